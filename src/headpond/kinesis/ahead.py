@@ -1,0 +1,130 @@
+"""Look ahead in one shard: which records follow, how large they are, when they came. Their data is dropped.
+
+This is how a batch gets an exact end under a bound on records or bytes. The cost is that these records
+are read twice, once here and once by the tasks; what was looked at beyond a batch's end is kept for the
+next one, so nothing is looked at more than once while the planner lives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor, arrival_ms
+from headpond.kinesis.positions import END, Position, after
+
+if TYPE_CHECKING:
+    from headpond.kinesis.calls import StreamCalls
+
+_MOST_EMPTY_REPLIES = 50  # a gap longer than this is gone on with at the next plan
+_FIRST_LOOK = 1_000  # records, while their size is not known
+
+
+class Mark(NamedTuple):
+    """A record as planning sees it."""
+
+    sequence_number: str
+    size_bytes: int  # of data and partition key, as the service counts
+    arrival_ms: int
+
+
+class Taken(NamedTuple):
+    """A part of a shard chosen for a batch."""
+
+    end: Position
+    records: int
+    size_bytes: int
+
+
+class Ahead:
+    """What lies ahead of a position.
+
+    Attributes:
+        position: Where the marks begin.
+    """
+
+    def __init__(self, calls: StreamCalls, shard_id: str, position: Position, loss: LossRule) -> None:
+        self.position = position
+        self._cursor = ShardCursor(calls, shard_id, position, loss)
+        self._marks: deque[Mark] = deque()
+        self._held_bytes = 0
+        self._seen, self._seen_bytes = 0, 0
+
+    @property
+    def held(self) -> int:
+        """Records looked at and not taken."""
+        return len(self._marks)
+
+    @property
+    def behind_ms(self) -> int:
+        """How far behind the tip the look-ahead is; -1 before the first look."""
+        return self._cursor.behind_ms
+
+    def fill(self, records: int, size_bytes: int, records_per_page: int = MOST_RECORDS_PER_PAGE) -> None:
+        """Look ahead until so much is held, the tip is reached or the shard ends."""
+        empty = 0
+        while not self._cursor.closed and len(self._marks) < records and self._held_bytes < size_bytes:
+            limit = min(records_per_page, self._worth_asking(records, size_bytes))
+            page = self._cursor.next_page(limit)
+            for record in page:
+                mark = Mark(
+                    record["SequenceNumber"],
+                    len(record["Data"]) + len(record["PartitionKey"].encode()),
+                    arrival_ms(record),
+                )
+                self._marks.append(mark)
+                self._held_bytes += mark.size_bytes
+                self._seen_bytes += mark.size_bytes
+            self._seen += len(page)
+            empty = 0 if page else empty + 1
+            if self._cursor.at_tip or empty > _MOST_EMPTY_REPLIES:
+                return
+
+    def _worth_asking(self, records: int, size_bytes: int) -> int:
+        """Estimate how many records make up what is missing, by the sizes seen so far."""
+        if not self._seen:
+            return min(records, _FIRST_LOOK)
+        by_size = (size_bytes - self._held_bytes) * self._seen // max(1, self._seen_bytes) + 1
+        return max(1, min(records - len(self._marks), by_size))
+
+    def take(
+        self,
+        records: int,
+        size_bytes: int,
+        *,
+        until: Position | None,
+        newest_ms: int | None,
+        at_least_one: bool,
+    ) -> Taken:
+        """Take what is held, from the front, as far as the bounds allow.
+
+        Args:
+            records: Most records.
+            size_bytes: Most bytes.
+            until: Nothing after this position; None: no such bound.
+            newest_ms: Nothing that arrived after this; None: no such bound.
+            at_least_one: Take a first record that alone is over the bounds.
+
+        Returns:
+            The new position and what was taken; the old position when it is nothing.
+        """
+        taken, taken_bytes, last = 0, 0, None
+        stop = until.number if until is not None and until.kind == "SEQ" else None
+        nothing_wanted = until is not None and until.kind in ("TS", "HORIZON")
+        while self._marks and not nothing_wanted:
+            mark = self._marks[0]
+            over = taken + 1 > records or taken_bytes + mark.size_bytes > size_bytes
+            if (over and not (at_least_one and not taken)) or (
+                newest_ms is not None and mark.arrival_ms > newest_ms
+            ):
+                break
+            if stop is not None and int(mark.sequence_number) > stop:
+                break
+            self._marks.popleft()
+            taken, taken_bytes, last = taken + 1, taken_bytes + mark.size_bytes, mark
+        self._held_bytes -= taken_bytes
+        if last is not None:
+            self.position = after(last.sequence_number, last.arrival_ms)
+        if self._cursor.closed and not self._marks and (until is None or until == END):
+            self.position = END
+        return Taken(self.position, taken, taken_bytes)

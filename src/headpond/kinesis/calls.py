@@ -1,0 +1,269 @@
+"""The few calls that reading takes, with patience: throttling and passing failures are waited out.
+
+`StreamCalls` is what planning and reading are written against; `ServiceCalls` is the one on boto3.
+Waiting is exponential with full jitter. The server's clock is taken from the `Date` of its replies.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ResponseStreamingError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+
+from headpond.formats.hash_keys import HashKeyRange
+from headpond.kinesis.aws_errors import error_code
+from headpond.kinesis.client import connect, translate
+from headpond.kinesis.pace import Pace
+from headpond.kinesis.shards import Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headpond.kinesis.client import ConnectionSettings
+
+IteratorKind = Literal["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP", "TRIM_HORIZON"]
+
+MOST_PARALLEL_CALLS = 32
+
+_PASSING = {
+    "ProvisionedThroughputExceededException",
+    "LimitExceededException",
+    "ThrottlingException",
+    "KMSThrottlingException",
+    "RequestTimeout",
+    "InternalFailure",
+    "InternalFailureException",
+    "ServiceUnavailable",
+    "ServiceUnavailableException",
+}
+_NO_SUCH_PLACE = {"ResourceNotFoundException", "InvalidArgumentException"}
+_SERVER_ERROR = 500
+
+
+class IteratorExpired(Exception):
+    """The iterator is older than the service keeps it; a new one goes on from the last position."""
+
+
+class PlaceRefused(Exception):
+    """The service knows no such shard, or will not start at that position; `code` is its answer."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Page(NamedTuple):
+    """One reply to GetRecords."""
+
+    records: list[dict[str, Any]]
+    next_iterator: str | None  # None: the shard is closed and was read to its end
+    behind_ms: int
+
+
+class StreamFacts(NamedTuple):
+    """What is told of the stream as a whole."""
+
+    created_ms: int
+    retention_ms: int
+
+
+class StreamCalls(Protocol):
+    """What planning and reading ask of a stream; may be used from several threads."""
+
+    def describe(self) -> StreamFacts:
+        """Ask for the stream's creation time and retention."""
+
+    def list_shards(self) -> list[Shard]:
+        """List all shards that are not expired."""
+
+    def iterator(
+        self, shard_id: str, kind: IteratorKind, *, number: str | None = None, time_ms: int | None = None
+    ) -> str:
+        """Get an iterator. Raises PlaceRefused."""
+
+    def page(self, iterator: str, shard_id: str, limit: int) -> Page:
+        """Read on. Raises IteratorExpired, PlaceRefused."""
+
+    def date_ms(self) -> int:
+        """The time of the newest reply, in whole seconds: never later than the server's clock."""
+
+    def now_ms(self) -> int:
+        """The server's clock as well as its replies tell."""
+
+
+class Patience(NamedTuple):
+    """How long passing failures are waited out."""
+
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 5.0
+    throttled_s: float = 300.0  # in sum, while the service answers
+    unreachable_s: float = 30.0  # in sum, while it does not
+
+
+class ServiceCalls:
+    """The calls on boto3.
+
+    Args:
+        settings: The connection.
+        client: A client to use; one is made otherwise.
+        patience: How long passing failures are waited out.
+        pace: The limits to keep to; the service's, unless the endpoint is on this machine.
+        sleep: How to wait.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        *,
+        client: Any = None,
+        patience: Patience = Patience(),  # noqa: B008 (immutable)
+        pace: Pace | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._settings = settings
+        # A service on this machine is a stand-in, which has no limits unless told to.
+        self._pace = Pace() if pace is None and not settings.is_loopback else pace
+        self._patience = patience
+        self._sleep = sleep
+        # Our own waiting knows more than the client's: one try per call there.
+        self._client = client or connect(settings, max_pool_connections=MOST_PARALLEL_CALLS, max_attempts=1)
+        self._date_ms = 0
+        self._ahead_ms: float | None = None  # the server's clock less ours
+
+    def describe(self) -> StreamFacts:
+        """Ask for the stream's creation time and retention."""
+        reply = self._call(
+            "describing the stream",
+            self._client.describe_stream_summary,
+            **self._settings.stream_argument,
+        )
+        summary = reply["StreamDescriptionSummary"]
+        created_ms = round(summary["StreamCreationTimestamp"].timestamp() * 1000)
+        return StreamFacts(created_ms, summary["RetentionPeriodHours"] * 3_600_000)
+
+    def list_shards(self) -> list[Shard]:
+        """List all shards that are not expired, over all pages of replies."""
+        found: list[Shard] = []
+        arguments = dict(self._settings.stream_argument)
+        while True:
+            reply = self._call("listing the shards", self._client.list_shards, **arguments)
+            found += [_shard(each) for each in reply["Shards"]]
+            token = reply.get("NextToken")
+            if not token:
+                return found
+            arguments = {"NextToken": token}  # the stream must not be named again
+
+    def iterator(
+        self, shard_id: str, kind: IteratorKind, *, number: str | None = None, time_ms: int | None = None
+    ) -> str:
+        """Get an iterator."""
+        arguments: dict[str, Any] = {"ShardId": shard_id, "ShardIteratorType": kind}
+        if number is not None:
+            arguments["StartingSequenceNumber"] = number
+        if time_ms is not None:
+            arguments["Timestamp"] = datetime.fromtimestamp(time_ms / 1000, UTC)
+        self._keep_pace(shard_id, "iterator")
+        reply = self._call(
+            f"finding a place in {shard_id}",
+            self._client.get_shard_iterator,
+            **self._settings.stream_argument,
+            **arguments,
+        )
+        iterator: str = reply["ShardIterator"]
+        return iterator
+
+    def page(self, iterator: str, shard_id: str, limit: int) -> Page:
+        """Read on."""
+        arguments: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
+        if self._settings.stream_arn is not None:
+            arguments["StreamARN"] = self._settings.stream_arn
+        self._keep_pace(shard_id, "page")
+        reply = self._call(f"reading {shard_id}", self._client.get_records, **arguments)
+        if self._pace is not None:
+            sizes = (len(each["Data"]) + len(each["PartitionKey"]) for each in reply["Records"])
+            self._pace.count(shard_id, sum(sizes))
+        return Page(reply["Records"], reply.get("NextShardIterator"), reply.get("MillisBehindLatest") or 0)
+
+    def date_ms(self) -> int:
+        """The time of the newest reply, in whole seconds."""
+        return self._date_ms
+
+    def now_ms(self) -> int:
+        """The server's clock as well as its replies tell: an estimate from below, within a second."""
+        ahead = self._ahead_ms
+        return round(time.monotonic() * 1000 + ahead) if ahead is not None else self._date_ms
+
+    def _keep_pace(self, shard_id: str, call: Literal["iterator", "page"]) -> None:
+        if self._pace is not None:
+            wait_s = self._pace.wait_s(shard_id, call)
+            if wait_s > 0:
+                self._sleep(wait_s)
+
+    def _call(self, doing: str, function: Callable[..., Any], **arguments: Any) -> Any:
+        """Call, waiting out passing failures."""
+        waited_s, attempt = 0.0, 0
+        while True:
+            try:
+                reply = function(**arguments)
+            except ClientError as error:
+                patience_s = self._patience_with(error, doing)
+                failure: Exception = error
+            except (HTTPClientError, BotoConnectionError, ResponseStreamingError) as error:
+                patience_s, failure = self._patience.unreachable_s, error
+            except BotoCoreError as error:
+                raise translate(error, self._settings, doing=doing) from None
+            else:
+                self._learn_time(reply)
+                return reply
+            if waited_s >= patience_s:
+                raise translate(failure, self._settings, doing=doing) from None
+            longest_s = min(self._patience.longest_wait_s, self._patience.first_wait_s * 2**attempt)
+            wait_s = random.uniform(longest_s / 10, longest_s)  # noqa: S311 (jitter, no secret)
+            self._sleep(wait_s)
+            waited_s += wait_s
+            attempt = min(attempt + 1, 16)
+
+    def _patience_with(self, error: ClientError, doing: str) -> float:
+        code = error_code(error)
+        if code == "ExpiredIteratorException":
+            raise IteratorExpired from None
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in _PASSING or status >= _SERVER_ERROR:
+            return self._patience.throttled_s
+        if code in _NO_SUCH_PLACE and error.operation_name in ("GetShardIterator", "GetRecords"):
+            raise PlaceRefused(code) from None
+        raise translate(error, self._settings, doing=doing) from None
+
+    def _learn_time(self, reply: dict[str, Any]) -> None:
+        date = reply["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if date is None:
+            return
+        date_ms = round(parsedate_to_datetime(date).timestamp() * 1000)
+        self._date_ms = date_ms
+        # A date is cut to whole seconds and old by the way here: the greatest difference is nearest to truth.
+        ahead_ms = date_ms - time.monotonic() * 1000
+        self._ahead_ms = ahead_ms if self._ahead_ms is None else max(ahead_ms, self._ahead_ms)
+
+
+@lru_cache(maxsize=8)
+def calls_of(settings: ConnectionSettings) -> ServiceCalls:
+    """Return this process's calls for a connection: a worker that is used again keeps its connections."""
+    return ServiceCalls(settings)
+
+
+def _shard(value: dict[str, Any]) -> Shard:
+    parents = (value.get("ParentShardId"), value.get("AdjacentParentShardId"))
+    return Shard(
+        value["ShardId"],
+        tuple(parent for parent in parents if parent),
+        "EndingSequenceNumber" in value["SequenceNumberRange"],
+        HashKeyRange(
+            int(value["HashKeyRange"]["StartingHashKey"]), int(value["HashKeyRange"]["EndingHashKey"])
+        ),
+    )

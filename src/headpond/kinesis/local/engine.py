@@ -1,0 +1,408 @@
+"""The local Kinesis as a state machine: calls in, answers or refusals out; the clock is passed in.
+
+No HTTP and no asyncio. Every method may be called from any thread: one lock guards the state, so a
+test can split a shard while a client writes over HTTP. Names of streams may be given as ARNs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from base64 import b64encode
+from dataclasses import dataclass
+from threading import RLock
+from typing import TYPE_CHECKING, NamedTuple
+
+from headpond.kinesis.local import reshard
+from headpond.kinesis.local.limits import NO_LIMITS, Limits, ShardMeter
+from headpond.kinesis.local.listing import ShardFilter, choose_shards
+from headpond.kinesis.local.model import MAX_HASH_KEY, Record, Shard, Stream, shard_id_of
+from headpond.kinesis.local.refusal import ServiceRefusalError
+from headpond.kinesis.local.sequence import STEP, unpack
+from headpond.kinesis.local.tokens import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Engine", "Placed", "Reading", "Settings", "wall_clock_ms"]
+
+_MIB = 1024 * 1024
+
+
+def wall_clock_ms() -> int:
+    """The machine's time in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Bounds and identity of the local service.
+
+    Attributes:
+        region: Part of ARNs.
+        account: Part of ARNs.
+        limits: Traffic limits per shard; none by default.
+        settle_ms: How long a stream says CREATING or UPDATING after a change.
+        iterator_lifetime_ms: Age at which shard iterators and paging tokens expire.
+        reply_bytes: Most bytes of data in one GetRecords reply; one record always fits.
+        reply_records: Most records in one GetRecords reply.
+        request_bytes: Most bytes of data and keys in one PutRecords request.
+        max_streams: Most streams at a time.
+        max_shards: Most open shards of all streams.
+    """
+
+    region: str = "us-east-1"
+    account: str = "000000000000"
+    limits: Limits = NO_LIMITS
+    settle_ms: int = 0
+    iterator_lifetime_ms: int = 300_000
+    reply_bytes: int = 10 * _MIB
+    reply_records: int = 10_000
+    request_bytes: int = 10 * _MIB
+    max_streams: int = 1_000
+    max_shards: int = 20_000
+
+
+class Placed(NamedTuple):
+    """Where a record was stored."""
+
+    shard_id: str
+    sequence_number: int
+
+
+class Reading(NamedTuple):
+    """What a read gives.
+
+    Attributes:
+        records: Oldest first.
+        position: Where to go on; None at the end of a closed shard.
+        behind_ms: Time between what was read and the tip of the shard; 0 at the tip.
+        children: Shards below this one, at its end only.
+    """
+
+    records: list[Record]
+    position: Position | None
+    behind_ms: int
+    children: list[Shard]
+
+
+class Engine:
+    """All streams of one local Kinesis.
+
+    Args:
+        settings: Bounds and identity.
+        clock: Epoch milliseconds now; may be replaced by a test to move time.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, clock: Callable[[], int] = wall_clock_ms) -> None:
+        self.settings = settings or Settings()
+        self.clock = clock
+        self._lock = RLock()
+        self._streams: dict[str, Stream] = {}
+        self._meters: dict[tuple[str, int, str], ShardMeter] = {}
+
+    # Streams
+
+    def create_stream(
+        self,
+        name: str,
+        shard_count: int = 1,
+        *,
+        on_demand: bool = False,
+        retention_hours: int = 24,
+        max_record_bytes: int = _MIB,
+    ) -> Stream:
+        """Create a stream of even shards."""
+        with self._lock:
+            if name in self._streams:
+                raise ServiceRefusalError(
+                    "ResourceInUseException",
+                    f"Stream {name} under account {self.settings.account} already exists.",
+                )
+            shards = shard_count + sum(len(stream.open_shards) for stream in self._streams.values())
+            if len(self._streams) >= self.settings.max_streams or shards > self.settings.max_shards:
+                raise ServiceRefusalError(
+                    "LimitExceededException",
+                    f"This would exceed the limit of {self.settings.max_streams} streams or "
+                    f"{self.settings.max_shards} shards.",
+                )
+            now_ms = self.clock()
+            arn = f"arn:aws:kinesis:{self.settings.region}:{self.settings.account}:stream/{name}"
+            stream = Stream(
+                name,
+                arn,
+                now_ms,
+                retention_hours,
+                on_demand,
+                max_record_bytes,
+                now_ms + self.settings.settle_ms,
+            )
+            stream.open_shard_ranges(reshard.even_ranges(shard_count), now_ms)
+            self._streams[name] = stream
+            return stream
+
+    def delete_stream(self, name: str) -> None:
+        """Delete a stream and all it holds, at once."""
+        with self._lock:
+            stream = self.stream(name)
+            del self._streams[stream.name]
+            self._meters = {key: meter for key, meter in self._meters.items() if key[0] != stream.name}
+
+    def stream(self, name: str) -> Stream:
+        """Look a stream up by name or ARN, expired records removed."""
+        with self._lock:
+            bare = name.rpartition(":stream/")[2]
+            stream = self._streams.get(bare)
+            if stream is None or (name.startswith("arn:") and name != stream.arn):
+                raise ServiceRefusalError(
+                    "ResourceNotFoundException",
+                    f"Stream {bare} under account {self.settings.account} not found.",
+                )
+            stream.expire(self.clock())
+            return stream
+
+    def stream_names(self) -> list[str]:
+        """All names, sorted."""
+        with self._lock:
+            return sorted(self._streams)
+
+    def status(self, name: str) -> str:
+        """`CREATING`, `UPDATING` or `ACTIVE`."""
+        with self._lock:
+            stream = self.stream(name)
+            if self.clock() >= stream.settled_ms:
+                return "ACTIVE"
+            return (
+                "CREATING" if stream.settled_ms == stream.created_ms + self.settings.settle_ms else "UPDATING"
+            )
+
+    def set_retention(self, name: str, hours: int) -> None:
+        """Keep records for so many hours."""
+        with self._lock:
+            stream = self.stream(name)
+            stream.retention_hours = hours
+            stream.expired_ms = 0
+
+    def set_max_record_bytes(self, name: str, size_bytes: int) -> None:
+        """Take records of data and partition key up to this size."""
+        with self._lock:
+            self.stream(name).max_record_bytes = size_bytes
+
+    # Writing
+
+    def put(
+        self, name: str, partition_key: str, data: bytes, *, explicit_hash_key: int | None = None
+    ) -> Placed:
+        """Store one record of raw bytes."""
+        encoded = b64encode(data)
+        return self.put_base64(name, partition_key, encoded, len(data), explicit_hash_key=explicit_hash_key)
+
+    def put_base64(
+        self,
+        name: str,
+        partition_key: str,
+        data_base64: bytes,
+        data_bytes: int,
+        *,
+        explicit_hash_key: int | None = None,
+    ) -> Placed:
+        """Store one record whose data is canonical base64 text of `data_bytes` bytes."""
+        with self._lock:
+            stream = self.stream(name)
+            if explicit_hash_key is None:
+                digest = hashlib.md5(partition_key.encode(), usedforsecurity=False).digest()
+                explicit_hash_key = int.from_bytes(digest, "big")
+            elif not 0 <= explicit_hash_key <= MAX_HASH_KEY:
+                raise ServiceRefusalError(
+                    "InvalidArgumentException",
+                    f"Invalid ExplicitHashKey {explicit_hash_key}: it must lie in 0..{MAX_HASH_KEY}.",
+                )
+            size_bytes = data_bytes + len(partition_key.encode())
+            if size_bytes > stream.max_record_bytes:
+                raise ServiceRefusalError(
+                    "ValidationException",
+                    f"Data and partition key of a record take {size_bytes} bytes; "
+                    f"the stream takes {stream.max_record_bytes}.",
+                )
+            now_ms = self.clock()
+            shard = stream.shard_for(explicit_hash_key)
+            self._meter(stream, shard, now_ms).write(size_bytes, now_ms)
+            number = shard.append(partition_key, explicit_hash_key, data_base64, size_bytes, now_ms)
+            return Placed(shard.shard_id, number)
+
+    # Reading
+
+    def position(
+        self,
+        name: str,
+        shard_id: str,
+        kind: str,
+        *,
+        sequence_number: int | None = None,
+        timestamp_ms: float | None = None,
+    ) -> Position:
+        """Resolve a starting position, one of the five kinds of GetShardIterator."""
+        with self._lock:
+            stream = self.stream(name)
+            shard = self._shard(stream, shard_id)
+            if kind in {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"}:
+                after = self._checked_number(stream, shard, kind, sequence_number)
+            elif kind == "AT_TIMESTAMP":
+                after = self._before_time(shard, timestamp_ms)
+            elif kind == "LATEST":
+                after = shard.last_sequence_number
+            else:
+                after = shard.starting_sequence_number
+            return Position(stream.name, stream.created_ms, shard.shard_id, after)
+
+    def read(self, position: Position, limit: int | None = None) -> Reading:
+        """Read on from a position, within the caps on records and bytes."""
+        with self._lock:
+            now_ms = self.clock()
+            stream = self.stream(position.stream)
+            if stream.created_ms != position.created_ms:
+                raise ServiceRefusalError(
+                    "ResourceNotFoundException",
+                    f"Stream {stream.name} of creation time {position.created_ms} not found.",
+                )
+            shard = self._shard(stream, position.shard_id)
+            meter = self._meter(stream, shard, now_ms)
+            meter.start_read(now_ms)
+            start = shard.index_after(position.after)
+            stop, size_bytes = self._reach(shard, start, limit)
+            meter.end_read(size_bytes)
+            records = shard.records[start:stop]
+            at_tip = stop == len(shard.records)
+            if at_tip and shard.closed_ms is not None:
+                children = [stream.shards[each] for each in shard.children if each in stream.shards]
+                return Reading(records, None, 0, children)
+            after = records[-1].sequence_number if records else position.after
+            behind_ms = 0 if at_tip else max(1, now_ms - shard.arrivals[max(start, stop - 1)])
+            return Reading(records, position._replace(after=after), behind_ms, [])
+
+    def records(self, name: str, shard_id: str | None = None) -> list[Record]:
+        """All records held, by shard and then oldest first; for looking from tests."""
+        with self._lock:
+            stream = self.stream(name)
+            shards = sorted(stream.shards.values(), key=lambda shard: shard.number)
+            return [r for s in shards if shard_id in {None, s.shard_id} for r in s.records]
+
+    # Shards
+
+    def shards(self, name: str, chosen: ShardFilter | None = None) -> list[Shard]:
+        """The shards a filter lets through, by number."""
+        with self._lock:
+            return choose_shards(self.stream(name), chosen, self.clock())
+
+    def split_shard(self, name: str, shard_id: str, new_start: int | None = None) -> list[Shard]:
+        """Split a shard at a hash key, in the middle unless told."""
+        with self._lock:
+            stream = self.stream(name)
+            shard = self._shard(stream, shard_id)
+            middle = (shard.low + shard.high + 1) // 2
+            opened = reshard.split(stream, shard, middle if new_start is None else new_start, self.clock())
+            self._unsettle(stream)
+            return opened
+
+    def merge_shards(self, name: str, shard_id: str, adjacent_shard_id: str) -> Shard:
+        """Merge two neighbours."""
+        with self._lock:
+            stream = self.stream(name)
+            first, second = self._shard(stream, shard_id), self._shard(stream, adjacent_shard_id)
+            opened = reshard.merge(stream, first, second, self.clock())
+            self._unsettle(stream)
+            return opened
+
+    def update_shard_count(self, name: str, target: int) -> int:
+        """Split and merge to so many even shards; gives how many there were."""
+        with self._lock:
+            stream = self.stream(name)
+            before = len(stream.open_shards)
+            reshard.rescale(stream, target, self.clock())
+            self._unsettle(stream)
+            return before
+
+    def trim(self, name: str, shard_id: str, before: int) -> int:
+        """Forget a shard's records below a sequence number, as if they had expired; gives how many."""
+        with self._lock:
+            shard = self._shard(self.stream(name), shard_id)
+            count = shard.index_after(before - 1)
+            shard.drop_first(count)
+            return count
+
+    def forget_shard(self, name: str, shard_id: str) -> None:
+        """Remove a closed shard and its records from the stream, as if all had expired."""
+        with self._lock:
+            stream = self.stream(name)
+            shard = self._shard(stream, shard_id)
+            if shard.closed_ms is None:
+                raise ServiceRefusalError("InvalidArgumentException", f"Shard {shard_id} is open.")
+            del stream.shards[shard.shard_id]
+
+    # Below the calls
+
+    def _unsettle(self, stream: Stream) -> None:
+        stream.settled_ms = max(stream.settled_ms, self.clock() + self.settings.settle_ms)
+
+    def _shard(self, stream: Stream, shard_id: str) -> Shard:
+        # The service takes a shard's number in any spelling of the id.
+        number = shard_id.rpartition("-")[2]
+        shard = stream.shards.get(shard_id_of(int(number)) if number.isdecimal() else shard_id)
+        if shard is None:
+            raise ServiceRefusalError(
+                "ResourceNotFoundException",
+                f"Shard {shard_id} in stream {stream.name} under account {self.settings.account} "
+                "does not exist",
+            )
+        return shard
+
+    def _meter(self, stream: Stream, shard: Shard, now_ms: int) -> ShardMeter:
+        key = (stream.name, stream.created_ms, shard.shard_id)
+        meter = self._meters.get(key)
+        if meter is None:
+            meter = ShardMeter(self.settings.limits, shard.shard_id, stream.name, now_ms)
+            self._meters[key] = meter
+        return meter
+
+    def _checked_number(self, stream: Stream, shard: Shard, kind: str, number: int | None) -> int:
+        parts = None if number is None else unpack(number)
+        if (
+            number is None
+            or parts is None
+            or (parts.created_ms, parts.shard_number) != (stream.created_ms, shard.number)
+        ):
+            raise ServiceRefusalError(
+                "InvalidArgumentException",
+                f"StartingSequenceNumber {number} used in GetShardIterator on shard {shard.shard_id} in "
+                f"stream {stream.name} under account {self.settings.account} is invalid because it did not "
+                "come from this stream and shard.",
+            )
+        return number - STEP if kind == "AT_SEQUENCE_NUMBER" else number
+
+    def _before_time(self, shard: Shard, timestamp_ms: float | None) -> int:
+        if timestamp_ms is None:
+            raise ServiceRefusalError(
+                "InvalidArgumentException",
+                "Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP.",
+            )
+        now_ms = self.clock()
+        if timestamp_ms > now_ms:
+            raise ServiceRefusalError(
+                "InvalidArgumentException",
+                f"The timestampInMillis parameter cannot be greater than the currentTimestampInMillis: "
+                f"{timestamp_ms:.0f} > {now_ms}.",
+            )
+        # Later records never arrive below the clock, so a place in the order stands for the time.
+        index = shard.index_at_time(-int(-timestamp_ms // 1))
+        return shard.sequences[index] - 1 if index < len(shard.sequences) else shard.last_sequence_number
+
+    def _reach(self, shard: Shard, start: int, limit: int | None) -> tuple[int, int]:
+        """Index just above the last record that a reply from `start` holds, and the bytes in it."""
+        most = min(limit or self.settings.reply_records, self.settings.reply_records)
+        size_bytes, stop = 0, start
+        for record in shard.records[start : start + most]:
+            if stop > start and size_bytes + record.size_bytes > self.settings.reply_bytes:
+                break
+            size_bytes += record.size_bytes
+            stop += 1
+        return stop, size_bytes

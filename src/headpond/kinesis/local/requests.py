@@ -1,0 +1,195 @@
+"""What each call takes: one struct per call, decoded and checked in one go by msgspec.
+
+Sizes, patterns and required members are those of the service's model. Members are spelt as in the API
+(`stream_name` is `StreamName`); unknown ones are ignored, as the service does.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct, field
+
+from headpond.kinesis.local.refusal import ServiceRefusalError
+
+__all__ = [
+    "CreateStream",
+    "DescribeStream",
+    "Entry",
+    "Filter",
+    "GetRecords",
+    "GetShardIterator",
+    "ListShards",
+    "ListStreams",
+    "MergeShards",
+    "Mode",
+    "OnStream",
+    "PutRecord",
+    "PutRecords",
+    "Retention",
+    "SplitShard",
+    "UpdateMaxRecordSize",
+    "UpdateShardCount",
+]
+
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.-]+$")]
+Arn = Annotated[str, Meta(min_length=1, max_length=2048)]
+HashKey = Annotated[str, Meta(pattern=r"^(0|[1-9]\d{0,38})$")]
+Number = Annotated[str, Meta(pattern=r"^(0|[1-9]\d{0,128})$")]
+PartitionKey = Annotated[str, Meta(min_length=1, max_length=256)]
+Token = Annotated[str, Meta(min_length=1, max_length=1_048_576)]
+UpTo10000 = Annotated[int, Meta(ge=1, le=10_000)]
+
+
+class _Request(Struct, rename="pascal"):
+    """Members in the API's spelling; unknown ones are ignored."""
+
+
+class _OnStream(_Request):
+    """A call on one stream, by name or ARN."""
+
+    stream_name: Name | None = None
+    stream_arn: Arn | None = field(default=None, name="StreamARN")
+
+    def stream(self) -> str:
+        """What the caller named the stream by."""
+        named = self.stream_arn or self.stream_name
+        if named is None:
+            raise ServiceRefusalError(
+                "InvalidArgumentException", "Neither StreamName nor StreamARN was given: one of them must be."
+            )
+        return named
+
+
+class Mode(_Request):
+    """Provisioned or on-demand."""
+
+    stream_mode: Literal["PROVISIONED", "ON_DEMAND"]
+
+
+class CreateStream(_Request):
+    """A new stream."""
+
+    stream_name: Name
+    shard_count: Annotated[int, Meta(ge=1)] | None = None
+    stream_mode_details: Mode | None = None
+    max_record_size_in_kib: Annotated[int, Meta(ge=1024, le=10240)] = field(
+        default=1024, name="MaxRecordSizeInKiB"
+    )
+
+
+class OnStream(_OnStream):
+    """A call that takes no more than the stream."""
+
+
+class DescribeStream(_OnStream):
+    """A stream with a page of its shards."""
+
+    limit: UpTo10000 = 100
+    exclusive_start_shard_id: Name | None = None
+
+
+class ListStreams(_Request):
+    """A page of stream names."""
+
+    limit: UpTo10000 = 100
+    exclusive_start_stream_name: Name | None = None
+    next_token: Token | None = None
+
+
+class Filter(_Request):
+    """Which shards to list."""
+
+    type: Literal[
+        "AFTER_SHARD_ID",
+        "AT_TRIM_HORIZON",
+        "FROM_TRIM_HORIZON",
+        "AT_LATEST",
+        "AT_TIMESTAMP",
+        "FROM_TIMESTAMP",
+    ]
+    shard_id: Name | None = None
+    timestamp: float | None = None
+
+
+class ListShards(_OnStream):
+    """A page of shards."""
+
+    next_token: Token | None = None
+    exclusive_start_shard_id: Name | None = None
+    max_results: UpTo10000 = 1000
+    shard_filter: Filter | None = None
+    stream_creation_timestamp: float | None = None
+
+
+class PutRecord(_OnStream, kw_only=True):
+    """One record."""
+
+    data: Raw
+    partition_key: PartitionKey
+    explicit_hash_key: HashKey | None = None
+
+
+class Entry(_Request):
+    """One record of a PutRecords."""
+
+    data: Raw
+    partition_key: PartitionKey
+    explicit_hash_key: HashKey | None = None
+
+
+class PutRecords(_OnStream, kw_only=True):
+    """Up to 500 records."""
+
+    records: Annotated[list[Entry], Meta(min_length=1, max_length=500)]
+
+
+class GetShardIterator(_OnStream, kw_only=True):
+    """A place to read from."""
+
+    shard_id: Name
+    shard_iterator_type: Literal[
+        "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"
+    ]
+    starting_sequence_number: Number | None = None
+    timestamp: float | None = None
+
+
+class GetRecords(_Request):
+    """A reading from a place."""
+
+    shard_iterator: Annotated[str, Meta(min_length=1, max_length=512)]
+    limit: UpTo10000 | None = None
+
+
+class SplitShard(_OnStream, kw_only=True):
+    """One shard into two."""
+
+    shard_to_split: Name
+    new_starting_hash_key: HashKey
+
+
+class MergeShards(_OnStream, kw_only=True):
+    """Two neighbours into one."""
+
+    shard_to_merge: Name
+    adjacent_shard_to_merge: Name
+
+
+class UpdateShardCount(_OnStream, kw_only=True):
+    """Another number of even shards."""
+
+    target_shard_count: Annotated[int, Meta(ge=1)]
+    scaling_type: Literal["UNIFORM_SCALING"]
+
+
+class Retention(_OnStream, kw_only=True):
+    """Another retention."""
+
+    retention_period_hours: int
+
+
+class UpdateMaxRecordSize(_OnStream, kw_only=True):
+    """Another bound on a record."""
+
+    max_record_size_in_kib: Annotated[int, Meta(ge=1024, le=10240)] = field(name="MaxRecordSizeInKiB")

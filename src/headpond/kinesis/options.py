@@ -1,0 +1,149 @@
+"""The options of the `kinesis` source, read strictly, and what they mean.
+
+Names and defaults are the documented ones; each is listed in OPTIONS. An option whose feature this version
+does not have is refused with that reason unless it asks for what is done anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+from headpond.errors import ConfigurationError, NotBuiltYet
+from headpond.kinesis.client import ConnectionSettings
+from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE
+from headpond.kinesis.option_values import Options
+from headpond.kinesis.positions import Start, read_start
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headpond.formats.kpl_model import HashRangeFilter
+
+CONNECTION_OPTIONS = (
+    "streamName",
+    "streamARN",
+    "region",
+    "profile",
+    "endpointUrl",
+    "roleArn",
+    "roleExternalId",
+    "roleSessionName",
+)
+OPTIONS = (
+    *CONNECTION_OPTIONS,
+    "startingPosition",
+    "kclLeases",
+    "deaggregate",
+    "includeTags",
+    "onMalformed",
+    "hashRangeFilter",
+    "shardOrdering",
+    "consumerMode",
+    "consumerName",
+    "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
+    "maxRecordsPerFetch",
+    "shardsPerTask",
+    "probeLag",
+    "shardDiscoveryInterval",
+    "failOnDataLoss",
+)
+
+DEFAULT_MAX_BYTES = 64 << 20
+DEFAULT_PROBE_LAG_MS = 500
+DEFAULT_DISCOVERY_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """All options of the source, checked; picklable, holds no secret."""
+
+    connection: ConnectionSettings
+    start: Start
+    kcl_leases: str | None  # path of an exported lease table; read when a new query starts
+    deaggregate: bool
+    tags: bool
+    on_malformed: Literal["passthrough", "fail"]
+    hash_range_filter: HashRangeFilter
+    parent_first: bool
+    max_records: int | None  # Kinesis records of a batch; None: no bound
+    max_bytes: int | None  # bytes of data and partition keys of a batch; None: no bound
+    records_per_page: int
+    shards_per_task: int
+    probe_lag_ms: int
+    discovery_ms: int
+    fail_on_data_loss: bool
+
+
+def read_options(given: Mapping[str, str]) -> SourceSettings:
+    """Read the options of the `kinesis` source.
+
+    Raises:
+        ConfigurationError: An option is unknown, missing or wrong; an unknown one's nearest is named.
+        NotBuiltYet: An option asks for what this version does not have.
+    """
+    options = Options(given, OPTIONS, "source kinesis")
+    _refuse_unbuilt(options)
+    connection = {name: value for name in CONNECTION_OPTIONS if (value := options.text(name)) is not None}
+    start, leases = read_start(options.text("startingPosition") or "LATEST"), options.text("kclLeases")
+    if leases is not None and start.shards:
+        raise ConfigurationError(
+            "Options startingPosition and kclLeases of the source kinesis both say where each shard begins.",
+            next_step="Remove one of the two.",
+            option="kclLeases",
+        )
+    return SourceSettings(
+        connection=ConnectionSettings.from_options(connection),
+        start=start,
+        kcl_leases=leases,
+        deaggregate=options.flag("deaggregate", default=True),
+        tags=options.flag("includeTags", default=False),
+        on_malformed="fail" if _fails(options) else "passthrough",
+        hash_range_filter=cast(
+            "HashRangeFilter", options.choice("hashRangeFilter", ("off", "per_record", "kcl"), "off")
+        ),
+        parent_first=options.choice("shardOrdering", ("parent_first", "none"), "parent_first")
+        == "parent_first",
+        max_records=options.count("maxRecordsPerTrigger"),
+        max_bytes=_bound(options),
+        records_per_page=options.count("maxRecordsPerFetch", most=MOST_RECORDS_PER_PAGE)
+        or MOST_RECORDS_PER_PAGE,
+        shards_per_task=options.count("shardsPerTask") or 1,
+        probe_lag_ms=options.time_ms("probeLag", DEFAULT_PROBE_LAG_MS),
+        discovery_ms=options.time_ms("shardDiscoveryInterval", DEFAULT_DISCOVERY_MS),
+        fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+    )
+
+
+def _fails(options: Options) -> bool:
+    return options.choice("onMalformed", ("passthrough", "fail"), "passthrough") == "fail"
+
+
+def _bound(options: Options) -> int | None:
+    """Read maxBytesPerTrigger; `none` takes the default bound away."""
+    if (options.text("maxBytesPerTrigger") or "").lower() == "none":
+        return None
+    return options.size_bytes("maxBytesPerTrigger", DEFAULT_MAX_BYTES)
+
+
+def _refuse_unbuilt(options: Options) -> None:
+    unbuilt = {
+        "consumerMode": (
+            options.choice("consumerMode", ("polling", "efo"), "polling") == "efo",
+            "enhanced fan-out is not there yet",
+            "Use polling.",
+        ),
+        "consumerName": (
+            options.text("consumerName") is not None,
+            "it names a consumer of enhanced fan-out, which is not there yet",
+            "Leave it out.",
+        ),
+    }
+    for name, (asked, why, next_step) in unbuilt.items():
+        if asked:
+            raise NotBuiltYet(
+                f"Option {name} of the source kinesis cannot be used: {why}.",
+                next_step=next_step,
+                option=name,
+            )

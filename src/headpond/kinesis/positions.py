@@ -1,0 +1,257 @@
+"""Where a reader stands in a stream, and how that is written into Spark's checkpoint.
+
+::
+
+    {"created": "1767225600000", "shards": {
+        "shardId-000000000000": {"p": "END"},
+        "shardId-000000000003": {"p": "SEQ", "s": "4968…", "t": "1767225611001"},
+        "shardId-000000000004": {"p": "TS", "t": "1767225600000"},
+        "shardId-000000000005": {"p": "HORIZON"}},
+     "stream": "orders", "v": 1}
+
+    SEQ      after the record of this number, which arrived at t
+    END      the shard was read to its end and is closed
+    TS       at the first record that arrived at t or later; nothing read yet
+    HORIZON  at the oldest record there is; nothing read yet
+
+As the end of a batch SEQ and END are included; TS and HORIZON say that nothing is read. `created` is when
+the stream was created: a stream deleted and made anew under the same name is another stream. Numbers and
+times (ms since 1970) are decimal text, compared as integers. Source: spec "Kinesis", section 7.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any, Literal
+
+from headpond.errors import ConfigurationError, DamagedInput
+
+VERSION = 1
+Kind = Literal["SEQ", "AT", "END", "TS", "HORIZON"]
+
+_DIGITS = re.compile(r"[0-9]{1,200}", re.ASCII)
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "SEQ": ("s", "t"),
+    "AT": ("s",),
+    "END": (),
+    "TS": ("t",),
+    "HORIZON": (),
+}
+_NUMBERED = ("AFTER_SEQUENCE_NUMBER", "AT_SEQUENCE_NUMBER")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in one shard; use `after`, `before`, `at_time` and the constants to make one."""
+
+    kind: Kind
+    sequence_number: str | None = None
+    time_ms: int | None = None
+
+    def to_json(self) -> dict[str, str]:
+        """Write the position."""
+        value: dict[str, str] = {"p": self.kind}
+        if self.sequence_number is not None:
+            value["s"] = self.sequence_number
+        if self.time_ms is not None:
+            value["t"] = str(self.time_ms)
+        return value
+
+    @property
+    def number(self) -> int:
+        """The sequence number as a number, to be compared; only SEQ and AT have one."""
+        assert self.sequence_number is not None
+        return int(self.sequence_number)
+
+
+HORIZON = Position("HORIZON")
+END = Position("END")
+
+
+def after(sequence_number: str, arrival_ms: int) -> Position:
+    """Make the position after a record."""
+    return Position("SEQ", sequence_number, arrival_ms)
+
+
+def before(sequence_number: str) -> Position:
+    """Make the position before a record, which is the next to be read."""
+    return Position("AT", sequence_number)
+
+
+def at_time(time_ms: int) -> Position:
+    """Make the position at the first record that arrived at that time or later."""
+    return Position("TS", None, time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Positions in all shards of one stream; a shard not named was not begun and starts at its horizon."""
+
+    stream: str
+    created_ms: int
+    shards: dict[str, Position] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the offset, keys sorted: equal offsets are equal texts."""
+        return {
+            "created": str(self.created_ms),
+            "shards": {name: at.to_json() for name, at in sorted(self.shards.items())},
+            "stream": self.stream,
+            "v": VERSION,
+        }
+
+
+def read_offset(value: object) -> Offset:
+    """Read an offset from a checkpoint.
+
+    Raises:
+        DamagedInput: It is of another version, or not what `to_json` writes.
+    """
+    if not isinstance(value, dict):
+        raise _damaged("it is no object")
+    version = value.get("v")
+    if version != VERSION or isinstance(version, bool):
+        raise DamagedInput(
+            f"The checkpoint holds a Kinesis offset of version {version!r}; this headpond reads {VERSION}.",
+            next_step="Open the checkpoint with the headpond that wrote it, or begin with a new one.",
+            reason="offset_version",
+            version=version,
+        )
+    if set(value) != {"v", "stream", "created", "shards"}:
+        raise _damaged(f"its keys are {', '.join(sorted(map(str, value)))}")
+    stream, shards = value["stream"], value["shards"]
+    if not isinstance(stream, str) or not isinstance(shards, dict):
+        raise _damaged("stream or shards is of the wrong type")
+    created_ms = int(_digits(value["created"], "created"))
+    return Offset(
+        stream, created_ms, {str(name): read_position(at, str(name)) for name, at in shards.items()}
+    )
+
+
+def read_position(value: object, shard_id: str) -> Position:
+    """Read one shard's position.
+
+    Raises:
+        DamagedInput: It is not one of the five kinds with just that kind's fields.
+    """
+    if not isinstance(value, dict):
+        raise _damaged(f"the position of {shard_id} is no object")
+    kind = value.get("p")
+    if not isinstance(kind, str) or kind not in _FIELDS or set(value) != {"p", *_FIELDS[kind]}:
+        raise _damaged(f"the position of {shard_id} is {json.dumps(value, default=str)}")
+    if kind == "SEQ":
+        number = _digits(value["s"], f"s of {shard_id}")
+        return after(number, int(_digits(value["t"], f"t of {shard_id}")))
+    if kind == "AT":
+        return before(_digits(value["s"], f"s of {shard_id}"))
+    if kind == "TS":
+        return at_time(int(_digits(value["t"], f"t of {shard_id}")))
+    return END if kind == "END" else HORIZON
+
+
+def _digits(value: object, what: str) -> str:
+    if not isinstance(value, str) or not _DIGITS.fullmatch(value):
+        raise _damaged(f"{what} is {value!r}")
+    return value
+
+
+def _damaged(what: str) -> DamagedInput:
+    return DamagedInput(
+        f"The Kinesis offset cannot be read: {what}.",
+        next_step="Restore the checkpoint, or begin with a new one.",
+        reason="offset_damaged",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a new query begins: one rule for all shards, or one for each that is named.
+
+    In a rule `LATEST` stands for "now", which is resolved once, when the query first starts.
+    """
+
+    rule: Position | Literal["LATEST"]
+    shards: dict[str, Position | Literal["LATEST"]] = field(default_factory=dict)
+
+    @property
+    def says_latest(self) -> bool:
+        """Whether any shard's position depends on when this is resolved."""
+        return "LATEST" in (self.rule, *self.shards.values())
+
+
+def read_start(text: str) -> Start:
+    """Read the option `startingPosition`.
+
+    ::
+
+        LATEST | TRIM_HORIZON | AT_TIMESTAMP 2026-01-01T00:00:00Z
+        {"shardId-000000000001": "AFTER_SEQUENCE_NUMBER 4968…", "shardId-000000000002": "LATEST"}
+
+    `AT_SEQUENCE_NUMBER` starts with that record instead of after it. `END` leaves a shard out, a position
+    may also be given as in an offset, and a shard not named starts at its horizon, unless a shard that
+    descends from it is named: then it is done.
+
+    Raises:
+        ConfigurationError: It is none of these.
+    """
+    text = text.strip()
+    if not text.startswith("{"):
+        return Start(_rule(text, text))
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        raise _wrong_start(text, f"the JSON cannot be read ({exc})") from exc
+    rules: dict[str, Position | Literal["LATEST"]] = {}
+    for shard_id, at in value.items():
+        if isinstance(at, str):
+            rules[shard_id] = _rule(at, text)
+        else:
+            try:
+                rules[shard_id] = read_position(at, shard_id)
+            except DamagedInput as exc:
+                raise _wrong_start(text, exc.message) from exc
+    return Start(HORIZON, rules)
+
+
+def _rule(text: str, whole: str) -> Position | Literal["LATEST"]:
+    word, _, rest = text.strip().partition(" ")
+    rest = rest.strip()
+    word = word.upper()
+    if not rest:
+        named: dict[str, Position | Literal["LATEST"]] = {
+            "LATEST": "LATEST",
+            "TRIM_HORIZON": HORIZON,
+            "END": END,
+        }
+        if word in named and (word != "END" or whole.startswith("{")):
+            return named[word]
+    elif word == "AT_TIMESTAMP":
+        return at_time(_time_ms(rest, whole))
+    elif word in _NUMBERED and _DIGITS.fullmatch(rest) and whole.startswith("{"):
+        # When it arrived is not known: time 0 makes its absence count as loss.
+        return after(rest, 0) if word == "AFTER_SEQUENCE_NUMBER" else before(rest)
+    raise _wrong_start(whole, f"{text!r} is no position")
+
+
+def _time_ms(text: str, whole: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise _wrong_start(whole, f"{text!r} is no time in ISO 8601") from exc
+    if moment.tzinfo is None:
+        raise _wrong_start(whole, f"{text!r} says no time zone, as Z or +02:00 would")
+    return max(0, (moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+def _wrong_start(text: str, why: str) -> ConfigurationError:
+    shown = text if len(text) <= 80 else text[:80] + "…"  # noqa: PLR2004 (a line of a terminal)
+    return ConfigurationError(
+        f"The starting position {shown!r} cannot be used: {why}.",
+        next_step="Use LATEST, TRIM_HORIZON, AT_TIMESTAMP 2026-01-01T00:00:00Z, or a JSON object of "
+        "shard ids and such positions or AFTER_SEQUENCE_NUMBER n.",
+        option="startingPosition",
+    )

@@ -1,0 +1,30 @@
+"""A Kinesis producer with the KPL's stages: aggregate, limit, collect, send, judge.
+
+::
+
+    core (Producer) ─► dispatcher ─► router ─► lane ─► aggregator · limiter
+    blocking              │  ├─► collector ─► sender (threads)
+                          │  └─► outcome ─► ledger
+                          └─► shard_map ─► ranges
+"""
+
+from headpond.kinesis.producer.blocking import BlockingProducer
+from headpond.kinesis.producer.core import Producer
+from headpond.kinesis.producer.metrics import MemoryMetrics, Metrics, NoMetrics, Statistics
+from headpond.kinesis.producer.otel import OpenTelemetryMetrics
+from headpond.kinesis.producer.records import Attempt, PutFailed, PutResult
+from headpond.kinesis.producer.settings import ProducerSettings
+
+__all__ = [
+    "Attempt",
+    "BlockingProducer",
+    "MemoryMetrics",
+    "Metrics",
+    "NoMetrics",
+    "OpenTelemetryMetrics",
+    "Producer",
+    "ProducerSettings",
+    "PutFailed",
+    "PutResult",
+    "Statistics",
+]

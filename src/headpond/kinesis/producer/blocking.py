@@ -1,0 +1,198 @@
+"""The producer for scripts without an event loop: the same one, with its loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import islice
+from threading import BoundedSemaphore, Thread
+from typing import TYPE_CHECKING, Self
+
+from headpond.errors import UsageError
+from headpond.kinesis.producer.core import Producer, summary
+from headpond.kinesis.producer.records import PutFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+    from concurrent.futures import Future
+    from types import TracebackType
+    from typing import Any, TypeVar
+
+    from headpond.kinesis.client import ConnectionSettings
+    from headpond.kinesis.producer.metrics import Metrics
+    from headpond.kinesis.producer.records import PutResult
+    from headpond.kinesis.producer.settings import ProducerSettings
+
+    T = TypeVar("T")
+
+__all__ = ["BlockingProducer"]
+
+_CHUNK = 5_000
+
+
+class BlockingProducer:
+    """`Producer` with blocking methods, for any number of threads.
+
+    ::
+
+        with BlockingProducer(ConnectionSettings(stream_name="orders")) as producer:
+            producer.put_all(("key", line) for line in lines)
+
+    Leaving the block flushes.
+
+    Args:
+        connection: Which stream, where, as whom.
+        settings: How records are gathered and sent.
+        metrics: Where measurements go; called from the producer's thread.
+    """
+
+    def __init__(
+        self,
+        connection: ConnectionSettings,
+        settings: ProducerSettings | None = None,
+        *,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._stream = connection.stream
+        self._producer = Producer(connection, settings, metrics=metrics)
+        self._room = BoundedSemaphore(self._producer.settings.max_outstanding_records)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Connect; see `Producer.start`."""
+        if self._thread is not None:
+            raise UsageError("The producer was started before.", next_step="Make another one.")
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="headpond-producer-loop", daemon=True)
+        self._thread.start()
+        try:
+            self._call(self._producer.start())
+        except BaseException:
+            self._end()
+            raise
+
+    def close(self) -> None:
+        """Flush and disconnect; does nothing the second time."""
+        if self._loop is not None:
+            try:
+                self._call(self._producer.close())
+            finally:
+                self._end()
+
+    def put(self, partition_key: str, data: bytes, explicit_hash_key: str | None = None) -> Future[PutResult]:
+        """Put one user record; returns once there is room for it, with a future of its result.
+
+        The future raises what `Producer.put` raises. For many records `put_all` is faster.
+        """
+        loop = self._running()
+        self._room.acquire()
+        work = self._producer.put(partition_key, data, explicit_hash_key)
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        future.add_done_callback(lambda _: self._room.release())
+        return future
+
+    def put_all(
+        self, records: Iterable[tuple[str, bytes] | tuple[str, bytes, str | None]]
+    ) -> list[PutResult]:
+        """Put (partition key, data[, explicit hash key]) in order; gives their results in order.
+
+        Records are taken from `records` some thousands at a time, as there is room for them.
+
+        Raises:
+            PutFailed: Some are not known to be in the stream; see `Producer.put_many`.
+        """
+        results: list[PutResult] = []
+        failures, count = self._put_in_turn(records, results.extend, stop_at_failure=False)
+        if failures:
+            raise summary(self._stream, failures, count)
+        return results
+
+    def send_all(self, records: Iterable[tuple[str, bytes] | tuple[str, bytes, str | None]]) -> int:
+        """Put as `put_all` does, but keep no results: memory does not grow with the number of records.
+
+        Returns:
+            How many were put.
+
+        Raises:
+            PutFailed: Some are not known to be in the stream; no more were taken after the first failed.
+        """
+        failures, count = self._put_in_turn(records, lambda _results: None, stop_at_failure=True)
+        if failures:
+            raise summary(self._stream, failures, count)
+        return count
+
+    def _put_in_turn(
+        self,
+        records: Iterable[tuple[str, bytes] | tuple[str, bytes, str | None]],
+        keep: Callable[[list[PutResult]], None],
+        *,
+        stop_at_failure: bool,
+    ) -> tuple[dict[int, PutFailed], int]:
+        source = iter(records)
+        under_way: deque[tuple[int, Future[list[PutResult]]]] = deque()
+        failures: dict[int, PutFailed] = {}
+        count = 0
+
+        def settle() -> None:
+            start, future = under_way.popleft()
+            try:
+                keep(future.result())
+            except PutFailed as error:
+                failures.update((start + index, each) for index, each in error.facts["failures"].items())
+
+        while not (failures and stop_at_failure) and (chunk := list(islice(source, _CHUNK))):
+            # One chunk enters after the other, so that order holds; only their results are awaited together.
+            futures = self._call(self._producer.submit_many(chunk))
+            work = self._producer.settle(futures)
+            under_way.append((count, asyncio.run_coroutine_threadsafe(work, self._running())))
+            count += len(chunk)
+            while under_way and under_way[0][1].done():
+                settle()
+        while under_way:
+            settle()
+        return failures, count
+
+    def flush(self) -> None:
+        """Send everything without waiting for company, and wait until nothing is outstanding."""
+        self._call(self._producer.flush())
+
+    @property
+    def acknowledged(self) -> int:
+        """User records that are in the stream."""
+        return self._producer.acknowledged
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """User records that failed, by reason."""
+        return self._producer.failed
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise UsageError("The producer is not running.", next_step="Use it inside `with`.")
+        return self._loop
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            loop = self._running()
+        except UsageError:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    def _end(self) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._loop = None

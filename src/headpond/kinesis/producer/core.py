@@ -1,0 +1,321 @@
+"""The producer: takes user records in, sends them as KPL aggregates, and settles each with a result.
+
+::
+
+    put ─► lane of the predicted shard ─► request ─► reply ─► acknowledged
+           (aggregate, limit; in order)   (thread)     │ └──► failed, with reason and tries
+                ▲                                      │
+                └──── throttled, failed, wrong shard ◄─┘
+
+All state lives in one event loop; only PutRecords and ListShards run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Self
+
+from headpond.errors import UsageError
+from headpond.formats.kpl import UserRecord, validate
+from headpond.kinesis.client import connect
+from headpond.kinesis.producer.dispatcher import Dispatcher
+from headpond.kinesis.producer.ledger import Ledger
+from headpond.kinesis.producer.metrics import Metrics, NoMetrics
+from headpond.kinesis.producer.records import Bundle, Pending, PutFailed, PutResult
+from headpond.kinesis.producer.router import Router
+from headpond.kinesis.producer.sender import CALL_FAILURES, Reply, list_shards, put_records
+from headpond.kinesis.producer.settings import ProducerSettings
+from headpond.kinesis.producer.shard_map import ShardMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    from mypy_boto3_kinesis import KinesisClient
+
+    from headpond.kinesis.client import ConnectionSettings
+    from headpond.kinesis.producer.ranges import ShardRange
+
+__all__ = ["Producer", "summary"]
+
+_YIELD_EVERY = 1024
+_MOST_KEY_CHARACTERS = 256
+
+
+def _monotonic_ms() -> float:
+    return time.monotonic() * 1000
+
+
+class Producer:
+    """Puts user records into a stream, aggregated, within the shards' limits, each with a result.
+
+    ::
+
+        async with Producer(ConnectionSettings(stream_name="orders")) as producer:
+            result = await producer.put("key", b"data")
+
+    Leaving the block flushes. Records of one partition key reach their shard in the order they were put,
+    unless something fails. A record that cannot be put fails with `PutFailed`. One producer serves one
+    event loop.
+
+    Args:
+        connection: Which stream, where, as whom.
+        settings: How records are gathered and sent.
+        metrics: Where measurements go.
+        client: A boto3 client to use instead of one made from `connection`; the caller closes it.
+        clock: Milliseconds, of any origin, never falling.
+        seed: Of the jitter in backoff; from the system unless told.
+    """
+
+    def __init__(
+        self,
+        connection: ConnectionSettings,
+        settings: ProducerSettings | None = None,
+        *,
+        metrics: Metrics | None = None,
+        client: KinesisClient | None = None,
+        clock: Callable[[], float] = _monotonic_ms,
+        seed: int | None = None,
+    ) -> None:
+        self.settings = settings or ProducerSettings()
+        self._connection, self._clock = connection, clock
+        self._given_client = self._client = client
+        # A deadline never lies behind the expiry.
+        self._patience_ms = min(self.settings.record_max_buffered_time_ms, self.settings.record_ttl_ms)
+        self._pool: ThreadPoolExecutor | None = None
+        self._ledger = Ledger(
+            connection.stream, self.settings.max_outstanding_records, self.settings.max_outstanding_bytes
+        )
+        self._router = Router(self.settings, clock())
+        draw = random.Random(seed)  # noqa: S311 - jitter
+        self._dispatcher = Dispatcher(
+            self.settings, self._router, self._ledger, metrics or NoMetrics(), self._send, clock, draw
+        )
+        self._map = ShardMap(self._list_shards, CALL_FAILURES, self._dispatcher.shards_changed, clock)
+        self._dispatcher.shard_map = self._map
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Connect and try once to learn the shards; without them records are sent, though each alone.
+
+        Raises:
+            ConfigurationError: No region is known, or the profile does not exist.
+            AccessRefused: The credentials to assume a role with cannot be found.
+        """
+        if self._loop is not None:
+            raise UsageError("The producer was started before.", next_step="Make another one.")
+        self._loop = asyncio.get_running_loop()
+        settings = self.settings
+        self._pool = ThreadPoolExecutor(settings.max_connections + 1, "headpond-producer")
+        if self._client is None:
+            self._client = await asyncio.to_thread(
+                connect,
+                self._connection,
+                max_pool_connections=settings.max_connections + 1,
+                max_attempts=1,
+                connect_timeout_s=settings.connect_timeout / 1000,
+                read_timeout_s=settings.request_timeout / 1000,
+                parameter_validation=False,
+            )
+        if settings.aggregation_enabled:
+            self._map.start()
+            await self._map.first_try()
+
+    async def close(self) -> None:
+        """Flush and disconnect; does nothing the second time."""
+        if self._pool is None:
+            return
+        try:
+            await self.flush()
+        finally:
+            # Reached early if the task is cancelled: then what is outstanding fails rather than vanishes.
+            self._dispatcher.stop("Closed")
+            await self._map.stop()
+            pool, self._pool = self._pool, None
+            pool.shutdown(wait=False)
+            if self._client is not None and self._given_client is None:
+                self._client.close()
+
+    async def put(self, partition_key: str, data: bytes, explicit_hash_key: str | None = None) -> PutResult:
+        """Put one user record and wait until it is in the stream.
+
+        Args:
+            partition_key: 1 to 256 characters.
+            data: At most `max_user_record_bytes`.
+            explicit_hash_key: Decimal text, 0 to 2^128 - 1, to choose the shard by.
+
+        Raises:
+            PutFailed: It is not known to be in the stream; tells the reason and all tries.
+            InvalidUserRecord: Key or data break a bound.
+            InvalidHashKey: The explicit hash key is not a number on the ring.
+        """
+        return await (await self.submit(partition_key, data, explicit_hash_key))
+
+    async def submit(
+        self, partition_key: str, data: bytes, explicit_hash_key: str | None = None
+    ) -> asyncio.Future[PutResult]:
+        """Put one user record; returns once there is room for it, with a future of its result.
+
+        Raises:
+            InvalidUserRecord: Key or data break a bound.
+            InvalidHashKey: The explicit hash key is not a number on the ring.
+        """
+        ledger = self._ledger
+        explicit_hash_key = self._checked(partition_key, data, explicit_hash_key)
+        if not ledger.has_room:
+            await ledger.wait_for_room(len(data))
+        future = self._take_in(partition_key, data, explicit_hash_key)
+        if self._dispatcher.is_due or ledger.received % _YIELD_EVERY == 0:
+            # A caller in a tight loop never suspends otherwise, and nothing would be sent.
+            await asyncio.sleep(0)
+        return future
+
+    async def put_many(
+        self, records: Iterable[tuple[str, bytes] | tuple[str, bytes, str | None]]
+    ) -> list[PutResult]:
+        """Put (partition key, data[, explicit hash key]) in order, and wait until all are in the stream.
+
+        Raises:
+            PutFailed: Some are not known to be; `facts` has `reason` (the commonest), `reasons` (counts),
+                `failures` (index → PutFailed) and `attempts` (of the first that failed).
+            InvalidUserRecord: A record breaks a bound; those before it were put.
+        """
+        return await self.settle(await self.submit_many(records))
+
+    async def submit_many(
+        self, records: Iterable[tuple[str, bytes] | tuple[str, bytes, str | None]]
+    ) -> list[asyncio.Future[PutResult]]:
+        """Put (partition key, data[, explicit hash key]) in order; returns once there was room for all.
+
+        Raises:
+            InvalidUserRecord: A record breaks a bound; those before it were put.
+        """
+        return [await self.submit(*record) for record in records]
+
+    async def settle(self, futures: Sequence[asyncio.Future[PutResult]]) -> list[PutResult]:
+        """Wait for the results of records that were submitted.
+
+        Raises:
+            PutFailed: As `put_many`.
+        """
+        results: list[PutResult] = []
+        failures: dict[int, PutFailed] = {}
+        for index, future in enumerate(futures):
+            try:
+                results.append(await future)
+            except PutFailed as error:
+                failures[index] = error
+        if failures:
+            raise summary(self._connection.stream, failures, len(futures))
+        return results
+
+    async def flush(self) -> None:
+        """Send everything without waiting for company, and wait until nothing is outstanding."""
+        dispatcher = self._dispatcher
+        dispatcher.hurry += 1
+        try:
+            dispatcher.pump()
+            await self._ledger.wait_until_idle()
+        finally:
+            dispatcher.hurry -= 1
+
+    @property
+    def outstanding(self) -> int:
+        """User records taken in and not yet settled."""
+        return len(self._ledger.outstanding)
+
+    @property
+    def acknowledged(self) -> int:
+        """User records that are in the stream."""
+        return self._ledger.acknowledged
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """User records that failed, by reason."""
+        return dict(self._ledger.failed)
+
+    def _checked(self, partition_key: str, data: bytes, explicit_hash_key: str | None) -> str | None:
+        """Check what is put; gives the explicit hash key in its one spelling."""
+        if self._pool is None:
+            raise UsageError("The producer is not running.", next_step="Use it inside `async with`.")
+        settings = self.settings
+        if (
+            explicit_hash_key is not None
+            or type(data) is not bytes
+            or len(data) > settings.max_user_record_bytes
+            or not self._router.knows(partition_key)
+        ):
+            record = UserRecord(partition_key, data, explicit_hash_key)
+            record = validate(record, max_user_record_bytes=settings.max_user_record_bytes)
+            explicit_hash_key = record.explicit_hash_key
+        return explicit_hash_key
+
+    def _take_in(
+        self, partition_key: str, data: bytes, explicit_hash_key: str | None
+    ) -> asyncio.Future[PutResult]:
+        assert self._loop is not None
+        settings = self.settings
+        now_ms = self._clock()
+        ledger = self._ledger
+        future: asyncio.Future[PutResult] = self._loop.create_future()
+        pending = Pending(
+            partition_key,
+            data,
+            explicit_hash_key,
+            now_ms,
+            now_ms + self._patience_ms,
+            now_ms + settings.record_ttl_ms,
+            ledger.received,
+            future,
+        )
+        ledger.enter(pending)
+        self._dispatcher.take_in(pending)
+        return future
+
+    async def _send(self, bundles: list[Bundle]) -> Reply:
+        assert self._loop is not None
+        assert self._client is not None
+        return await self._loop.run_in_executor(
+            self._pool,
+            put_records,
+            self._client,
+            self._connection,
+            bundles,
+            self.settings.max_user_record_bytes,
+        )
+
+    async def _list_shards(self, closed_too: bool) -> list[ShardRange]:  # noqa: FBT001 - a callback's only argument
+        assert self._loop is not None
+        client = self._client
+        assert client is not None
+        return await self._loop.run_in_executor(
+            self._pool, lambda: list_shards(client, self._connection, closed_too=closed_too)
+        )
+
+
+def summary(stream: str, failures: dict[int, PutFailed], count: int) -> PutFailed:
+    """One error for several records: what `Producer.put_many` raises."""
+    reasons = Counter(error.reason for error in failures.values())
+    told = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
+    first = next(iter(failures.values()))
+    return PutFailed(
+        f"{len(failures)} of {count} records were not put into stream {stream}: {told}.",
+        next_step=first.next_step,
+        reason=reasons.most_common(1)[0][0],
+        reasons=dict(reasons),
+        failures=failures,
+        attempts=first.attempts,
+    )

@@ -1,0 +1,137 @@
+"""The producer's picture of the open shards: INVALID → UPDATING → READY, and again when it proves wrong.
+
+While it is not ready nothing is aggregated. A failed listing is tried again after 1 s, then 1.5 times
+longer each time, up to 30 s. Ranges of shards that vanished are kept a minute, so that late results
+can be judged. A shard that a result names and nobody knows makes the map refresh, too, and if the
+open shards do not have it, all shards are listed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Literal
+
+from headpond.kinesis.producer.ranges import OpenShards, ShardRange, tile
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headpond.formats.hash_keys import HashKeyRange
+
+__all__ = ["ShardMap"]
+
+_LOG = logging.getLogger(__name__)
+_FIRST_PAUSE_MS = 1_000
+_PAUSE_GROWTH = 1.5
+_LONGEST_PAUSE_MS = 30_000
+_KEEP_CLOSED_MS = 60_000
+
+
+class ShardMap:
+    """Keeps the open shards known.
+
+    Args:
+        list_shards: Lists the open shards, or with True all that are held; may raise any of `failures`.
+        failures: What `list_shards` raises when it fails.
+        changed: Told the new open shards, or None as soon as they are in doubt.
+        clock: Milliseconds now, of any origin.
+        pause: Waits so many milliseconds.
+    """
+
+    def __init__(
+        self,
+        list_shards: Callable[[bool], Awaitable[list[ShardRange]]],
+        failures: tuple[type[Exception], ...],
+        changed: Callable[[OpenShards | None], None],
+        clock: Callable[[], float],
+        pause: Callable[[float], Awaitable[None]] = lambda ms: asyncio.sleep(ms / 1000),
+    ) -> None:
+        self.state: Literal["INVALID", "UPDATING", "READY"] = "INVALID"
+        self.updated_ms = -1.0
+        self._list_shards, self._failures = list_shards, failures
+        self._changed, self._clock, self._pause = changed, clock, pause
+        self._known: dict[str, HashKeyRange] = {}
+        self._closed_ms: dict[str, float] = {}
+        self._wanted: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._first_try = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to update, unless that is under way."""
+        if self.state != "UPDATING":
+            self.state = "UPDATING"
+            self._changed(None)
+            self._task = asyncio.get_running_loop().create_task(self._update())
+            self._task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def first_try(self) -> None:
+        """Wait until the shards were listed once, or could not be."""
+        await self._first_try.wait()
+
+    def range_of(self, shard_id: str) -> HashKeyRange | None:
+        """The hash keys of a shard that is open or was lately."""
+        return self._known.get(shard_id)
+
+    def doubt(self, shard_id: str, seen_ms: float) -> None:
+        """A request that began at `seen_ms` found a record in this shard, which was not predicted."""
+        unknown = shard_id not in self._known
+        if unknown:
+            self._wanted.add(shard_id)
+        # A result older than the map tells nothing new, unless of a shard the map never saw.
+        if unknown or seen_ms > self.updated_ms:
+            self.start()
+
+    async def _update(self) -> None:
+        pause_ms: float = _FIRST_PAUSE_MS
+        while True:
+            try:
+                found = await self._list_open()
+            except self._failures as error:
+                _LOG.warning(
+                    "Listing the shards failed (%s); next try in %d ms.", type(error).__name__, pause_ms
+                )
+                found = None
+            self._first_try.set()
+            if found is not None:
+                break
+            await self._pause(pause_ms)
+            pause_ms = min(pause_ms * _PAUSE_GROWTH, _LONGEST_PAUSE_MS)
+        self.updated_ms = self._clock()
+        self.state = "READY"
+        self._changed(OpenShards(found))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        # Also after a fault that no retry helps against: records then go on singly, and the loop is told.
+        self._first_try.set()
+        if not task.cancelled() and task.exception() is not None:
+            self.state = "INVALID"
+            task.result()
+
+    async def _list_open(self) -> list[ShardRange] | None:
+        """The open shards; None if the listing was caught between two states of the stream."""
+        found = await self._list_shards(False)  # noqa: FBT003 - a callback's only argument
+        if not tile(found):
+            return None
+        self._learn(found)
+        missing = self._wanted - self._known.keys()
+        self._wanted.clear()
+        if missing:
+            # Opened and closed again since: its range is still listed among all shards.
+            self._known.update(await self._list_shards(True))  # noqa: FBT003 - as above
+        return found
+
+    def _learn(self, found: list[ShardRange]) -> None:
+        now_ms = self._clock()
+        for shard_id in self._known.keys() - dict(found).keys():
+            self._closed_ms.setdefault(shard_id, now_ms)
+        for shard_id in [each for each, at in self._closed_ms.items() if now_ms - at > _KEEP_CLOSED_MS]:
+            del self._closed_ms[shard_id]
+            del self._known[shard_id]
+        self._known.update(found)

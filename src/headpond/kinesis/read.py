@@ -1,0 +1,110 @@
+"""Read what lies between two positions of one shard, exactly, as Arrow batches of Kinesis records.
+
+`(start, end]`: every record after `start` up to and with `end`, the same ones however often it is read.
+The end was seen when the batch was planned; a shard that ends or goes on without it has lost records.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headpond.errors import ServiceFailure
+from headpond.formats.hash_keys import FULL_RANGE, HashKeyRange
+from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
+from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headpond.kinesis.calls import StreamCalls
+    from headpond.kinesis.positions import Position
+
+EMPTY_REPLY_PAUSE_S = 0.2
+"""Five reads a second are what a shard allows."""
+
+_TIP_PATIENCE = 300  # empty replies at the tip, about a minute, before the end is given up
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRange:
+    """What is to be read of one shard; `end` is SEQ or END."""
+
+    shard_id: str
+    start: Position
+    end: Position
+    known_ms: int = 0  # until when it is known that nothing followed `start`
+    hash_keys: HashKeyRange = FULL_RANGE  # the shard's own, where a filter asks for it
+
+
+def read_range(
+    calls: StreamCalls,
+    wanted: ShardRange,
+    loss: LossRule,
+    *,
+    stream: str,
+    records_per_page: int = MOST_RECORDS_PER_PAGE,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[pa.RecordBatch]:
+    """Read a range.
+
+    Args:
+        calls: The stream.
+        wanted: What to read.
+        loss: How loss is judged.
+        stream: What the column `stream` says.
+        records_per_page: Records to ask for at a time, at most 10,000.
+        sleep: How to wait at a gap.
+
+    Yields:
+        Batches of `KINESIS_RECORD_SCHEMA`, one per reply that held records.
+
+    Raises:
+        DataLoss: Records of the range are gone and loss is fatal.
+        ServiceFailure: A shard that must have ended, or must hold the end, gives nothing.
+    """
+    cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss)
+    until = wanted.end.number if wanted.end.kind == "SEQ" else None
+    idle = 0
+    while not cursor.closed:
+        records = cursor.next_page(records_per_page)
+        if until is not None and records and int(records[-1]["SequenceNumber"]) >= until:
+            kept = [record for record in records if int(record["SequenceNumber"]) <= until]
+            if kept:
+                yield to_batch(kept, stream, wanted.shard_id)
+            if not kept or int(kept[-1]["SequenceNumber"]) != until:
+                loss.lost(wanted.shard_id, f"the batch's end {until} is gone", sequence_number=str(until))
+            return
+        if records:
+            yield to_batch(records, stream, wanted.shard_id)
+            idle = 0
+        elif not cursor.closed:
+            idle = idle + 1 if cursor.at_tip else 0
+            if idle > _TIP_PATIENCE:
+                missing = "its end" if until is None else f"{until}, the batch's end"
+                raise ServiceFailure(
+                    f"{wanted.shard_id} of {stream} gives no more records before {missing}.",
+                    next_step="Run again; if it lasts, the endpoint does not end its closed shards.",
+                    shard_id=wanted.shard_id,
+                )
+            sleep(EMPTY_REPLY_PAUSE_S)
+    if until is not None and (cursor.last is None or int(cursor.last) < until):
+        loss.lost(wanted.shard_id, f"the shard ends before {until}", sequence_number=str(until))
+
+
+def to_batch(records: list[dict[str, Any]], stream: str, shard_id: str) -> pa.RecordBatch:
+    """Turn records of a reply into a batch."""
+    count = len(records)
+    columns: list[pa.Array[Any]] = [
+        pa.array([stream] * count, pa.string()),
+        pa.array([shard_id] * count, pa.string()),
+        pa.array([record["SequenceNumber"] for record in records], pa.string()),
+        pa.array([record["PartitionKey"] for record in records], pa.string()),
+        pa.array([record["ApproximateArrivalTimestamp"] for record in records], pa.timestamp("us", tz="UTC")),
+        pa.nulls(count, pa.string()),
+        pa.array([record["Data"] for record in records], pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=KINESIS_RECORD_SCHEMA)

@@ -1,0 +1,131 @@
+"""Find a shard's tip, its newest record, without reading what lies before it.
+
+There is no call that tells it. Asked for the first record since a moment, the service answers it in one
+reply, so the moment of the newest record is closed in on from both sides, and only the last second or
+two are read through for the number itself::
+
+    start ────────────────────────────────┬────────┬─► now
+                                         hit     miss        halve until 2 s lie between,
+                                          └─read─►           then read to the tip
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headpond.kinesis.cursor import LossRule, ShardCursor, arrival_ms
+from headpond.kinesis.positions import END, Position, after, at_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headpond.kinesis.calls import StreamCalls
+
+CLOSE_ENOUGH_MS = 2_000
+_FIRST_SPAN_MS = 1_000
+_SPAN_GROWTH = 8
+_PEEK_RECORDS = 1_000
+_PEEK_BYTES = 256 << 10
+_MOST_EMPTY_REPLIES = 1_000
+
+
+def find_tip(
+    calls: StreamCalls, shard_id: str, start: Position, loss: LossRule, *, newest_ms: int | None = None
+) -> Position:
+    """Find the position after a shard's newest record.
+
+    Args:
+        calls: The stream.
+        shard_id: The shard.
+        start: A position not after the tip.
+        loss: How loss at `start` is judged.
+        newest_ms: Records that arrived later do not count; None: all do.
+
+    Returns:
+        The tip; `start` when nothing follows it; END when the shard is closed and all of it counts.
+    """
+    cursor = ShardCursor(calls, shard_id, start, loss)
+    first = _first(cursor)
+    if first is None or isinstance(first, Position):
+        return first or start
+    oldest_ms = arrival_ms(first)
+    if newest_ms is not None and oldest_ms > newest_ms:
+        return start
+    tip = after(first["SequenceNumber"], oldest_ms)
+    if not (cursor.closed or cursor.at_tip):
+        for record in cursor.next_page(_worth_peeking(first)):
+            if newest_ms is not None and arrival_ms(record) > newest_ms:
+                return tip
+            tip = after(record["SequenceNumber"], arrival_ms(record))
+    if cursor.closed:
+        return END
+    if cursor.at_tip:
+        # The usual case of a shard that is kept up with: two or three calls and no closing in.
+        return tip
+
+    def hit(moment_ms: int) -> bool:
+        found = first_after(calls, shard_id, at_time(moment_ms), loss)
+        return isinstance(found, dict) and (newest_ms is None or arrival_ms(found) <= newest_ms)
+
+    now_ms = calls.date_ms() if newest_ms is None else min(newest_ms, calls.date_ms())
+    hit_ms = _close_in(hit, oldest_ms, now_ms)
+    begin = at_time(hit_ms) if hit_ms > oldest_ms else start
+    cursor = ShardCursor(calls, shard_id, begin, loss)
+    return _read_to_tip(cursor, start, calls.now_ms(), newest_ms)
+
+
+def first_after(
+    calls: StreamCalls, shard_id: str, start: Position, loss: LossRule
+) -> dict[str, Any] | Position | None:
+    """Return the first record after a position; END at the end of a closed shard, None at the tip."""
+    return _first(ShardCursor(calls, shard_id, start, loss))
+
+
+def _worth_peeking(record: dict[str, Any]) -> int:
+    """How many records like this one cost less to read than a few more calls."""
+    return max(1, min(_PEEK_RECORDS, _PEEK_BYTES // max(1, len(record["Data"]))))
+
+
+def _first(cursor: ShardCursor) -> dict[str, Any] | Position | None:
+    for _ in range(_MOST_EMPTY_REPLIES):
+        page = cursor.next_page(1)
+        if page:
+            return page[0]
+        if cursor.closed:
+            return END
+        if cursor.at_tip:
+            return None
+    return None
+
+
+def _close_in(hit: Callable[[int], bool], oldest_ms: int, now_ms: int) -> int:
+    """Return a moment since which there are records, at most CLOSE_ENOUGH_MS before the newest one."""
+    span_ms, miss_ms = _FIRST_SPAN_MS, now_ms
+    while True:
+        moment_ms = max(now_ms - span_ms, oldest_ms)
+        if moment_ms <= oldest_ms or hit(moment_ms):
+            break
+        miss_ms, span_ms = moment_ms, span_ms * _SPAN_GROWTH
+    while miss_ms - moment_ms > CLOSE_ENOUGH_MS:
+        middle_ms = (moment_ms + miss_ms) // 2
+        if hit(middle_ms):
+            moment_ms = middle_ms
+        else:
+            miss_ms = middle_ms
+    return moment_ms
+
+
+def _read_to_tip(cursor: ShardCursor, start: Position, began_ms: int, newest_ms: int | None) -> Position:
+    """Read on to the tip and return the position after the last record that counts."""
+    tip = start
+    while True:
+        page = cursor.next_page()
+        for record in page:
+            if newest_ms is not None and arrival_ms(record) > newest_ms:
+                return tip
+            tip = after(record["SequenceNumber"], arrival_ms(record))
+        if cursor.closed:
+            return END
+        # A busy shard's tip runs away: what came after the search began need not be caught.
+        if cursor.at_tip or (page and arrival_ms(page[-1]) > began_ms):
+            return tip
