@@ -1,0 +1,370 @@
+r"""Chunked changes put together: a step from (what waits, what arrived) to whole changes and what then waits.
+
+::
+
+    main      chunked.after: id i, 3 fragments, crc32c ─┐
+    fragment  i, 0   {"id": 1, "v": "caf\u              ├─► text ─► crc ─► a JSON object ─► the change, as if
+    fragment  i, 2   end"}                              │                                  it came `full`
+    fragment  i, 1   00e9 and the                      ─┘
+
+Members come in any order, from any shard, in any batch, and more than once. Fragments are cut without regard
+to JSON, so nothing is parsed before all of them are there. Groups time out by arrival time.
+
+The caller keeps `state` and writes it after everything else of a batch: when a crash comes between, the batch
+comes again, the group completes again, and versions (or a log entry's place) make that harmless.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+import pyarrow as pa
+
+from headpond.changes.dsql import Decoded, sort_out
+from headpond.changes.model import image_hash
+from headpond.changes.schemas import (
+    ASSEMBLY_SCHEMA,
+    FORMAT_VERSION,
+    ORIGIN_COLUMNS,
+    PENDING_SCHEMA,
+    QUARANTINE_SCHEMA,
+)
+from headpond.formats.dsql import Chunked, ChunkRef, Fragment, parse
+from headpond.formats.dsql_batch import DECODED_SCHEMA
+from headpond.formats.json_strict import RefusedJson, read_object
+from headpond.formats.rows import USER_RECORD_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from headpond.changes.config import DsqlConfig
+
+Row = dict[str, Any]
+
+MISSING_SHOWN = 20
+"""Missing indices that a detail lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRules:
+    """Bounds of reassembly.
+
+    Attributes:
+        timeout_ms: after the arrival of a group's last member; below the stream's retention, so that a second
+            reading can mend what timed out.
+        max_combinations: of fragments that came in several versions, tried until the checksum holds.
+    """
+
+    timeout_ms: int = 3_600_000
+    max_combinations: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """What waits after a step (`ASSEMBLY_SCHEMA`), and what the completed changes are.
+
+    `decoded.counters` has `chunk_groups_completed`, `chunk_groups_open` and `chunk_copies` beside the others.
+    """
+
+    state: pa.Table
+    decoded: Decoded
+
+
+@dataclass(slots=True)
+class _Group:
+    """Records that belong together by their chunk ids."""
+
+    old: list[Row] = field(default_factory=list)
+    new: list[Row] = field(default_factory=list)
+    main: Row | None = None
+    change: Chunked | None = None
+    # (chunk id, index) → versions of that fragment: its text, and the record
+    fragments: dict[tuple[str, int], dict[str, Row]] = field(default_factory=dict)
+
+    def members(self) -> list[Row]:
+        """The main record, if there is one, and every version of every fragment."""
+        rows = [row for versions in self.fragments.values() for row in versions.values()]
+        return rows if self.main is None else [self.main, *rows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    reason: str
+    detail: str
+
+
+def assemble_step(
+    state: pa.Table,
+    arrived: pa.Table | pa.RecordBatch,
+    config: DsqlConfig,
+    *,
+    now: datetime | None,
+    rules: ChunkRules = ChunkRules(),
+) -> Assembled:
+    """Add what arrived and put together what is complete.
+
+    Args:
+        state: `ASSEMBLY_SCHEMA` or `PENDING_SCHEMA` rows that waited.
+        arrived: `PENDING_SCHEMA` rows, of `dsql.decode`.
+        config: tables and rules, for the checks of whole changes.
+        now: for time-outs: the service's clock, or the greatest arrival time read from an archive; None times
+            nothing out.
+        rules: bounds.
+    """
+    step = _Step(rules)
+    groups = _grouped(state.to_pylist(), arrived.to_pylist())
+    whole: list[tuple[_Group, Row]] = []
+    for group in groups:
+        if not group.new:
+            step.keep_or_time_out(group.old, now)
+            continue
+        step.take_in(group)
+        change = step.complete(group)
+        if change is None:
+            step.keep_or_time_out(group.members(), now)
+        else:
+            whole.append((group, change))
+    decoded = step.type_whole(whole, config)
+    rows = [{**row, "format_version": FORMAT_VERSION} for row in step.kept]
+    return Assembled(pa.Table.from_pylist(rows, schema=ASSEMBLY_SCHEMA), decoded)
+
+
+class _Step:
+    """Outputs of one step."""
+
+    def __init__(self, rules: ChunkRules) -> None:
+        self.rules = rules
+        self.kept: list[Row] = []
+        self.refused: list[Row] = []
+        self.counters: Counter[str] = Counter()
+
+    def refuse(self, rows: Iterable[Row], reason: str, detail: str) -> None:
+        """Send members to quarantine."""
+        for row in rows:
+            origin = {name: row[name] for name in (*ORIGIN_COLUMNS, "data")}
+            self.refused.append(
+                {"reason": reason, "detail": detail, **origin, "format_version": FORMAT_VERSION}
+            )
+
+    def take_in(self, group: _Group) -> None:
+        """Sort members into main and fragments; copies and conflicting mains do not stay."""
+        for row in (*group.old, *sorted(group.new, key=_arrival)):
+            record = parse(row["data"])
+            if isinstance(record, Fragment):
+                versions = group.fragments.setdefault((record.chunk_id, record.index), {})
+                self.counters["chunk_copies"] += record.data in versions
+                versions.setdefault(record.data, row)
+            elif isinstance(record, Chunked):
+                if group.main is None:
+                    group.main, group.change = row, record
+                elif group.change is not None and _same_change(group.change, record):
+                    self.counters["chunk_copies"] += 1
+                else:
+                    self.refuse([row], "chunk_conflict", "another change has the same chunk_id")
+
+    def complete(self, group: _Group) -> Row | None:
+        """Put a group's images together; give the whole change as `DECODED_SCHEMA` row, or None."""
+        main, change = group.main, group.change
+        if main is None or change is None:
+            return None
+        refs = {"before": change.before_chunk, "after": change.after_chunk}
+        if main.get("status") == "finished":
+            own = {ref.chunk_id for ref in refs.values() if ref is not None}
+            late = [place for place in group.fragments if place[0] in own]
+            self.counters["chunk_copies"] += sum(len(group.fragments.pop(place)) for place in late)
+            return None
+        for place in [p for p in group.fragments if _beyond(p, refs.values())]:
+            detail = f"index {place[1]} of a group with fewer fragments"
+            self.refuse(group.fragments.pop(place).values(), "fragment_index_out_of_range", detail)
+        if any(_missing_count(group, ref) for ref in refs.values() if ref is not None):
+            return None
+        images = {"before": change.before, "after": change.after}
+        for name, ref in refs.items():
+            if ref is None:
+                continue
+            found = self.image(group, ref)
+            if isinstance(found, _Failed):
+                self.fail(group, found)
+                return None
+            images[name] = found
+        source = change.source
+        return {
+            "verdict": "full",
+            "op": change.op,
+            "schema": source.schema,
+            "table": source.table,
+            "cluster": source.cluster,
+            "version": source.version,
+            "ts_ns": source.ts_ns,
+            "tx_id": source.tx_id,
+            **images,
+        }
+
+    def image(self, group: _Group, ref: ChunkRef) -> str | _Failed:
+        """The text of one image whose fragments are all there; versions that lose go to quarantine."""
+        places = [(ref.chunk_id, index) for index in range(ref.total_fragments)]
+        combinations = itertools.product(*(group.fragments[place] for place in places))
+        for texts in itertools.islice(combinations, self.rules.max_combinations):
+            whole = "".join(texts)
+            if crc32c.crc32c(whole.encode()) == ref.crc32c:
+                break
+        else:
+            tried = math.prod(len(group.fragments[place]) for place in places)
+            return _Failed("checksum_mismatch", f"no combination of {tried} has the crc32c {ref.crc32c}")
+        try:
+            read_object(whole)
+        except RefusedJson as error:
+            return _Failed("bad_reassembled_image", f"{error.reason}: {error.detail}")
+        for place, text in zip(places, texts, strict=True):
+            versions = group.fragments[place]
+            losers = [versions.pop(other) for other in list(versions) if other != text]
+            self.refuse(losers, "fragment_conflict", f"fragment {place[1]} came with other data, which fits")
+        return whole
+
+    def fail(self, group: _Group, why: _Failed) -> None:
+        """Quarantine all members; they stay in the state, since a better fragment can still complete them."""
+        self.refuse(group.members(), why.reason, why.detail)
+        for row in group.members():
+            row["status"] = "failed"
+
+    def keep_or_time_out(self, rows: list[Row], now: datetime | None) -> None:
+        """Keep a group's members for the next step, or let go of them."""
+        last = max((row["approximate_arrival_timestamp"] for row in rows if _has_time(row)), default=None)
+        settled = any(row.get("status") in {"failed", "finished"} for row in rows)
+        if now is None or last is None or (now - last).total_seconds() * 1000 <= self.rules.timeout_ms:
+            self.kept.extend({"status": "waiting", **_filled(row)} for row in rows)
+            self.counters["chunk_groups_open"] += bool(rows) and not settled
+        elif not settled:
+            self.time_out(rows)
+
+    def time_out(self, rows: list[Row]) -> None:
+        """Quarantine a group that waited too long."""
+        group = _Group(new=rows)
+        self.take_in(group)
+        change = group.change
+        if change is None:
+            self.refuse(rows, "orphan_fragment", "its main record did not come in time")
+            return
+        details = [
+            f"image {name} lacks {_missing(group, ref)}"
+            for name, ref in (("before", change.before_chunk), ("after", change.after_chunk))
+            if ref is not None and _missing_count(group, ref)
+        ]
+        own = {ref.chunk_id for ref in (change.before_chunk, change.after_chunk) if ref is not None}
+        orphans = [
+            row
+            for (chunk_id, _), found in group.fragments.items()
+            if chunk_id not in own
+            for row in found.values()
+        ]
+        self.refuse([row for row in rows if row not in orphans], "incomplete_chunks", "; ".join(details))
+        self.refuse(orphans, "orphan_fragment", "its main record did not come in time")
+
+    def type_whole(self, whole: list[tuple[_Group, Row]], config: DsqlConfig) -> Decoded:
+        """Make the checks that follow for whole changes; a refused one takes its whole group along."""
+        records = pa.RecordBatch.from_pylist(
+            [{"partition_key": None, "aggregated": False, **_main(group)} for group, _ in whole],
+            schema=pa.schema([USER_RECORD_SCHEMA.field(name) for name in (*ORIGIN_COLUMNS, "data")]),
+        )
+        rows = pa.RecordBatch.from_pylist([row for _, row in whole], schema=DECODED_SCHEMA)
+        decoded = sort_out(records, rows, config, Counter(), [])
+        refused = {_place(row): row for row in decoded.quarantine.to_pylist()}
+        for group, _ in whole:
+            main = _main(group)
+            why = refused.get(_place(main))
+            if why is None:
+                self.kept.append({**main, "status": "finished"})
+                self.counters["chunk_groups_completed"] += 1
+            else:
+                self.fail(group, _Failed(why["reason"], why["detail"]))
+                self.kept.extend(group.members())
+        counters = Counter(decoded.counters) + self.counters
+        quarantine = pa.RecordBatch.from_pylist(self.refused, schema=QUARANTINE_SCHEMA)
+        pending = pa.RecordBatch.from_pylist([], schema=PENDING_SCHEMA)
+        return Decoded(decoded.tables, quarantine, pending, dict(counters))
+
+
+def _grouped(old: list[Row], new: list[Row]) -> list[_Group]:
+    """Rows that share a chunk id, directly or through a main record of two images."""
+    parent: dict[str, str] = {}
+
+    def root(chunk_id: str) -> str:
+        while parent.setdefault(chunk_id, chunk_id) != chunk_id:
+            chunk_id = parent[chunk_id]
+        return chunk_id
+
+    for row in (*old, *new):
+        first, *others = _ids(row)
+        for other in others:
+            parent[root(other)] = root(first)
+    groups: dict[str, _Group] = {}
+    for rows, is_new in ((old, False), (new, True)):
+        for row in rows:
+            group = groups.setdefault(root(_ids(row)[0]), _Group())
+            (group.new if is_new else group.old).append(row)
+    return list(groups.values())
+
+
+def _ids(row: Row) -> list[str]:
+    found = [row[name] for name in ("chunk_id", "before_chunk_id", "after_chunk_id")]
+    return [chunk_id for chunk_id in found if chunk_id is not None]
+
+
+def _main(group: _Group) -> Row:
+    assert group.main is not None
+    return group.main
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ORIGIN_COLUMNS[:4])
+
+
+def _has_time(row: Row) -> bool:
+    return row["approximate_arrival_timestamp"] is not None
+
+
+def _arrival(row: Row) -> tuple[Any, ...]:
+    time = row["approximate_arrival_timestamp"]
+    return (time is not None, time, row["shard_id"], len(row["sequence_number"]), *_place(row))
+
+
+def _filled(row: Row) -> Row:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _same_change(first: Chunked, second: Chunked) -> bool:
+    """Whether two main records are one change delivered twice."""
+    if (first.op, first.source) != (second.op, second.source):
+        return False
+    if (first.before_chunk, first.after_chunk) != (second.before_chunk, second.after_chunk):
+        return False
+    pairs = ((first.before, second.before), (first.after, second.after))
+    return all(image_hash(one) == image_hash(other) for one, other in pairs)
+
+
+def _beyond(place: tuple[str, int], refs: Iterable[ChunkRef | None]) -> bool:
+    return any(
+        ref is not None and place[0] == ref.chunk_id and place[1] >= ref.total_fragments for ref in refs
+    )
+
+
+def _missing_count(group: _Group, ref: ChunkRef) -> int:
+    """How many fragments of an image are not there; those beyond its end were taken out before."""
+    here = sum(
+        chunk_id == ref.chunk_id and index < ref.total_fragments for chunk_id, index in group.fragments
+    )
+    return ref.total_fragments - here
+
+
+def _missing(group: _Group, ref: ChunkRef) -> str:
+    """The missing indices, for people; their number may be anything a record claims."""
+    count = _missing_count(group, ref)
+    absent = (index for index in itertools.count() if (ref.chunk_id, index) not in group.fragments)
+    shown = ", ".join(map(str, itertools.islice(absent, min(count, MISSING_SHOWN))))
+    return shown + (f" and {count - MISSING_SHOWN} more" if count > MISSING_SHOWN else "")

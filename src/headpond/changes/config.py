@@ -1,0 +1,104 @@
+"""What the decoder of DSQL changes must know of the tables; frozen and picklable, it travels to executors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from headpond.errors import ConfigurationError
+from headpond.formats.dsql_types import parse_type
+from headpond.formats.json_strict import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec:
+    """One configured table. Column names are those after renaming.
+
+    Args:
+        name: the table's name in the lake.
+        schema: its schema in the database.
+        table: its name in the database.
+        keys: key columns, in order; none means an append-only log.
+        columns: column → PostgreSQL type; others hold raw JSON text.
+        keep: `current`, `history` or `log`; default `current` with keys, `log` without.
+        rename: name in the stream → name in the lake.
+        except_columns: columns left out.
+        dedupe: what makes two log entries one: their place in the stream, or their content.
+
+    Raises:
+        ConfigurationError: the parts contradict each other, or a type does not exist.
+    """
+
+    name: str
+    schema: str
+    table: str
+    keys: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    keep: Literal["current", "history", "log"] | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
+    except_columns: tuple[str, ...] = ()
+    dedupe: Literal["identity", "content"] = "identity"
+
+    def __post_init__(self) -> None:
+        if self.keep is None:
+            object.__setattr__(self, "keep", "current" if self.keys else "log")
+        if not self.keys and self.keep != "log":
+            raise self._wrong(
+                f"has no keys but keep = {self.keep!r}", 'Name its keys, or write keep = "log".'
+            )
+        if len(set(self.keys)) < len(self.keys):
+            raise self._wrong(f"names a key twice: {', '.join(self.keys)}", "Name each key column once.")
+        if left_out := set(self.keys) & set(self.except_columns):
+            raise self._wrong(f"leaves out its key {min(left_out)!r}", "Keep key columns.")
+        if renamed := (set(self.keys) | set(self.columns)) & (set(self.rename) - set(self.rename.values())):
+            raise self._wrong(
+                f"uses {min(renamed)!r}, which it renames", "Use the new name in keys and columns."
+            )
+        for kind in self.columns.values():
+            parse_type(kind)
+
+    def _wrong(self, what: str, next_step: str) -> ConfigurationError:
+        return ConfigurationError(f"The table {self.name!r} {what}.", next_step=next_step, table=self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DsqlConfig:
+    """Tables and rules of one pipeline.
+
+    Args:
+        tables: the configured tables.
+        cluster: changes of another cluster are quarantined as `unexpected_cluster`; None takes all.
+        unknown_tables: `quarantine`, or `log`: a raw log per table, named `schema.table`.
+        infinity: what becomes of infinite and out-of-range dates and timestamps.
+        special_numeric: what becomes of NaN and infinities in decimal columns.
+        keep_data: changes of keyed tables keep their record in `m:data`, so that `latest.too_late` can
+            quarantine them; without it such a change goes to quarantine with empty data.
+        max_depth: bound on the nesting of a record.
+
+    Raises:
+        ConfigurationError: two tables are the same one, or have one name.
+    """
+
+    tables: tuple[TableSpec, ...]
+    cluster: str | None = None
+    unknown_tables: Literal["quarantine", "log"] = "quarantine"
+    infinity: Literal["clamp", "null", "error"] = "clamp"
+    special_numeric: Literal["error", "null"] = "error"
+    keep_data: bool = True
+    max_depth: int = MAX_DEPTH
+
+    def __post_init__(self) -> None:
+        names: set[str] = set()
+        places: set[tuple[str, str]] = set()
+        for spec in self.tables:
+            if spec.name in names or (spec.schema, spec.table) in places:
+                raise ConfigurationError(
+                    f"The table {spec.name!r} ({spec.schema}.{spec.table}) is configured twice.",
+                    next_step="Remove one of the two.",
+                    table=spec.name,
+                )
+            names.add(spec.name)
+            places.add((spec.schema, spec.table))

@@ -1,0 +1,67 @@
+"""The key of a row as canonical JSON text: an array of its key values after casting, in the order configured.
+
+::
+
+    keys = ["tenant", "doc_id"]      {"tenant": "a b", "doc_id": 11}      ["a b",11]
+
+Integers, times and intervals are digits; texts JSON strings with the fewest escapes; decimals the string with
+all digits of their scale; dates ISO strings; timestamps microseconds; bytes Base64; undeclared columns their
+canonical JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.changes.model import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headpond.changes.config import TableSpec
+
+_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
+
+
+def key_column(spec: TableSpec, values: Mapping[str, pa.Array]) -> pa.Array:
+    """Give `m:key` of each row.
+
+    Args:
+        spec: the table, with keys.
+        values: typed columns by name, every key column among them and free of nulls.
+    """
+    parts = [_json(values[key], raw=spec.columns.get(key, "any") == "any") for key in spec.keys]
+    inner = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, ",")
+    return pc.binary_join_element_wise("[", inner, "]", "")
+
+
+def _json(values: pa.Array, *, raw: bool) -> pa.Array:  # noqa: PLR0911 - one per kind of type
+    if raw:
+        return values
+    kind = values.type
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return values.cast(pa.string())
+    if pa.types.is_timestamp(kind):
+        return values.cast(pa.int64()).cast(pa.string())
+    if pa.types.is_string(kind):
+        if pc.any(pc.match_substring_regex(values, _NEEDS_ESCAPE)).as_py():
+            return pa.array(
+                [None if text is None else quote(text) for text in values.to_pylist()], pa.string()
+            )
+        return pc.binary_join_element_wise('"', values, '"', "")
+    if pa.types.is_decimal(kind) or pa.types.is_date(kind):
+        return pc.binary_join_element_wise('"', values.cast(pa.string()), '"', "")
+    return pa.array([_one(value) for value in values.to_pylist()], pa.string())
+
+
+def _one(value: Any) -> str:
+    if isinstance(value, bytes):
+        return quote(base64.b64encode(value).decode())
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):  # noqa: PLR0124 - NaN
+        return quote(str(value))
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,201 @@
+"""Columns that appear, disappear or change type: a step from (what was seen, batches) to what to write.
+
+A stream has no DDL records, and its records come in any order. What can be told is in which commits a column
+had a value. Per table and column, and per JSON type of the value, two facts are kept: the first commit, and
+the minute of the last one. First and last are a minimum and a maximum, so the facts depend on the set of
+changes alone; what changed is read off the facts::
+
+    the table     ├─────────────────────────────────────────┤   table          its first and last commit
+    id            ├─────────────────────────────────────────┤   initial        in the table's first commit
+    qty           ├──────────────────┤                          disappeared    no value in the minutes since
+    quantity                          ├─────────────────────┤   added          after the table's first commit
+    price         ├─ number ──┤
+                                ├─ string ──────────────────┤   type_changed   another type came first
+
+A null value and a column that is left out are the same thing here as everywhere: a column that holds nothing
+for a minute looks as if it had disappeared, and one that is null at first as if it were added later.
+A rename is a column that disappears and another that is added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.changes.ranks import whole
+from headpond.changes.schemas import FORMAT_VERSION, VALUE
+from headpond.formats.dsql_columns import first_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headpond.changes.ranks import Bools
+
+SCHEMA_CHANGES_SCHEMA = pa.schema(
+    [
+        pa.field("table", pa.string()),
+        pa.field("column", pa.string()),  # "" in the table's own row
+        pa.field("change", pa.string()),  # table | initial | added | type_changed | disappeared
+        pa.field("value_type", pa.string()),  # number, string, boolean, object, array; else see below
+        pa.field("first_ts_ns", pa.int64()),  # when it happened
+        pa.field("tx_id", pa.string()),  # in which transaction; null for disappeared
+        pa.field("last_seen_ns", pa.int64()),  # start of the minute of the last commit
+        pa.field("format_version", pa.int32()),
+    ]
+)
+IDENTITY = ("table", "column", "value_type")
+
+TABLE = "table"
+"""`value_type` of a table's own row."""
+NONE = "none"
+"""`value_type` of a row that says that a column has disappeared."""
+
+MINUTE_NS = 60 * 10**9
+"""How exactly the last commit is kept: rows are written once a minute of commit time, not with each batch."""
+
+_BY_FIRST_BYTE = {b'"': "string", b"{": "object", b"[": "array", b"tf": "boolean", b"-0123456789": "number"}
+
+
+class _Seen(NamedTuple):
+    """First commit, and start of the minute of the last one."""
+
+    first_ts_ns: int
+    tx_id: str
+    last_seen_ns: int
+
+    def also(self, other: _Seen) -> _Seen:
+        return _Seen(*min(self[:2], other[:2]), max(self.last_seen_ns, other.last_seen_ns))
+
+
+Facts = dict[tuple[str, str], _Seen]
+"""Of one table: (column, value type) → when it was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaOutcome:
+    """What batches tell of schemas.
+
+    Attributes:
+        state: all rows of the batches' tables as they are now.
+        put: those of them that are new or say something else than before.
+        drop: `IDENTITY` of rows that no longer hold: a column thought to have disappeared was seen later.
+    """
+
+    state: pa.Table
+    put: pa.Table
+    drop: pa.Table
+
+    @property
+    def changed(self) -> int:
+        """How many rows must be written or dropped."""
+        return int(self.put.num_rows + self.drop.num_rows)
+
+
+def schema_step(
+    state: pa.Table, batches: Mapping[str, pa.Table], declared: Mapping[str, Mapping[str, str]]
+) -> SchemaOutcome:
+    """Add what batches show to what was seen before.
+
+    Args:
+        state: `SCHEMA_CHANGES_SCHEMA` rows of the batches' tables; others are ignored.
+        batches: typed batches by table.
+        declared: table → column → PostgreSQL type, as configured; other columns hold raw JSON text.
+    """
+    before = {tuple(row[n] for n in IDENTITY): row for row in state.to_pylist() if row["table"] in batches}
+    now: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for table, batch in batches.items():
+        facts: Facts = {
+            (column, kind): _Seen(row["first_ts_ns"], row["tx_id"], row["last_seen_ns"])
+            for (of, column, kind), row in before.items()
+            if of == table and kind != NONE
+        }
+        for place, seen in _sightings(batch, declared.get(table, {})):
+            facts[place] = facts[place].also(seen) if place in facts else seen
+        for row in _changes(table, facts):
+            now[tuple(row[name] for name in IDENTITY)] = row
+    put = [row for place, row in now.items() if before.get(place) != row]
+    drop = [row for place, row in before.items() if place not in now]
+    return SchemaOutcome(
+        state=pa.Table.from_pylist(list(now.values()), SCHEMA_CHANGES_SCHEMA),
+        put=pa.Table.from_pylist(put, SCHEMA_CHANGES_SCHEMA),
+        drop=pa.Table.from_pylist(drop, SCHEMA_CHANGES_SCHEMA).select(list(IDENTITY)),
+    )
+
+
+def _sightings(batch: pa.Table, declared: Mapping[str, str]) -> Iterator[tuple[tuple[str, str], _Seen]]:
+    """What one batch shows; deletes name only keys and show nothing."""
+    rows = batch.filter(pc.invert(batch["m:delete"]))
+    if rows.num_rows == 0:
+        return
+    order = pc.sort_indices(rows, [("m:ts_ns", "ascending"), ("m:tx_id", "ascending")]).to_numpy()
+    ts_ns, tx_id = rows["m:ts_ns"], rows["m:tx_id"]
+
+    def seen(there: Bools) -> _Seen:
+        in_order = there[order]
+        first, last = order[np.argmax(in_order)], order[len(order) - 1 - np.argmax(in_order[::-1])]
+        return _Seen(ts_ns[first].as_py(), tx_id[first].as_py(), ts_ns[last].as_py() // MINUTE_NS * MINUTE_NS)
+
+    yield ("", TABLE), seen(np.ones(rows.num_rows, bool))
+    for name in rows.column_names:
+        if name.startswith(VALUE):
+            column = name[len(VALUE) :]
+            raw = declared.get(column, "any") == "any"
+            for kind, there in _kinds(whole(rows[name]), raw=raw):
+                if there.any():
+                    yield (column, kind), seen(there)
+
+
+def _kinds(values: pa.Array, *, raw: bool) -> Iterator[tuple[str, Bools]]:
+    """JSON types and the rows whose value arrives as one."""
+    if raw:
+        first = first_bytes(values.cast(pa.binary()))
+        for starts, kind in _BY_FIRST_BYTE.items():
+            yield kind, np.isin(first, np.frombuffer(starts, np.uint8))
+    else:
+        yield _wire_type(values.type), pc.is_valid(values).to_numpy(zero_copy_only=False)
+
+
+def _wire_type(kind: pa.DataType) -> str:
+    """How values of a declared type arrive (spec: Aurora DSQL, types)."""
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_list(kind):
+        return "array"
+    text = pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind)
+    return "string" if text else "number"
+
+
+def _changes(table: str, facts: Facts) -> Iterator[dict[str, Any]]:
+    """Rows that say what the facts of one table amount to."""
+    if not facts:
+        return
+    whole_table = facts["", TABLE]
+    columns: dict[str, list[tuple[_Seen, str]]] = {}
+    for (column, kind), seen in facts.items():
+        if kind == TABLE:
+            yield _row(table, column, "table", kind, seen)
+        else:
+            columns.setdefault(column, []).append((seen, kind))
+    for column, spans in columns.items():
+        spans.sort(key=lambda span: (span[0][:2], span[1]))
+        first = "initial" if spans[0][0][:2] == whole_table[:2] else "added"
+        for number, (seen, kind) in enumerate(spans):
+            yield _row(table, column, "type_changed" if number else first, kind, seen)
+        last_ns = max(seen.last_seen_ns for seen, _ in spans)
+        if last_ns < whole_table.last_seen_ns:
+            yield _row(table, column, "disappeared", NONE, _Seen(last_ns, "", last_ns)) | {"tx_id": None}
+
+
+def _row(table: str, column: str, change: str, value_type: str, seen: _Seen) -> dict[str, Any]:
+    return {
+        "table": table,
+        "column": column,
+        "change": change,
+        "value_type": value_type,
+        **seen._asdict(),
+        "format_version": FORMAT_VERSION,
+    }

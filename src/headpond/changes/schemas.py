@@ -1,0 +1,100 @@
+"""Arrow shapes of what the decoders give: typed changes, quarantine, pending, and the state of `latest`.
+
+A typed batch of one table has own columns, named `m:…`, and the table's columns, named `c:<column>`; the
+prefixes keep the two apart whatever a user calls a column.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+FORMAT_VERSION = 1
+"""`format_version` of every row written with these shapes."""
+
+_ORIGIN = [
+    pa.field("stream", pa.string()),
+    pa.field("shard_id", pa.string()),
+    pa.field("sequence_number", pa.string()),
+    pa.field("sub_sequence_number", pa.int64()),
+    pa.field("approximate_arrival_timestamp", pa.timestamp("us", tz="UTC")),
+]
+ORIGIN_COLUMNS = tuple(field.name for field in _ORIGIN)
+"""Where a user record came from; the first four are its identity."""
+
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+        *_ORIGIN,
+        pa.field("data", pa.binary()),  # untouched
+        pa.field("format_version", pa.int32()),
+    ]
+)
+
+PENDING_SCHEMA = pa.schema(
+    [
+        pa.field("kind", pa.string()),  # chunked | fragment
+        pa.field("chunk_id", pa.string()),  # of a fragment
+        pa.field("fragment_index", pa.int64()),
+        pa.field("before_chunk_id", pa.string()),  # of a main record
+        pa.field("after_chunk_id", pa.string()),
+        *_ORIGIN,
+        pa.field("data", pa.binary()),  # the whole record, untouched
+        pa.field("format_version", pa.int32()),
+    ]
+)
+
+ASSEMBLY_SCHEMA = PENDING_SCHEMA.append(pa.field("status", pa.string()))
+"""State of reassembly: pending rows and what became of their group.
+
+`waiting`; `failed` (quarantined, and kept until the time-out in case a better fragment comes); `finished`
+(the main record alone, so that late copies are known). Rows without a status are waiting.
+"""
+
+OWN_FIELDS = [
+    pa.field("m:key", pa.string()),  # canonical JSON array of the key's values; null in a log without a key
+    pa.field("m:version", pa.binary()),  # comparable byte by byte, see changes.model
+    pa.field("m:op", pa.string()),  # as delivered
+    pa.field("m:delete", pa.bool_()),
+    pa.field("m:ts_ns", pa.int64()),
+    pa.field("m:tx_id", pa.string()),
+    pa.field("m:image_hash", pa.binary()),  # 32 bytes
+    *(field.with_name(f"m:{field.name}") for field in _ORIGIN),
+    pa.field("m:after", pa.string()),  # raw image, only for tables kept as log; else null
+    pa.field(
+        "m:data", pa.binary()
+    ),  # untouched record, only where it may be needed for quarantine; else null
+]
+"""Own columns of a typed batch, before its `c:` columns."""
+
+OWN, VALUE = "m:", "c:"
+
+STATE_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string()),
+        pa.field("version", pa.binary()),
+        pa.field("image_hash", pa.binary()),  # null for a tombstone
+        pa.field("live", pa.bool_()),  # false: a tombstone
+    ]
+)
+"""What is known of keys before a batch; a key may have a live row and a tombstone at once."""
+
+TOMBSTONE_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string()),
+        pa.field("version", pa.binary()),
+        pa.field("ts_ns", pa.int64()),
+        pa.field("tx_id", pa.string()),
+    ]
+)
+"""Tombstones that a step wants written."""
+
+
+def nulls(count: int, field: pa.Field) -> pa.Array:
+    """A column of nulls."""
+    return pa.nulls(count, field.type)
+
+
+def format_versions(count: int) -> pa.Array:
+    """The `format_version` column."""
+    return pa.repeat(pa.scalar(FORMAT_VERSION, pa.int32()), count)

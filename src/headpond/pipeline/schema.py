@@ -1,0 +1,194 @@
+"""Every key a pipeline file may have, with its kind, its default, and what this version does not have yet.
+
+The single place where keys are declared: the reader, the reference page and the tests go by it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headpond.errors import ConfigurationError
+from headpond.formats.dsql_types import parse_type
+from headpond.kinesis.positions import read_start
+from headpond.pipeline.keys import (
+    REQUIRED,
+    Key,
+    Place,
+    any_text,
+    boolean,
+    choice,
+    integer,
+    mapping,
+    names,
+    size,
+    span,
+    text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MIB = 1024 * 1024
+_DAY_MS = 86_400_000
+
+
+def _checked_by(check: Callable[[str], object], expected: str) -> Callable[[object, Place], str]:
+    """Make the kind of strings that another room can read; they are kept as written.
+
+    Args:
+        check: Raises ConfigurationError for what it cannot read.
+        expected: What it reads, for a value that must not be shown.
+    """
+
+    def kind(raw: object, place: Place) -> str:
+        value = text(raw, place)
+        try:
+            check(value)
+        except ConfigurationError as error:
+            if value != raw:  # from the environment
+                raise place.wrong(expected, raw) from error
+            raise ConfigurationError(
+                f"{place.path} is wrong: {error.message}", next_step=error.next_step, key=place.path
+            ) from error
+        return value
+
+    return kind
+
+
+_start = _checked_by(read_start, '"LATEST", "TRIM_HORIZON", "AT_TIMESTAMP …" or a JSON object per shard')
+_column_type = _checked_by(parse_type, "a PostgreSQL type that change records have")
+
+
+def _spark_value(raw: object, place: Place) -> str:
+    """A session setting: a string, or a number or boolean as Spark spells it."""
+    name = place.path.removeprefix("spark.")
+    if isinstance(raw, dict):
+        raise place.wrong(
+            "one setting",
+            raw,
+            next_step='Write the whole name of a setting in quotes, as in "spark.driver.memory" = "2g".',
+        )
+    if not name.strip('"').startswith("spark."):
+        raise place.wrong('a setting whose name begins with "spark."', raw)
+    if isinstance(raw, bool):
+        return str(raw).lower()
+    if isinstance(raw, int):
+        return str(raw)
+    return any_text(raw, place)
+
+
+SOURCE: dict[str, Key] = {
+    "stream": Key(text),
+    "stream_arn": Key(text),
+    "archive": Key(text),
+    "format": Key(choice("dsql", "qldb"), REQUIRED, unbuilt_values={"qldb": "tables from QLDB records"}),
+    "cluster": Key(text),
+    "region": Key(text),
+    "profile": Key(text),
+    "endpoint_url": Key(text),
+    "role_arn": Key(text),
+    "role_external_id": Key(text, secret=True),
+    "role_session_name": Key(text),
+    "start": Key(_start, "TRIM_HORIZON"),
+    "max_bytes_per_trigger": Key(size, 64 * _MIB),
+    "max_records_per_trigger": Key(integer(1)),
+    "max_records_per_fetch": Key(integer(1, 10_000)),
+    "shards_per_task": Key(integer(1)),
+    "shard_ordering": Key(choice("parent_first", "none"), "parent_first"),
+    "shard_discovery_interval": Key(span(0), stored_as="shard_discovery_interval_ms"),
+    "probe_lag": Key(span(0), stored_as="probe_lag_ms"),
+    "fail_on_data_loss": Key(boolean, default=True),
+    "deaggregate": Key(boolean, default=True),
+    "on_malformed": Key(choice("passthrough", "fail"), "passthrough"),
+    "hash_range_filter": Key(choice("off", "per_record", "kcl"), "off"),
+    "consumer_mode": Key(
+        choice("polling", "efo"), "polling", unbuilt_values={"efo": "enhanced fan-out consumers"}
+    ),
+    "consumer_name": Key(text, unbuilt="enhanced fan-out consumers"),
+    "kcl_leases": Key(text),
+}
+"""`[source]`."""
+
+STREAM_ONLY = (
+    "region",
+    "profile",
+    "endpoint_url",
+    "role_arn",
+    "role_external_id",
+    "role_session_name",
+    "start",
+    "max_records_per_fetch",
+    "shards_per_task",
+    "shard_ordering",
+    "shard_discovery_interval",
+    "probe_lag",
+    "fail_on_data_loss",
+    "hash_range_filter",
+    "consumer_mode",
+    "consumer_name",
+    "kcl_leases",
+)
+"""Keys of `[source]` that mean nothing beside `archive`, and are refused there."""
+
+TARGET: dict[str, Key] = {
+    "path": Key(text, REQUIRED),
+    "engine": Key(
+        choice("embedded", "spark"),
+        "embedded",
+        unbuilt_values={"spark": "merging on Spark's executors with Delta's own jars"},
+    ),
+    "checkpoint": Key(text),
+    "trigger": Key(span(0), 5_000, stored_as="trigger_ms"),
+    "infinity": Key(choice("clamp", "null", "error"), "clamp"),
+    "special_numeric": Key(choice("error", "null"), "error"),
+    "tombstone_retention": Key(span(0), 7 * _DAY_MS, stored_as="tombstone_retention_ms"),
+    "chunk_timeout": Key(span(1), 3_600_000, stored_as="chunk_timeout_ms"),
+    "chunk_memory": Key(size, 256 * _MIB, stored_as="chunk_memory_bytes"),
+    "chunk_disk": Key(
+        size, 8 * 1024 * _MIB, stored_as="chunk_disk_bytes", unbuilt="a bound on what chunks take on disk"
+    ),
+    "unknown_tables": Key(
+        choice("quarantine", "log"),
+        "quarantine",
+        unbuilt_values={"log": "an automatic raw log for each table that is not configured"},
+    ),
+    "raw_ion": Key(boolean, default=False, unbuilt="tables from QLDB records"),
+    "redaction": Key(choice("keep", "honour"), "keep", unbuilt="tables from QLDB records"),
+    "storage_options": Key(mapping(any_text), {}, secret=True),
+}
+"""`[target]`."""
+
+TABLE: dict[str, Key] = {
+    "schema": Key(text),
+    "table": Key(text),
+    "keys": Key(names, REQUIRED),
+    "columns": Key(mapping(_column_type), {}),
+    "keep": Key(
+        choice("current", "history", "log"),
+    ),
+    "rename": Key(mapping(text), {}),
+    "except_columns": Key(names, ()),
+    "dedupe": Key(choice("identity", "content"), "identity"),
+    "partition_by": Key(names, (), unbuilt="partitioned tables"),
+    "buckets": Key(integer(1), unbuilt="partitioned tables"),
+    "target_file_size": Key(size, stored_as="target_file_size_bytes"),
+}
+"""`[tables."name"]`."""
+
+VERIFY: dict[str, Key] = {
+    "enabled": Key(boolean, default=False, unbuilt="the verification of QLDB records"),
+    "digest": Key(text, unbuilt="the verification of QLDB records"),
+}
+"""`[verify]`."""
+
+SPARK = mapping(_spark_value)
+"""`[spark]`: free names that begin with `spark.`."""
+
+SECTIONS: dict[str, Any] = {
+    "source": SOURCE,
+    "target": TARGET,
+    "tables": TABLE,
+    "verify": VERIFY,
+    "spark": {},
+}
+"""The sections of a file."""

@@ -1,0 +1,1 @@
+"""Where changes land: naming, schemas and Delta tables."""

@@ -1,0 +1,236 @@
+"""Apply one micro-batch of decoded changes to a lake; applying it again changes nothing.
+
+The writes, in this order: quarantine, pending, tombstones and deletes, tables, schema changes, and last what
+these made superfluous (the tombstones of keys that live again, the chunks of changes that are whole). A crash
+may fall between any two of them: the batch comes again and finishes the rest, for nothing is dropped before
+what replaces it stands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.changes.assemble import ChunkRules, assemble_step
+from headpond.changes.history import HistoryOutcome, history_step
+from headpond.changes.latest import LatestOutcome, latest_step, too_late
+from headpond.changes.schemas import ASSEMBLY_SCHEMA, PENDING_SCHEMA, QUARANTINE_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from headpond.changes.config import DsqlConfig
+    from headpond.tables.lake import Lake
+
+
+@dataclass(slots=True)
+class DecodedBatch:
+    """What the decoders made of one micro-batch: typed changes per table, and what is no change."""
+
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    quarantine: pa.Table = field(default_factory=QUARANTINE_SCHEMA.empty_table)
+    pending: pa.Table = field(default_factory=PENDING_SCHEMA.empty_table)
+    counters: Counter[str] = field(default_factory=Counter)
+    newest_arrivals_us: dict[str, int] = field(default_factory=dict)
+    """Shard → arrival of its newest record in the batch, µs since 1970; tells how far reading has come."""
+
+    @property
+    def read_up_to(self) -> datetime | None:
+        """The arrival time before which no shard of the batch has anything unread."""
+        if not self.newest_arrivals_us:
+            return None
+        return datetime.fromtimestamp(min(self.newest_arrivals_us.values()) / 1_000_000, UTC)
+
+
+@dataclass(slots=True)
+class Applied:
+    """What one or more batches did: counters per table, and for all."""
+
+    tables: dict[str, Counter[str]] = field(default_factory=dict)
+    quarantined: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)
+    batches: int = 0
+
+    def add(self, other: Applied) -> None:
+        """Add another's figures to these."""
+        for table, counted in other.tables.items():
+            self.tables.setdefault(table, Counter()).update(counted)
+        self.quarantined.update(other.quarantined)
+        self.counters.update(other.counters)
+        self.batches += other.batches
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """How chunked changes are put together; without it they only wait.
+
+    Attributes:
+        config: tables and rules for the changes that become whole.
+        rules: bounds of reassembly.
+        memory_bytes: how much of what waits is read at once.
+        now: what time-outs are measured against; null times nothing out.
+    """
+
+    config: DsqlConfig
+    rules: ChunkRules = field(default_factory=ChunkRules)
+    memory_bytes: int = 256 << 20
+    now: datetime | None = None
+
+
+def apply_batch(
+    lake: Lake,
+    batch: DecodedBatch,
+    *,
+    chunks: Chunks | None = None,
+    transaction: tuple[str, int] | None = None,
+    between: Callable[[str], None] = lambda _: None,
+) -> Applied:
+    """Apply a batch.
+
+    Args:
+        lake: a prepared lake.
+        batch: the decoded micro-batch, any part of it possibly applied before.
+        chunks: how chunked changes are put together; null leaves them pending.
+        transaction: query id and batch number, kept with each commit for whoever looks.
+        between: called with the name of each write before it is done (tests stop the world there).
+
+    Returns:
+        Figures of this batch; a repeated batch counts its changes as duplicates.
+    """
+    whole = _assemble(lake, batch, chunks) if chunks is not None else None
+    if whole is not None:
+        batch = whole.batch
+    seen = lake.tombstones.version()
+    decided = _decide(lake, batch)
+    applied = Applied(decided.figures, counters=Counter(batch.counters), batches=1)
+
+    between("quarantine")
+    quarantine = pa.concat_tables([batch.quarantine, *decided.refused])
+    lake.quarantine.add(quarantine, transaction=transaction)
+    applied.quarantined.update(quarantine["reason"].to_pylist())
+
+    between("pending")
+    lake.pending.add(batch.pending, transaction=transaction)
+
+    between("tombstones")
+    put = lake.tombstones.put(
+        _with_table({name: outcome.tombstones_put for name, outcome in decided.latest.items()}),
+        transaction=transaction,
+    )
+    between("deletes")
+    lake.deletes.put(
+        _with_table({name: outcome.deletes for name, outcome in decided.history.items()}),
+        transaction=transaction,
+    )
+
+    for name, latest in decided.latest.items():
+        between(f"table {name}")
+        lake.current[name].write(latest.upserts, latest.deletes, transaction=transaction)
+    for name, history in decided.history.items():
+        between(f"table {name}")
+        lake.histories[name].write(history, transaction=transaction)
+    for name, changes in _of(lake.logs, batch):
+        between(f"table {name}")
+        new = lake.logs[name].write(changes, transaction=transaction)
+        applied.tables[name] = Counter(appended=new, duplicates=changes.num_rows - new)
+
+    if lake.tombstones.version() > seen + bool(put):
+        between("second look")
+        # Another writer changed them since they were read: a delete that is new there must hit its row here.
+        again = DecodedBatch({name: rows for name, rows in batch.tables.items() if name in lake.current})
+        for name, latest in _decide(lake, again).latest.items():
+            lake.current[name].write(latest.upserts, latest.deletes, transaction=transaction)
+
+    between("schema changes")
+    lake.schema_changes.record(batch.tables, transaction=transaction)
+
+    between("tombstones of keys that live again")
+    lake.tombstones.drop(_with_table(decided.overtaken))
+
+    if whole is not None:
+        between("chunks of whole changes")
+        lake.pending.settle(whole.before, whole.after)
+    return applied
+
+
+@dataclass(slots=True)
+class _Decided:
+    """What a batch asks of the tables, before anything is written."""
+
+    latest: dict[str, LatestOutcome] = field(default_factory=dict)
+    history: dict[str, HistoryOutcome] = field(default_factory=dict)
+    overtaken: dict[str, pa.Table] = field(default_factory=dict)
+    """Per table the tombstones, as they were read, of keys that live again."""
+    refused: list[pa.Table] = field(default_factory=list)
+    figures: dict[str, Counter[str]] = field(default_factory=dict)
+
+
+def _decide(lake: Lake, batch: DecodedBatch) -> _Decided:
+    decided = _Decided()
+    for name, changes in _of(lake.current, batch):
+        dead = lake.tombstones.of_keys(name, changes["m:key"])
+        state, rest = pa.concat_tables([lake.current[name].versions(changes), dead]), changes
+        horizon = lake.tombstones.horizon_ns(name)
+        if horizon is not None:
+            rest, late = too_late(state, changes, horizon)
+            decided.refused.append(late)
+        decided.latest[name] = latest_step(state, rest)
+        gone = decided.latest[name].tombstones_drop["key"]
+        decided.overtaken[name] = dead.filter(pc.is_in(dead["key"], value_set=gone.unique()))
+        decided.figures[name] = Counter(decided.latest[name].counters)
+    for name, changes in _of(lake.histories, batch):
+        known = [lake.histories[name].versions(changes), lake.deletes.of_keys(name, changes)]
+        decided.history[name] = history_step(pa.concat_tables(known), changes)
+        decided.figures[name] = Counter(decided.history[name].counters)
+    return decided
+
+
+def _of(tables: Mapping[str, Any], batch: DecodedBatch) -> Iterator[tuple[str, pa.Table]]:
+    """The changes that a batch has for some tables."""
+    for name in tables:
+        changes = batch.tables.get(name)
+        if changes is not None and changes.num_rows:
+            yield name, changes
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A batch with the changes that became whole, and the groups they came from before and after."""
+
+    batch: DecodedBatch
+    before: pa.Table
+    after: pa.Table
+
+
+def _assemble(lake: Lake, batch: DecodedBatch, chunks: Chunks) -> _Whole:
+    before, after = [ASSEMBLY_SCHEMA.empty_table()], [ASSEMBLY_SCHEMA.empty_table()]
+    tables = {name: [rows] for name, rows in batch.tables.items()}
+    refused, counters = [batch.quarantine], Counter(batch.counters)
+    limit = None if chunks.now is None else chunks.now - timedelta(milliseconds=chunks.rules.timeout_ms)
+    for waiting, arrived in lake.pending.groups(
+        batch.pending, timed_out_before=limit, memory_bytes=chunks.memory_bytes
+    ):
+        step = assemble_step(waiting, arrived, chunks.config, now=chunks.now, rules=chunks.rules)
+        before += [waiting, arrived.append_column("status", pa.nulls(arrived.num_rows, pa.string()))]
+        after.append(step.state)
+        for name, rows in step.decoded.tables.items():
+            tables.setdefault(name, []).append(pa.Table.from_batches([rows]))
+        refused.append(pa.Table.from_batches([step.decoded.quarantine]))
+        counters.update(step.decoded.counters)
+    merged = {name: pa.concat_tables(parts, promote_options="default") for name, parts in tables.items()}
+    decoded = replace(batch, tables=merged, quarantine=pa.concat_tables(refused), counters=counters)
+    return _Whole(decoded, pa.concat_tables(before), pa.concat_tables(after))
+
+
+def _with_table(parts: Mapping[str, pa.Table]) -> pa.Table:
+    named = [
+        rows.append_column("table", pa.repeat(name, rows.num_rows))
+        for name, rows in parts.items()
+        if rows.num_rows
+    ]
+    return pa.concat_tables(named) if named else pa.table({"table": pa.array([], pa.string())})

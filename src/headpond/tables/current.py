@@ -1,0 +1,111 @@
+"""One row per live key: the newest version, written by MERGE that compares versions (SCD 1).
+
+A merge's conditions repeat what `changes.latest` decided, against whatever the table holds by then: a batch
+applied twice, or two batches in either order, leave the same rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headpond.changes.model import encode_versions
+from headpond.tables.delta import copied, quoted, same
+from headpond.tables.keyed import rows_of_keys
+from headpond.tables.typed import VALUE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headpond.tables.typed import TypedTable
+
+CURRENT_OWN = {
+    "ts_ns": ("_ts_ns", pa.int64()),
+    "tx_id": ("_tx_id", pa.string()),
+    "image_hash": ("_image_hash", pa.binary()),
+}
+"""Own columns of a current table of DSQL changes: the version a row has, and its image's hash."""
+
+_DELETE = "%delete"  # no encoded column name is like it
+
+
+def _newer(than: str) -> str:
+    return f'(t."_ts_ns" < s."_ts_ns" OR (t."_ts_ns" = s."_ts_ns" AND {than}))'
+
+
+# A delete loses against an upsert of the same transaction; an upsert of equal version wins by its image.
+UPSERT_WINS = _newer(
+    '(t."_tx_id" < s."_tx_id" OR (t."_tx_id" = s."_tx_id" AND t."_image_hash" < s."_image_hash"))'
+)
+DELETE_WINS = _newer('t."_tx_id" < s."_tx_id"')
+
+
+class CurrentTable:
+    """The current rows of one source table.
+
+    Args:
+        typed: the Delta table, with `CURRENT_OWN` as its own columns.
+        keys: the key columns, as named at the source (after renaming).
+    """
+
+    def __init__(self, typed: TypedTable, keys: Sequence[str]) -> None:
+        self.typed = typed
+        self.keys = tuple(keys)
+
+    def versions(self, changes: pa.Table) -> pa.Table:
+        """Read what the table holds for the keys of a batch.
+
+        Args:
+            changes: a typed batch of this table.
+
+        Returns:
+            One row per key that is live: `key` (canonical JSON, as in the batch), `version`, `image_hash`,
+            `live` (true).
+        """
+        rows = rows_of_keys(self.typed, self.keys, changes, ("_ts_ns", "_tx_id", "_image_hash"))
+        return pa.table(
+            {
+                "key": rows["m:key"],
+                "version": encode_versions(rows["_ts_ns"], rows["_tx_id"], pa.repeat(False, rows.num_rows)),
+                "image_hash": rows["_image_hash"],
+                "live": pa.repeat(True, rows.num_rows),
+            }
+        )
+
+    def write(
+        self, upserts: pa.Table, deletes: pa.Table, *, transaction: tuple[str, int] | None = None
+    ) -> None:
+        """Write the winning rows of a batch and remove the rows that a newer delete hits, in one commit.
+
+        Args:
+            upserts: typed rows, one per key.
+            deletes: typed rows of deletes, one per key, none of them among the upserts.
+            transaction: stored with the commit.
+        """
+        if upserts.num_rows + deletes.num_rows == 0:
+            return
+        keys = [VALUE + key for key in self.keys]
+        own = [f"m:{name}" for name in self.typed.own]
+        gone = self.typed.physical(deletes.select([*keys, *own]))
+        kept = self.typed.physical(upserts)
+        # `kept` may have added columns after `gone` was made.
+        both = pa.concat_tables(
+            [_marked(kept, deleted=False), _marked(gone, deleted=True)], promote_options="default"
+        )
+        columns = copied(self.typed.columns)
+        is_delete = quoted(_DELETE, "s")
+        self.typed.file.merge(
+            both,
+            match=same(map(self.typed.column, self.keys)),
+            delete_if=f"{is_delete} AND {DELETE_WINS}",
+            update=columns,
+            update_if=f"NOT {is_delete} AND {UPSERT_WINS}",
+            insert=columns,
+            insert_if=f"NOT {is_delete}",
+            transaction=transaction,
+        )
+
+
+def _marked(rows: pa.Table, *, deleted: bool) -> pa.Table:
+    return rows.append_column(_DELETE, pa.repeat(deleted, rows.num_rows))

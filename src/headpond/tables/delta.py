@@ -1,0 +1,233 @@
+"""One Delta table through `deltalake`: open, create, widen, read, merge; commits retried on conflict.
+
+Every write goes through `DeltaFile.merge`, so that repeating it changes nothing: rows are matched by
+identity and written only where the new one wins.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
+from deltalake import Field as DeltaField
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from headpond.errors import ServiceFailure
+from headpond.tables.remote import told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+COMMIT_ATTEMPTS = 10
+"""How often a commit that lost against another writer is computed anew."""
+FIRST_PAUSE_S = 0.05
+
+Result = TypeVar("Result")
+
+
+def quoted(name: str, side: str = "") -> str:
+    """Quote a column's name for a merge predicate, with `t` (target) or `s` (source) before it."""
+    inner = name.replace('"', '""')
+    return f'{side}."{inner}"' if side else f'"{inner}"'
+
+
+def same(columns: Iterable[str]) -> str:
+    """Write the SQL that says a target row and a source row are equal in these columns."""
+    return " AND ".join(f"{quoted(c, 't')} = {quoted(c, 's')}" for c in columns)
+
+
+def copied(columns: Iterable[str]) -> dict[str, str]:
+    """Write the assignments that take every column from the source."""
+    return {quoted(c): quoted(c, "s") for c in columns}
+
+
+def literal(value: int | str) -> str:
+    """Write a number or a text as a SQL literal."""
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return plain.get(kind, kind)
+
+
+class DeltaFile:
+    """A Delta table at one place.
+
+    Args:
+        uri: a folder, or an object-store URL.
+        storage_options: handed to `deltalake` as they are; never printed.
+    """
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self.uri = uri
+        self._options = dict(storage_options or {})
+        self._table: DeltaTable | None = None
+
+    def exists(self) -> bool:
+        """Say whether there is a Delta table at the place."""
+        if self._table is not None:
+            return True
+        # Not `is_deltatable`: it keeps the interpreter's lock while it waits for an object store.
+        try:
+            self.open()
+        except TableNotFoundError:
+            return False
+        return True
+
+    def open(self) -> DeltaTable:
+        """Open the table at its newest version.
+
+        Raises:
+            TableNotFoundError: there is none.
+        """
+        with told(self.uri, self._options):
+            if self._table is None:
+                self._table = DeltaTable(self.uri, storage_options=self._options)
+            else:
+                self._table.update_incremental()
+        return self._table
+
+    def create(self, schema: pa.Schema, *, description: str = "") -> None:
+        """Create the table unless it is there."""
+        if not self.exists():
+            with told(self.uri, self._options):
+                DeltaTable.create(
+                    self.uri,
+                    schema=schema,
+                    mode="ignore",
+                    description=description or None,
+                    storage_options=self._options,
+                )
+
+    def schema(self) -> pa.Schema:
+        """Give the table's columns as Arrow fields, their Delta metadata included."""
+        table = self.open()
+        arrow = pa.schema(table.schema().to_arrow())
+        metadata = {field.name: field.metadata for field in table.schema().fields}
+        return pa.schema([field.with_metadata(metadata.get(field.name) or None) for field in arrow])
+
+    def add_columns(self, fields: Sequence[pa.Field]) -> None:
+        """Add nullable columns, keeping each field's metadata; columns already there are left."""
+
+        def attempt(table: DeltaTable) -> None:
+            have = {field.name for field in table.schema().fields}
+            new = [field for field in fields if field.name not in have]
+            if not new:
+                return
+            kinds = DeltaSchema.from_arrow(pa.schema(new)).fields
+            table.alter.add_columns(
+                [
+                    DeltaField(
+                        kind.name,
+                        kind.type,
+                        nullable=True,
+                        metadata={k.decode(): v.decode() for k, v in (field.metadata or {}).items()},
+                    )
+                    for kind, field in zip(kinds, new, strict=True)
+                ]
+            )
+
+        self.committing(attempt)
+
+    def read(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
+        """Read rows into memory: the named columns of those rows for which SQL `where` holds.
+
+        DataFusion does the reading: it skips files by their statistics and knows deletion vectors. Its view
+        types are turned into plain ones, which all of pyarrow's kernels take.
+        """
+        return self.query([*map(quoted, columns)] if columns is not None else ["*"], where)
+
+    def query(self, expressions: Sequence[str], where: str | None = None) -> pa.Table:
+        """Read SQL expressions over the rows for which SQL `where` holds."""
+        condition = f" WHERE {where}" if where is not None else ""
+        query = QueryBuilder().register("t", self.open())
+        with told(self.uri, self._options):
+            table = pa.table(query.execute(f"SELECT {', '.join(expressions)} FROM t{condition}").read_all())  # noqa: S608 - quoted
+        return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema]))
+
+    def count(self) -> int:
+        """Count the rows from the file statistics, without reading data where those are complete."""
+        total = self.open().count()
+        return int(total)
+
+    def version(self) -> int:
+        """Give the newest version's number."""
+        return int(self.open().version())
+
+    def merge(
+        self,
+        rows: pa.Table,
+        *,
+        match: str,
+        update: Mapping[str, str] | None = None,
+        update_if: str | None = None,
+        insert: Mapping[str, str] | None = None,
+        insert_if: str | None = None,
+        delete_if: str | None = None,
+        transaction: tuple[str, int] | None = None,
+    ) -> dict[str, Any]:
+        """Merge `rows` (alias `s`) into the table (alias `t`) in one commit.
+
+        Args:
+            rows: the source, at most one row per target row.
+            match: SQL that says when a source row and a target row are one.
+            update: target column → source expression, for matched rows where `update_if` holds.
+            update_if: SQL over `s` and `t`; null means always.
+            insert: target column → source expression, for source rows without a match.
+            insert_if: SQL over `s`; null means always.
+            delete_if: SQL over `s` and `t`; null means never.
+            transaction: application id and number stored with the commit, for whoever wants to look.
+
+        Returns:
+            deltalake's figures of the merge.
+        """
+        properties = CommitProperties(app_transactions=[Transaction(*transaction)]) if transaction else None
+
+        def attempt(table: DeltaTable) -> dict[str, Any]:
+            merger = table.merge(
+                rows, predicate=match, source_alias="s", target_alias="t", commit_properties=properties
+            )
+            if delete_if is not None:
+                merger = merger.when_matched_delete(predicate=delete_if)
+            if update:
+                merger = merger.when_matched_update(updates=dict(update), predicate=update_if)
+            if insert:
+                merger = merger.when_not_matched_insert(updates=dict(insert), predicate=insert_if)
+            return merger.execute()
+
+        return self.committing(attempt)
+
+    def delete(self, predicate: str) -> dict[str, Any]:
+        """Delete the rows for which SQL `predicate` holds."""
+        return self.committing(lambda table: table.delete(predicate))
+
+    def committing(self, attempt: Callable[[DeltaTable], Result]) -> Result:
+        """Do something that commits; where another writer was faster, do it anew on that one's result.
+
+        Raises:
+            ServiceFailure: the other was faster `COMMIT_ATTEMPTS` times.
+        """
+        pause = FIRST_PAUSE_S
+        for number in range(1, COMMIT_ATTEMPTS + 1):
+            try:
+                with told(self.uri, self._options):
+                    return attempt(self.open())
+            except CommitFailedError as lost:
+                # Another writer (OPTIMIZE, VACUUM, a second job) was faster: compute on its result.
+                self._table = None
+                if number == COMMIT_ATTEMPTS:
+                    raise ServiceFailure(
+                        f"the Delta table at {self.uri} refused the commit {COMMIT_ATTEMPTS} times: {lost}",
+                        next_step="Look for another writer of the same rows and stop one of the two.",
+                        table=self.uri,
+                    ) from lost
+                time.sleep(pause)
+                pause *= 2
+        raise AssertionError  # the loop returns or raises
+
+
+__all__ = ["DeltaFile", "TableNotFoundError", "copied", "literal", "quoted", "same"]

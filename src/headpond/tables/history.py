@@ -1,0 +1,200 @@
+"""Every version of each key with the time it held (SCD 2), and the deletes that ended them.
+
+::
+
+    order_id  price  _ts_ns  _tx_id  _op  _valid_from_ns  _valid_to_ns
+        7      1.50      10  a…      c               10            20
+        7      1.75      20  b…      u               20          null
+
+A row is found again by its key, `_ts_ns` and `_tx_id`. A merge's conditions repeat what `changes.history`
+decided, against whatever the table holds by then: an end only moves to an earlier time, an image only gives
+way to one of a greater hash.
+
+The deletes lie beside the tables, in `_headpond/deletes`, and are never dropped: any of them may still have
+to end a version that arrives late, however many newer ones there are. They are part of the history, which
+grows with every change anyway.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.changes.history import HISTORY_STATE_SCHEMA
+from headpond.changes.model import encode_versions
+from headpond.tables.delta import copied, literal, quoted, same
+from headpond.tables.keyed import among, rows_of_keys
+from headpond.tables.state import FactTable
+from headpond.tables.typed import VALUE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headpond.changes.history import HistoryOutcome
+    from headpond.tables.delta import DeltaFile
+    from headpond.tables.typed import TypedTable
+
+HISTORY_OWN = {
+    "ts_ns": ("_ts_ns", pa.int64()),
+    "tx_id": ("_tx_id", pa.string()),
+    "image_hash": ("_image_hash", pa.binary()),
+    "op": ("_op", pa.string()),
+    "valid_from_ns": ("_valid_from_ns", pa.int64()),
+    "valid_to_ns": ("_valid_to_ns", pa.int64()),
+}
+"""Own columns of a history of DSQL changes; `_valid_from_ns` equals `_ts_ns`."""
+
+FORMAT_VERSION = 1
+DELETES_SCHEMA = pa.schema(
+    [
+        pa.field("table", pa.string()),
+        pa.field("key", pa.string()),  # canonical JSON array of the key's values
+        pa.field("version", pa.binary()),  # comparable byte by byte
+        pa.field("ts_ns", pa.int64()),
+        pa.field("tx_id", pa.string()),
+        pa.field("format_version", pa.int32()),
+    ]
+)
+
+_WHOLE = "%full"  # no encoded column name is like it
+_FROM, _TO = "m:valid_from_ns", "m:valid_to_ns"
+_IS_WHOLE = quoted(_WHOLE, "s")
+_CORRECTS = f'({_IS_WHOLE} AND t."_image_hash" < s."_image_hash")'
+_ENDS_EARLIER = (
+    '(s."_valid_to_ns" IS NOT NULL AND (t."_valid_to_ns" IS NULL OR s."_valid_to_ns" < t."_valid_to_ns"))'
+)
+
+
+class HistoryTable:
+    """The history of one source table.
+
+    Args:
+        typed: the Delta table, with `HISTORY_OWN` as its own columns.
+        keys: the key columns, as named at the source (after renaming).
+    """
+
+    def __init__(self, typed: TypedTable, keys: Sequence[str]) -> None:
+        self.typed = typed
+        self.keys = tuple(keys)
+
+    def versions(self, changes: pa.Table) -> pa.Table:
+        """Read what the table holds for the keys of a batch, but for rows that ended before it.
+
+        Args:
+            changes: a typed batch of this table.
+
+        Returns:
+            `HISTORY_STATE_SCHEMA` rows, all of them live.
+        """
+        if changes.num_rows == 0:
+            return HISTORY_STATE_SCHEMA.empty_table()
+        earliest = pc.min(changes["m:ts_ns"]).as_py()
+        rows = rows_of_keys(
+            self.typed,
+            self.keys,
+            changes,
+            ("_ts_ns", "_tx_id", "_image_hash", "_valid_to_ns"),
+            f'"_valid_to_ns" IS NULL OR "_valid_to_ns" >= {earliest}',
+        )
+        columns = {
+            "key": rows["m:key"],
+            "version": encode_versions(rows["_ts_ns"], rows["_tx_id"], pa.repeat(False, rows.num_rows)),
+            "image_hash": rows["_image_hash"],
+            "live": pa.repeat(True, rows.num_rows),
+            "ts_ns": rows["_ts_ns"],
+            "tx_id": rows["_tx_id"],
+            "valid_to_ns": rows["_valid_to_ns"],
+        }
+        return pa.table([columns[name] for name in HISTORY_STATE_SCHEMA.names], schema=HISTORY_STATE_SCHEMA)
+
+    def write(self, outcome: HistoryOutcome, *, transaction: tuple[str, int] | None = None) -> None:
+        """Write new versions, better images and earlier ends in one commit; the deletes are written before.
+
+        Args:
+            outcome: what a step decided.
+            transaction: stored with the commit.
+        """
+        whole = [rows for rows in (outcome.inserts, outcome.corrections) if rows.num_rows]
+        if not whole and outcome.ends.num_rows == 0:
+            return
+        keys = [VALUE + key for key in self.keys]
+        facts = [f"m:{name}" for name in HISTORY_OWN if f"m:{name}" != _FROM]
+        parts = [(rows, True) for rows in whole]
+        if outcome.ends.num_rows:
+            parts.append((outcome.ends.select([*keys, *facts]), False))
+        physical = [(self.typed.physical(_with_start(rows)), full) for rows, full in parts]
+        # A later part may have added columns after an earlier one was made.
+        rows = pa.concat_tables(
+            [part.append_column(_WHOLE, pa.repeat(full, part.num_rows)) for part, full in physical],
+            promote_options="default",
+        )
+        columns = copied(self.typed.columns)
+        self.typed.file.merge(
+            rows,
+            match=same([*map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]),
+            update={
+                column: f"CASE WHEN {_CORRECTS} THEN {value} ELSE t.{column} END"
+                for column, value in columns.items()
+            }
+            | {quoted("_valid_to_ns"): 'least(t."_valid_to_ns", s."_valid_to_ns")'},  # nulls count as later
+            update_if=f"{_CORRECTS} OR {_ENDS_EARLIER}",
+            insert=columns,
+            insert_if=_IS_WHOLE,
+            transaction=transaction,
+        )
+
+
+class Deletes:
+    """All deletes of the keys of history tables.
+
+    Args:
+        file: where they lie.
+    """
+
+    def __init__(self, file: DeltaFile) -> None:
+        self.facts = FactTable(file, DELETES_SCHEMA, ("table", "key", "version"))
+
+    def of_keys(self, table: str, changes: pa.Table) -> pa.Table:
+        """Read the deletes of a batch's keys, but for those before its earliest commit.
+
+        Args:
+            table: the table's name.
+            changes: a typed batch of that table.
+
+        Returns:
+            `HISTORY_STATE_SCHEMA` rows, none of them live.
+        """
+        if changes.num_rows == 0:
+            return HISTORY_STATE_SCHEMA.empty_table()
+        earliest = pc.min(changes["m:ts_ns"]).as_py()
+        where = f'"table" = {literal(table)} AND "ts_ns" >= {earliest} AND {among(changes["m:key"], "key")}'
+        found = self.facts.read(["key", "version", "ts_ns", "tx_id"], where)
+        found = found.filter(pc.is_in(found["key"], value_set=changes["m:key"].unique()))
+        count = found.num_rows
+        columns = {name: found[name] for name in found.column_names} | {"live": pa.repeat(False, count)}
+        return pa.table(
+            [columns.get(field.name, pa.nulls(count, field.type)) for field in HISTORY_STATE_SCHEMA],
+            schema=HISTORY_STATE_SCHEMA,
+        )
+
+    def put(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
+        """Remember deletes and say how many were new.
+
+        Args:
+            rows: `table`, `key`, `version`, `ts_ns`, `tx_id`.
+            transaction: stored with the commit.
+        """
+        if rows.num_rows == 0:
+            return 0
+        rows = rows.append_column("format_version", pa.repeat(FORMAT_VERSION, rows.num_rows))
+        return self.facts.add(rows, transaction=transaction)
+
+    def counts(self) -> Mapping[str, int]:
+        """Count the deletes per table."""
+        return self.facts.counts_by("table")
+
+
+def _with_start(rows: pa.Table) -> pa.Table:
+    return rows.append_column(_FROM, rows["m:ts_ns"])

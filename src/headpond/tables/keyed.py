@@ -1,0 +1,56 @@
+"""Rows of a table by the keys of a batch: read no more than what may hold them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.tables.delta import literal, quoted
+from headpond.tables.typed import VALUE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headpond.tables.typed import TypedTable
+
+MAX_LISTED_KEYS = 200
+"""Up to so many different keys a read names each; beyond that it names their range."""
+
+
+def rows_of_keys(
+    typed: TypedTable, keys: Sequence[str], changes: pa.Table, own: Sequence[str], where: str | None = None
+) -> pa.Table:
+    """Read own columns of the rows that have a key of a batch.
+
+    Args:
+        typed: the table.
+        keys: its key columns, as named at the source.
+        changes: a typed batch.
+        own: Delta columns to read.
+        where: more SQL that a row must meet.
+
+    Returns:
+        `m:key` (canonical JSON, as in the batch) and the own columns, a row for each row found.
+    """
+    batch_keys = [VALUE + key for key in keys]
+    columns = [typed.column(key) for key in keys]
+    wanted = changes.select(["m:key", *batch_keys]).group_by(["m:key", *batch_keys]).aggregate([])
+    conditions = [part for part in (among(wanted[batch_keys[0]], columns[0]), where) if part is not None]
+    found = typed.file.read([*columns, *own], " AND ".join(f"({part})" for part in conditions) or None)
+    rows = wanted.join(found, keys=batch_keys, right_keys=columns, join_type="inner")
+    return rows.select(["m:key", *own])
+
+
+def among(values: pa.ChunkedArray, column: str) -> str | None:
+    """Say in SQL which rows can have one of these values, so that files without any are not read.
+
+    Null where the type has no order that a literal could name; everything is read then.
+    """
+    if not (pa.types.is_integer(values.type) or pa.types.is_string(values.type)) or len(values) == 0:
+        return None
+    if len(different := values.unique()) <= MAX_LISTED_KEYS:
+        return f"{quoted(column)} IN ({', '.join(map(literal, different.to_pylist()))})"
+    ends = pc.min_max(different)
+    return f"{quoted(column)} BETWEEN {literal(ends['min'].as_py())} AND {literal(ends['max'].as_py())}"

@@ -1,0 +1,107 @@
+"""A lake: one folder with a Delta table per source table, and `_headpond/` with what the pipeline knows.
+
+::
+
+    lake/
+      public.orders/            a table, named as configured
+      _headpond/
+        quarantine/             what was refused: reason, detail, origin, the untouched bytes
+        pending/                chunked records and fragments that wait for the rest
+        tombstones/             versions of deleted keys
+        deletes/                every delete of the tables that keep their history
+        schema_changes/         when each column first and last had a value
+        checkpoint/             Spark's (not a table)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headpond.changes.schemas import QUARANTINE_SCHEMA
+from headpond.formats.dsql_types import arrow_type
+from headpond.tables.current import CURRENT_OWN, CurrentTable
+from headpond.tables.delta import DeltaFile
+from headpond.tables.history import HISTORY_OWN, Deletes, HistoryTable
+from headpond.tables.log import LOG_OWN, LogTable
+from headpond.tables.naming import table_folder
+from headpond.tables.pending import PendingTable
+from headpond.tables.schema_changes import SchemaChanges
+from headpond.tables.state import ORIGIN, FactTable
+from headpond.tables.tombstones import Tombstones
+from headpond.tables.typed import TypedTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headpond.changes.config import TableSpec
+
+OWN_FOLDER = "_headpond"
+
+
+class Lake:
+    """The tables of one pipeline.
+
+    Args:
+        path: a folder, or an object-store URL.
+        specs: the tables to keep.
+        storage_options: for `deltalake`; never printed.
+    """
+
+    def __init__(
+        self, path: str, specs: Iterable[TableSpec], storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        self.path = path.rstrip("/")
+        self._options = dict(storage_options or {})
+        self.quarantine = FactTable(self._own("quarantine"), QUARANTINE_SCHEMA, (*ORIGIN, "reason"))
+        self.pending = PendingTable(self._own("pending"))
+        self.tombstones = Tombstones(self._own("tombstones"))
+        self.deletes = Deletes(self._own("deletes"))
+        specs = list(specs)
+        self.schema_changes = SchemaChanges(self._own("schema_changes"), specs)
+        self.current: dict[str, CurrentTable] = {}
+        self.histories: dict[str, HistoryTable] = {}
+        self.logs: dict[str, LogTable] = {}
+        for spec in specs:
+            declared = {column: arrow_type(kind) for column, kind in spec.columns.items()}
+            file = DeltaFile(self.place_of(spec.name), self._options)
+            if spec.keep == "log":
+                typed = TypedTable(spec.name, file, declared, LOG_OWN)
+                self.logs[spec.name] = LogTable(typed, by_content=spec.dedupe == "content")
+            elif spec.keep == "history":
+                typed = TypedTable(spec.name, file, declared, HISTORY_OWN)
+                self.histories[spec.name] = HistoryTable(typed, spec.keys)
+            else:
+                typed = TypedTable(spec.name, file, declared, CURRENT_OWN)
+                self.current[spec.name] = CurrentTable(typed, spec.keys)
+
+    def place_of(self, table: str) -> str:
+        """Give the folder or URL of a table."""
+        return f"{self.path}/{table_folder(table)}"
+
+    def prepare(self) -> None:
+        """Create the tables that are not there, and check those that are against the configuration.
+
+        Raises:
+            ConfigurationError: a table's columns contradict the configuration.
+        """
+        for typed in self.typed.values():
+            typed.prepare()
+
+    def retire_tombstones(self, retention_ms: int) -> int:
+        """Drop the tombstones of deletes that lie further behind the newest commit seen than `retention_ms`.
+
+        Returns:
+            How many were dropped.
+        """
+        newest = max((t.typed.newest("_ts_ns") for t in self.current.values()), default=0)
+        newest = max(newest, self.tombstones.newest_ns())
+        return self.tombstones.retire(newest - retention_ms * 1_000_000)
+
+    @property
+    def typed(self) -> dict[str, TypedTable]:
+        """Every table by its name."""
+        rooms = (self.current, self.histories, self.logs)
+        return {name: table.typed for room in rooms for name, table in room.items()}
+
+    def _own(self, name: str) -> DeltaFile:
+        return DeltaFile(f"{self.path}/{OWN_FOLDER}/{name}", self._options)

@@ -1,0 +1,65 @@
+"""Every accepted change of a source table, appended once (the only form for a table without a key).
+
+An entry's identity is its place in the stream: reading Kinesis again adds nothing, a redelivery by the
+service adds an entry, since it cannot be told from a second equal row of the same transaction. With
+``dedupe = "content"`` entries equal in commit time, transaction, operation and image are one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headpond.tables.delta import copied, same
+from headpond.tables.state import first_of_each
+
+if TYPE_CHECKING:
+    from headpond.tables.typed import TypedTable
+
+LOG_OWN = {
+    "ts_ns": ("_ts_ns", pa.int64()),
+    "tx_id": ("_tx_id", pa.string()),
+    "op": ("_op", pa.string()),
+    "after": ("_after", pa.string()),
+    "image_hash": ("_image_hash", pa.binary()),
+    "stream": ("_stream", pa.string()),
+    "shard_id": ("_shard_id", pa.string()),
+    "sequence_number": ("_sequence_number", pa.string()),
+    "sub_sequence_number": ("_sub_sequence_number", pa.int64()),
+}
+"""Own columns of a log: batch column → (Delta column, type)."""
+
+BY_PLACE = ("_stream", "_shard_id", "_sequence_number", "_sub_sequence_number")
+BY_CONTENT = ("_ts_ns", "_tx_id", "_op", "_image_hash")
+
+
+class LogTable:
+    """The change log of one source table.
+
+    Args:
+        typed: the Delta table, with `LOG_OWN` as its own columns.
+        by_content: `dedupe = "content"`.
+    """
+
+    def __init__(self, typed: TypedTable, *, by_content: bool = False) -> None:
+        self.typed = typed
+        self.identity = BY_CONTENT if by_content else BY_PLACE
+
+    def write(self, changes: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
+        """Append the entries that are not there yet and say how many those were.
+
+        Args:
+            changes: a typed batch of this table.
+            transaction: stored with the commit.
+        """
+        if changes.num_rows == 0:
+            return 0
+        rows = first_of_each(self.typed.physical(changes), self.identity)
+        figures = self.typed.file.merge(
+            rows,
+            match=same(self.identity),
+            insert=copied(self.typed.columns),
+            transaction=transaction,
+        )
+        return int(figures["num_target_rows_inserted"])

@@ -1,0 +1,135 @@
+"""One encoding of names for both engines and both formats.
+
+A column of a source may be called anything; a Delta column without column mapping may not. The rule:
+
+- letters and digits (of any script) and ``_ - $ # @ :`` stay as they are;
+- every other character becomes ``%XX`` per UTF-8 byte, as in a URL; so does ``%`` itself;
+- a name that is one of headpond's own columns (in any case) has its first character written so;
+- the empty name is a lone ``%``;
+- of two names that differ only in case (readers of Delta do not tell them apart), the one that came
+  first (configuration before data) keeps its form; the other gets ``%%`` and the positions of its upper-case
+  letters as a hexadecimal number.
+
+The original name stands in the field's metadata under `ORIGINAL_NAME`; it, not the encoding, says which
+column of the source a column holds.
+
+A table's folder is named like the table, with what a path could not hold written as ``%XX``, a leading
+``_`` too (`_headpond` must stay ours). No name can leave the lake: ``/`` and a leading ``.`` are encoded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from headpond.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+ORIGINAL_NAME = "headpond.name"
+"""Key of the field metadata that holds the name a column has at its source."""
+
+OWN_COLUMNS = frozenset(
+    {
+        # DSQL
+        "_ts_ns", "_tx_id", "_image_hash", "_valid_from_ns", "_valid_to_ns", "_op", "_after",
+        "_stream", "_shard_id", "_sequence_number", "_sub_sequence_number",
+        # QLDB
+        "_document_id", "_version", "_tx_time", "_block_sequence_no", "_hash", "_kind", "_ion",
+        # both
+        "_bucket",
+    }
+)  # fmt: skip
+"""Columns that headpond adds; a column of the source never takes one of these names."""
+
+_PLAIN = frozenset("_-$#@:")
+MAX_FOLDER_BYTES = 255
+"""Longest name of one folder on the file systems in use."""
+
+
+def _escape(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+def column_name(original: str) -> str:
+    """Encode a column's name; a function of the name alone (see `Columns` for names that differ in case).
+
+    >>> column_name("unit price (EUR)"), column_name("_ts_ns"), column_name("createdAt")
+    ('unit%20price%20%28EUR%29', '%5Fts_ns', 'createdAt')
+    """
+    if not original:
+        return "%"
+    encoded = "".join(c if c in _PLAIN or c.isalnum() else _escape(c) for c in original)
+    if original.casefold() in OWN_COLUMNS:
+        return _escape(original[0]) + encoded[1:]
+    return encoded
+
+
+def with_case_mark(original: str) -> str:
+    """Encode a name that differs only in case from one already taken."""
+    positions = sum(1 << i for i, c in enumerate(original) if c != c.lower())
+    return f"{column_name(original)}%%{positions:x}"
+
+
+class Columns:
+    """The columns of one table: original name → name in Delta, injective under case folding.
+
+    Args:
+        taken: what the table has already, original → encoded.
+    """
+
+    def __init__(self, taken: Mapping[str, str] | None = None) -> None:
+        self._encoded: dict[str, str] = dict(taken or {})
+        self._folded: set[str] = {name.casefold() for name in self._encoded.values()}
+
+    def encode(self, original: str) -> str:
+        """Give the column's name in Delta, taking one if it has none yet."""
+        if (known := self._encoded.get(original)) is not None:
+            return known
+        name = column_name(original)
+        if name.casefold() in self._folded:
+            name = with_case_mark(original)
+        self._encoded[original] = name
+        self._folded.add(name.casefold())
+        return name
+
+    def encode_all(self, originals: Iterable[str]) -> dict[str, str]:
+        """Encode several names in their order."""
+        return {name: self.encode(name) for name in originals}
+
+    def __contains__(self, original: object) -> bool:
+        return original in self._encoded
+
+    @property
+    def encoded(self) -> dict[str, str]:
+        """All names so far, original → encoded."""
+        return dict(self._encoded)
+
+
+def table_folder(name: str) -> str:
+    """Encode a table's name as the name of one folder.
+
+    Raises:
+        ConfigurationError: the name is empty or too long for a file system.
+
+    >>> table_folder("public.orders"), table_folder("_headpond"), table_folder("../../etc")
+    ('public.orders', '%5Fheadpond', '%2E.%2F..%2Fetc')
+    """
+    if not name:
+        raise ConfigurationError("a table has an empty name", next_step='Name it in [tables."…"].')
+    encoded = "".join(c if c in "_-.$#@" or c.isalnum() else _escape(c) for c in name)
+    if name[0] in "_.":
+        encoded = _escape(name[0]) + encoded[1:]
+    if (size := len(encoded.encode())) > MAX_FOLDER_BYTES:
+        raise ConfigurationError(
+            f"the folder name of table {name[:40]!r}… takes {size} bytes, more than {MAX_FOLDER_BYTES}",
+            next_step="Give the table a shorter name and write schema = and table = inside its entry.",
+            table=name,
+        )
+    return encoded
+
+
+def table_of_folder(folder: str) -> str:
+    """Give the table's name back from its folder's name."""
+    return unquote(folder)

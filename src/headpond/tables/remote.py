@@ -1,0 +1,176 @@
+"""Object stores: one set of options for Delta tables, archives and checkpoints, and failures as sentences.
+
+The options are those that `deltalake` takes (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …), in upper or
+lower case, with or without ``AWS_``. What is not given comes from the environment, as with every AWS client.
+
+A commit to S3 writes its log entry only if nobody wrote that entry before (a conditional put): of two writers
+one loses, and computes its commit anew.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake.exceptions import DeltaError
+
+from headpond.errors import AccessRefused, ConfigurationError, EndpointUnreachable, EnvironmentLacks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+CONNECT_TIMEOUT_S = 10
+REQUEST_TIMEOUT_S = 60
+
+_PUBLIC = frozenset(
+    {"region", "default_region", "endpoint", "endpoint_url", "endpoint_url_s3", "allow_http", "bucket",
+     "virtual_hosted_style_request", "conditional_put", "timeout", "connect_timeout", "role_arn",
+     "skip_signature", "s3_locking_provider", "s3_allow_unsafe_rename"}
+)  # fmt: skip
+"""Options whose values may be shown; every other value is cut out of messages."""
+
+_STORE = "Generic S3 error"  # what deltalake says of the store begins so
+_SHOWN_CHARACTERS = 300
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_XML_MESSAGE = re.compile(r"<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?", re.DOTALL)
+_REFUSED = re.compile(
+    r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|40[13] |ACCESS_DENIED|"
+    r"Unauthori[sz]ed|Forbidden|credential"
+)
+_UNREACHABLE = re.compile(
+    r"tcp connect|dns error|error sending request|NETWORK_CONNECTION|CouldNotConnect|timed out"
+)
+
+
+def is_remote(place: str) -> bool:
+    """Say whether a place is a URL and not a path."""
+    return "://" in place
+
+
+def is_s3(place: str) -> bool:
+    """Say whether a place is in S3, by the URL's scheme."""
+    return place.partition("://")[0].lower() in S3_SCHEMES if is_remote(place) else False
+
+
+def option_of(options: Mapping[str, str], *names: str) -> str | None:
+    """Find an option under the first of its names (lower case, without `aws_`) that is there."""
+    known = {_plain(name): value for name, value in options.items()}
+    return next((known[name] for name in names if known.get(name)), None)
+
+
+def file_system(place: str, options: Mapping[str, str] | None = None) -> tuple[Any, str]:
+    """Open the file system of a path or URL.
+
+    Args:
+        place: a path, or a URL whose scheme pyarrow knows.
+        options: storage options; used for S3, other stores take what their environment says.
+
+    Returns:
+        A `pyarrow.fs` file system, and the path in it without a slash at the end.
+
+    Raises:
+        ConfigurationError: no file system for such a URL, or an endpoint over plain HTTP that is not allowed.
+        EnvironmentLacks: the store cannot be had.
+    """
+    if not is_remote(place):
+        return pafs.LocalFileSystem(), place
+    options = options or {}
+    with told(place, options):
+        if is_s3(place):
+            parts = urlsplit(place)
+            return _s3(options), f"{parts.netloc}{parts.path}".rstrip("/")
+        try:
+            found, path = pafs.FileSystem.from_uri(place)
+        except pa.ArrowInvalid as error:
+            raise ConfigurationError(
+                f"{place} is not in a place that can be opened: {_cleaned(str(error), options)}.",
+                next_step="Give a path, or a URL that begins with s3://.",
+                place=place,
+            ) from error
+        return found, str(path).rstrip("/")
+
+
+def _s3(options: Mapping[str, str]) -> Any:
+    endpoint = option_of(options, "endpoint_url_s3", "endpoint_url", "endpoint")
+    known: dict[str, Any] = {
+        "access_key": option_of(options, "access_key_id"),
+        "secret_key": option_of(options, "secret_access_key"),
+        "session_token": option_of(options, "session_token", "token"),
+        "region": option_of(options, "region", "default_region"),
+        "endpoint_override": endpoint,
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "request_timeout": REQUEST_TIMEOUT_S,
+    }
+    if endpoint is not None and endpoint.startswith("http://"):
+        if (option_of(options, "allow_http") or "").lower() not in ("true", "1"):
+            raise ConfigurationError(
+                f"The endpoint {endpoint} is plain HTTP, which is not allowed unless told.",
+                next_step='Write AWS_ALLOW_HTTP = "true" in storage_options if that is meant.',
+                key="target.storage_options",
+            )
+        known["scheme"] = "http"
+    return pafs.S3FileSystem(**{name: value for name, value in known.items() if value is not None})
+
+
+@contextmanager
+def told(place: str, options: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Turn a failure of the storage into a sentence without secrets.
+
+    Raises:
+        AccessRefused: credentials are absent, wrong or not allowed to.
+        EndpointUnreachable: nobody answers.
+        EnvironmentLacks: whatever else the storage says.
+    """
+    try:
+        yield
+    except (OSError, DeltaError) as error:
+        if isinstance(error, DeltaError) and (not is_remote(place) or _STORE not in str(error)):
+            raise  # about the table, not about the store
+        said = _cleaned(str(error), options or {})
+        facts = {"place": place}
+        if not is_remote(place):
+            raise EnvironmentLacks(
+                f"{place} cannot be used: {said}.", next_step="Look at the folder and its rights.", **facts
+            ) from error
+        if _REFUSED.search(said):
+            raise AccessRefused(
+                f"The object store refuses access to {place}: {said}.",
+                next_step="Correct the keys or rights; they come from storage_options or the environment.",
+                **facts,
+            ) from None  # its text may hold what ours must not
+        if _UNREACHABLE.search(said):
+            raise EndpointUnreachable(
+                f"The object store of {place} does not answer: {said}.",
+                next_step="Check AWS_ENDPOINT_URL in storage_options, and the network.",
+                **facts,
+            ) from None  # its text may hold what ours must not
+        raise EnvironmentLacks(
+            f"The object store cannot serve {place}: {said}.",
+            next_step="Check the bucket's name, the region and the rights.",
+            **facts,
+        ) from None  # its text may hold what ours must not
+
+
+def _plain(name: str) -> str:
+    return name.lower().removeprefix("aws_")
+
+
+def _cleaned(said: str, options: Mapping[str, str]) -> str:
+    """One line of a store's words: no colours, no trees, no XML, no secrets, no endless text."""
+    for name, value in options.items():
+        if value and _plain(name) not in _PUBLIC:
+            said = said.replace(value, "***")
+    said = _COLOUR.sub("", said)
+    code = _XML_MESSAGE.search(said)
+    words = " ".join(said.replace("↳", ":").split("<?xml")[0].split()).replace(" :", ":").strip(" .:")
+    if code is not None:
+        words = f"{code[1]}: {code[2]}" if code[2] else code[1]
+    else:
+        # The store's words come last, after what was tried.
+        words = words if len(words) <= _SHOWN_CHARACTERS else "…" + words[-_SHOWN_CHARACTERS:]
+    return words[: _SHOWN_CHARACTERS + 1].strip(" .:")

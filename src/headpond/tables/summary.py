@@ -1,0 +1,65 @@
+"""What a lake holds and what a run did, as the JSON that `run`, `demo` and `status` print."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headpond.tables.apply import Applied
+    from headpond.tables.lake import Lake
+
+CURRENT_FIGURES = ("upserts", "deletes", "duplicates", "conflicting_duplicates", "stale", "superseded")
+HISTORY_FIGURES = ("upserts", "deletes", "duplicates", "conflicting_duplicates")
+LOG_FIGURES = ("appended", "duplicates")
+
+_FIGURES = {"current": CURRENT_FIGURES, "history": HISTORY_FIGURES, "log": LOG_FIGURES}
+
+
+def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
+    """Describe a lake as it is now, with the figures of a run where there was one.
+
+    Args:
+        lake: the lake; its tables need not exist yet.
+        applied: what a run did; its figures are left out when null.
+
+    Returns:
+        `tables`: per table `rows`, and of the run `upserts`, `deletes`, `appended` (logs), `duplicates`,
+        `conflicting_duplicates`, `stale` (older than what was there), `superseded` (older than another of
+        the same batch); `quarantined`: rows in quarantine by reason; `pending`: records that wait for
+        others; `tombstones` per current table; `deletes` per history table; `columns`: names that Delta has
+        otherwise than the source.
+    """
+    tables: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
+    for name, typed in lake.typed.items():
+        there = typed.file.exists()
+        tables[name] = {
+            "rows": typed.file.count() if there else 0,
+            "path": typed.file.uri,
+            "keep": _keep(lake, name),
+        }
+        if applied is not None:
+            figures = applied.tables.get(name, Counter())
+            tables[name] |= {figure: figures.get(figure, 0) for figure in _FIGURES[_keep(lake, name)]}
+        if there and (renamed := typed.renamed()):
+            columns[name] = renamed
+    summary: dict[str, Any] = {
+        "lake": lake.path,
+        "tables": tables,
+        "quarantined": dict(lake.quarantine.counts_by("reason")),
+        "pending": lake.pending.count(),
+        "tombstones": lake.tombstones.counts(),
+        "deletes": dict(lake.deletes.counts()),
+        "columns": columns,
+    }
+    if applied is not None:
+        summary["batches"] = applied.batches
+        summary["counters"] = dict(sorted(applied.counters.items()))
+    return summary
+
+
+def _keep(lake: Lake, name: str) -> str:
+    if name in lake.logs:
+        return "log"
+    return "history" if name in lake.histories else "current"

@@ -1,0 +1,170 @@
+"""Rows of one source table on their way into one Delta table: names, types, columns that appear.
+
+A batch comes with columns ``c:<name at the source>`` (values) and ``m:<own>`` (facts about the change); the
+Delta table has the encoded names of `naming` and own columns that start with ``_``. The table's columns are
+the union of everything declared or seen; a row that lacks one holds NULL there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.errors import ConfigurationError
+from headpond.tables.naming import ORIGINAL_NAME, OWN_COLUMNS, Columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from headpond.tables.delta import DeltaFile
+
+VALUE = "c:"
+"""Prefix of a batch's value columns."""
+OWN = "m:"
+"""Prefix of a batch's own columns."""
+
+
+def _original(field: pa.Field) -> str | None:
+    """Name a Delta column has at its source; null for headpond's own columns."""
+    raw = (field.metadata or {}).get(ORIGINAL_NAME.encode())
+    if raw is not None:
+        return str(raw.decode())
+    return None if field.name in OWN_COLUMNS else str(field.name)
+
+
+def _form(columns: Iterable[str]) -> str:
+    """What a table with these columns is kept as."""
+    have = set(columns)
+    if have & {"_valid_to_ns", "_kind"}:
+        return "history"
+    return "log" if "_sequence_number" in have else "current"
+
+
+class TypedTable:
+    """A Delta table that holds rows of one source table.
+
+    Args:
+        name: the table as configured, for messages.
+        file: where it lies.
+        declared: source column → Arrow type, in the configured order.
+        own: batch column (without `m:`) → (Delta column, Arrow type).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        file: DeltaFile,
+        declared: Mapping[str, pa.DataType],
+        own: Mapping[str, tuple[str, pa.DataType]],
+    ) -> None:
+        self.name = name
+        self.file = file
+        self.own = dict(own)
+        self._declared = dict(declared)
+        self._fields: dict[str, pa.Field] = {}
+        self._names = Columns()
+
+    def prepare(self) -> None:
+        """Create the table, or check an existing one against the configuration and widen it.
+
+        Raises:
+            ConfigurationError: the table is kept in another form than the configuration says, or a column has
+                another type.
+        """
+        own = [pa.field(column, kind) for column, kind in self.own.values()]
+        if not self.file.exists():
+            names = Columns()
+            values = [self._field(c, names.encode(c), kind) for c, kind in self._declared.items()]
+            self.file.create(pa.schema([*values, *own]))
+        self._look()
+        if (form := _form(self._fields)) != (wanted := _form(field.name for field in own)):
+            raise ConfigurationError(
+                f"table {self.name!r} in {self.file.uri} is kept as {form}, "
+                f"but the configuration says {wanted}",
+                next_step=f'Write keep = "{form}", or give the table a new name and fill it from the stream.',
+                table=self.name,
+            )
+        for column, kind in self._declared.items():
+            have = self._fields.get(self._names.encode(column))
+            if have is not None and have.type != kind:
+                raise ConfigurationError(
+                    f"column {column!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
+                    f"but the configuration makes it {kind}",
+                    next_step="Keep the old type, declare `any`, or give the table a new name.",
+                    table=self.name,
+                    column=column,
+                )
+        self._widen([*(self._field(c, self._names.encode(c), k) for c, k in self._declared.items()), *own])
+
+    def physical(self, rows: pa.Table) -> pa.Table:
+        """Give the rows the table's columns, adding to the table those it does not have yet.
+
+        Raises:
+            ConfigurationError: a column's values do not have the table's type.
+        """
+        wanted: list[pa.Field] = []
+        arrays: dict[str, pa.ChunkedArray] = {}
+        for field in rows.schema:
+            if field.name.startswith(VALUE):
+                original = field.name[len(VALUE) :]
+                encoded = self._names.encode(original)
+                have = self._fields.get(encoded)
+                if have is None:
+                    wanted.append(self._field(original, encoded, field.type))
+                elif have.type != field.type:
+                    raise ConfigurationError(
+                        f"column {original!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
+                        f"but the changes bring {field.type}",
+                        next_step="Declare the column with the type the table has, or declare `any`.",
+                        table=self.name,
+                        column=original,
+                    )
+                arrays[encoded] = rows[field.name]
+        for batch_column, (column, kind) in self.own.items():
+            arrays[column] = rows[OWN + batch_column].cast(kind)
+        self._widen(wanted)
+        nulls = rows.num_rows
+        return pa.table(
+            [arrays.get(name, pa.nulls(nulls, field.type)) for name, field in self._fields.items()],
+            schema=pa.schema([pa.field(name, field.type) for name, field in self._fields.items()]),
+        )
+
+    def column(self, original: str) -> str:
+        """Give the Delta name of a source column."""
+        return self._names.encode(original)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """All Delta columns, in the table's order."""
+        return list(self._fields)
+
+    def newest(self, column: str) -> int:
+        """Give the greatest value of an integer column, 0 for an empty table; reads that column alone."""
+        if not self.file.exists():
+            return 0
+        return pc.max(self.file.read([column])[column]).as_py() or 0
+
+    def renamed(self) -> dict[str, str]:
+        """Source column → Delta column, for those that Delta has under another name."""
+        if not self._fields:
+            self._look()
+        return {o: e for o, e in self._names.encoded.items() if o != e and e in self._fields}
+
+    @staticmethod
+    def _field(original: str, encoded: str, kind: pa.DataType) -> pa.Field:
+        metadata = {ORIGINAL_NAME: original} if original != encoded else None
+        return pa.field(encoded, kind, metadata=metadata)
+
+    def _look(self) -> None:
+        schema = self.file.schema()
+        self._fields = {field.name: field for field in schema}
+        taken = {o: f.name for f in schema if (o := _original(f)) is not None}
+        self._names = Columns(taken)
+
+    def _widen(self, fields: Sequence[pa.Field]) -> None:
+        missing = [field for field in fields if field.name not in self._fields]
+        if missing:
+            self.file.add_columns(missing)
+            self._look()
