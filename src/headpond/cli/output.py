@@ -1,0 +1,124 @@
+"""What commands say, and to whom.
+
+::
+
+                      results → standard output            words and progress → standard error
+    ConsoleOutput     as a person reads them                with colours on a terminal
+    JsonOutput        JSON, one document a line             the same words
+
+A command gets an `Output`, gives it results as plain values and says sentences; it never prints by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from rich.console import RenderableType
+
+    from headpond.errors import HeadpondError
+
+
+PIPE_COLUMNS = 1000
+"""Room for tables where no terminal bounds it: what is piped or saved is not cut."""
+
+
+class Output(Protocol):
+    """Where a command's results and words go."""
+
+    @property
+    def json(self) -> bool:
+        """Whether results are JSON; a command may save itself the work of drawing them."""
+
+    def result(self, document: Any, shown: Callable[[], RenderableType] | None = None) -> None:
+        """Give a result: the document as JSON, or what `shown` draws for a person (else the document)."""
+
+    def say(self, sentence: str) -> None:
+        """Tell a person something; never part of the result."""
+
+    def progress(self, description: str) -> AbstractContextManager[Callable[[str], None]]:
+        """Show that something goes on; the value of the `with` changes the words beside it."""
+
+    def error(self, error: HeadpondError) -> None:
+        """Tell what went wrong and what to do about it."""
+
+
+def dumps(document: Any) -> bytes:
+    """One JSON document as a line of UTF-8, with its line feed."""
+    return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+
+
+class _Words:
+    """Standard error: sentences are never wrapped or taken for markup, since names may hold brackets."""
+
+    def __init__(self) -> None:
+        self.stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def say(self, sentence: str) -> None:
+        self.stderr.print(Text(sentence))
+
+    @contextmanager
+    def progress(self, description: str) -> Iterator[Callable[[str], None]]:
+        """A spinner with words on a terminal; a sentence at the start where there is none."""
+        if not self.stderr.is_terminal:
+            self.say(f"{description} …")
+            yield lambda _words: None
+            return
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.stderr, transient=True) as bar:
+            task = bar.add_task(description, total=None)
+            yield lambda words: bar.update(task, description=words)
+
+    def error(self, error: HeadpondError) -> None:
+        self.stderr.print(Text.assemble(("Error: ", "bold red"), error.message))
+        if error.next_step:
+            self.stderr.print(Text(error.next_step))
+
+
+class _Results(Console):
+    """Standard output that leaves a broken pipe to the command line's last frame."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on as Python does; rich would end the process with 1."""
+        raise BrokenPipeError
+
+
+class ConsoleOutput(_Words):
+    """Results as a person reads them."""
+
+    json = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stdout = _Results(highlight=False)
+        if not self.stdout.is_terminal and "COLUMNS" not in os.environ:
+            self.stdout.width = PIPE_COLUMNS
+
+    def result(self, document: Any, shown: Callable[[], RenderableType] | None = None) -> None:
+        """Draw the result."""
+        drawn = shown() if shown is not None else Text(dumps(document).decode().rstrip())
+        # Lines are not broken: a command or a path that is shown can be copied whole. Tables fit themselves.
+        self.stdout.print(drawn, soft_wrap=True)
+
+
+class JsonOutput(_Words):
+    """Results as JSON Lines."""
+
+    json = True
+
+    def result(self, document: Any, shown: Callable[[], RenderableType] | None = None) -> None:
+        """Write the document as one line, at once."""
+        del shown
+        sys.stdout.buffer.write(dumps(document))
+        sys.stdout.buffer.flush()

@@ -1,0 +1,24 @@
+"""The only room that imports pyspark, and only when something of it is used.
+
+`headpond.spark.register(spark)` makes the sources and sinks known to a session;
+`headpond.spark.follow(spark, pipeline)` starts the query that keeps a lake in step.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headpond.spark.following import follow
+    from headpond.spark.registration import register
+
+__all__ = ["follow", "register"]
+
+_HOMES = {"follow": "headpond.spark.following", "register": "headpond.spark.registration"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

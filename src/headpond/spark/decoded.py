@@ -1,0 +1,114 @@
+"""How decoded changes travel from executors to the driver: Arrow streams inside a small frame.
+
+The typed rows of one table have columns of their own, so they cannot share a frame with another table's.
+Each decoded part is therefore one cell: an Arrow IPC stream, made on the executor and opened on the driver
+without a copy per row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headpond.changes.dsql import decode
+from headpond.changes.schemas import PENDING_SCHEMA, QUARANTINE_SCHEMA
+from headpond.tables.apply import DecodedBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headpond.changes.config import DsqlConfig
+
+FRAME_DDL = "kind string, name string, content binary"
+FRAME_SCHEMA = pa.schema(
+    [pa.field("kind", pa.string()), pa.field("name", pa.string()), pa.field("content", pa.binary())]
+)
+_TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
+_COUNTERS, _ARRIVALS = "counters", "arrivals"
+
+
+def decode_partition(config: DsqlConfig, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Decode the user records of one partition; runs on an executor.
+
+    Args:
+        config: the tables and rules.
+        batches: batches with the columns of `USER_RECORD_SCHEMA`.
+
+    Yields:
+        Batches of `FRAME_SCHEMA`.
+    """
+    for batch in batches:
+        decoded = decode(batch, config)
+        parts = [(_TABLE, name, _pack(rows)) for name, rows in decoded.tables.items() if rows.num_rows]
+        if decoded.quarantine.num_rows:
+            parts.append((_QUARANTINE, "", _pack(decoded.quarantine)))
+        if decoded.pending.num_rows:
+            parts.append((_PENDING, "", _pack(decoded.pending)))
+        if decoded.counters:
+            parts.append((_COUNTERS, "", json.dumps(decoded.counters).encode()))
+        if newest := _newest_arrivals_us(batch):
+            parts.append((_ARRIVALS, "", json.dumps(newest).encode()))
+        if parts:
+            yield pa.RecordBatch.from_arrays(
+                [list(column) for column in zip(*parts, strict=True)], schema=FRAME_SCHEMA
+            )
+
+
+def gather(frame: pa.Table) -> DecodedBatch:
+    """Put the collected parts of one micro-batch together; runs on the driver."""
+    batch = DecodedBatch()
+    tables: dict[str, list[pa.Table]] = {}
+    refused: list[pa.Table] = []
+    pending: list[pa.Table] = []
+    counters: Counter[str] = Counter()
+    for chunk in frame.to_batches():
+        kinds, names = chunk["kind"].to_pylist(), chunk["name"].to_pylist()
+        for row, (kind, name) in enumerate(zip(kinds, names, strict=True)):
+            content = chunk["content"][row].as_buffer()
+            if kind == _TABLE:
+                tables.setdefault(name, []).append(_unpack(content))
+            elif kind == _QUARANTINE:
+                refused.append(_unpack(content))
+            elif kind == _PENDING:
+                pending.append(_unpack(content))
+            elif kind == _COUNTERS:
+                counters.update(json.loads(content.to_pybytes()))
+            else:
+                for shard, arrival_us in json.loads(content.to_pybytes()).items():
+                    newest = batch.newest_arrivals_us
+                    newest[shard] = max(arrival_us, newest.get(shard, arrival_us))
+    # Batches of one table differ where they brought columns the others did not have.
+    batch.tables = {
+        name: pa.concat_tables(parts, promote_options="default") for name, parts in sorted(tables.items())
+    }
+    batch.quarantine = pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *refused])
+    batch.pending = pa.concat_tables([PENDING_SCHEMA.empty_table(), *pending])
+    batch.counters = counters
+    return batch
+
+
+def _newest_arrivals_us(batch: pa.RecordBatch) -> dict[str, int]:
+    arrivals = pa.table(
+        {
+            "shard": batch.column("shard_id"),
+            "arrival": batch.column("approximate_arrival_timestamp").cast(pa.int64()),
+        }
+    )
+    newest = arrivals.group_by("shard").aggregate([("arrival", "max")])
+    pairs = zip(newest["shard"].to_pylist(), newest["arrival_max"].to_pylist(), strict=True)
+    return {shard: arrival for shard, arrival in pairs if arrival is not None}
+
+
+def _pack(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _unpack(content: pa.Buffer) -> pa.Table:
+    return pa.ipc.open_stream(content).read_all()

@@ -1,0 +1,104 @@
+"""Carry our errors through Spark, which turns every exception of a worker into long text.
+
+An error raised in a planner or a worker process gets one marked line that holds it as JSON; on the
+driver the line is found again, however deep Spark buried it::
+
+    HEADPOND{"class": "StreamMissing", "message": "…", "next_step": "…", "facts": {…}}
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from headpond.errors import HeadpondError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MARK = "HEADPOND{"
+_MAX_CAUSES = 50
+
+
+class CarriedError(Exception):
+    """One of our errors on its way through Spark; its text is the marked line."""
+
+
+def carry(error: HeadpondError) -> CarriedError:
+    """Wrap an error for the way through Spark."""
+    fields = {
+        "class": type(error).__name__,
+        "message": error.message,
+        "next_step": error.next_step,
+        "facts": error.facts,
+    }
+    return CarriedError("HEADPOND" + json.dumps(fields, default=str))
+
+
+def carried(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function that Spark calls raise our errors marked, from its iterator too."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            result = function(*args, **kwargs)
+        except HeadpondError as error:
+            raise carry(error) from error
+        return cast("R", _carried_items(result)) if isinstance(result, Iterator) else result
+
+    return wrapped
+
+
+def _carried_items(items: Iterator[Any]) -> Any:
+    try:
+        yield from items
+    except HeadpondError as error:
+        raise carry(error) from error
+
+
+def headpond_error_of(exc: BaseException | None) -> HeadpondError | None:
+    """Find our error in what Spark raised: in the exception, its text, or its causes.
+
+    Returns:
+        The error as its own class, with its message, next step and facts; None if it is not one of ours.
+    """
+    for _ in range(_MAX_CAUSES):
+        if exc is None:
+            return None
+        if isinstance(exc, HeadpondError):
+            return exc
+        found = _in_text(str(exc))
+        if found is not None:
+            return found
+        exc = exc.__cause__ or exc.__context__
+    return None
+
+
+def _in_text(text: str) -> HeadpondError | None:
+    at = text.find(_MARK)
+    while at >= 0:
+        try:
+            fields, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK) - 1)
+            return _class_of(fields["class"])(
+                fields["message"], next_step=fields["next_step"], **fields["facts"]
+            )
+        except (ValueError, KeyError, TypeError):
+            # Not the marked line itself but a text that quotes it in part: look further.
+            at = text.find(_MARK, at + 1)
+    return None
+
+
+def _class_of(name: str) -> type[HeadpondError]:
+    """Return the error class of that name; the base where the name is not known in this process."""
+    waiting: list[type[HeadpondError]] = [HeadpondError]
+    while waiting:
+        cls = waiting.pop()
+        if cls.__name__ == name:
+            return cls
+        waiting.extend(cls.__subclasses__())
+    return HeadpondError

@@ -1,0 +1,111 @@
+"""Follow a change stream: one Spark streaming query that keeps the tables of a lake in step.
+
+::
+
+    source (kinesis | headpond-archive) ─► decode on executors ─► foreachBatch on the driver ─► Delta
+
+Spark keeps the positions (its checkpoint) and replays a batch exactly; `tables.apply` makes the replay
+harmless. A row counts as applied when its table's commit stands, and the batch as done when all do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headpond.changes.assemble import ChunkRules
+from headpond.pipeline.lake import open_lake
+from headpond.spark.decoded import FRAME_DDL, decode_partition, gather
+from headpond.spark.errors import carried
+from headpond.spark.registration import register
+from headpond.tables.apply import Applied, Chunks, apply_batch
+from headpond.tables.remote import is_remote, is_s3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from headpond.pipeline import Pipeline
+
+logger = logging.getLogger(__name__)
+
+
+def user_records(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
+    """Read the pipeline's source as a streaming frame of user records."""
+    register(spark)
+    source = pipeline.source
+    if source.archive is not None:
+        options = {
+            "path": source.archive,
+            "maxBytesPerTrigger": str(source.max_bytes_per_trigger),
+            # As written: an identity must not change when the folder is moved.
+            "streamName": source.archive_as_written or source.archive,
+            "deaggregate": str(source.deaggregate).lower(),
+            "onMalformed": source.on_malformed,
+        }
+        if is_remote(source.archive) and pipeline.target.storage_options:
+            options["storageOptions"] = json.dumps(pipeline.target.storage_options)
+        return spark.readStream.format("headpond-archive").options(**options).load()
+    return spark.readStream.format("headpond-kinesis").options(**source.source_options()).load()
+
+
+def follow(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    *,
+    until_caught_up: bool = False,
+    on_batch: Callable[[int, Applied], None] | None = None,
+) -> StreamingQuery:
+    """Start the query that applies the source's changes to the lake.
+
+    Args:
+        spark: a session.
+        pipeline: what to read and what to keep.
+        until_caught_up: end when everything present at the start is applied, instead of going on.
+        on_batch: called on the driver after each batch with its number and its figures.
+
+    Returns:
+        The running query; `awaitTermination()` waits for it.
+
+    Raises:
+        ConfigurationError: a table of the lake contradicts the pipeline.
+    """
+    config = pipeline.dsql_config()
+    lake = open_lake(pipeline)
+    lake.prepare()
+    lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
+    # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine.
+    config = replace(config, keep_data=lake.tombstones.newest_horizon_ns() is not None)
+
+    rules = ChunkRules(timeout_ms=pipeline.target.chunk_timeout_ms)
+
+    @carried
+    def apply(frame: DataFrame, batch_id: int) -> None:
+        query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
+        batch = gather(frame.toArrow())
+        # Files may come in any order: only a stream that is read in step with itself can tell what is late.
+        now = None if until_caught_up and pipeline.source.archive is not None else batch.read_up_to
+        chunks = Chunks(config, rules, pipeline.target.chunk_memory_bytes, now)
+        applied = apply_batch(lake, batch, chunks=chunks, transaction=(query_id, batch_id))
+        logger.info("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
+        if on_batch is not None:
+            on_batch(batch_id, applied)
+
+    records = user_records(spark, pipeline)
+    decoded = records.mapInArrow(partial(decode_partition, config), FRAME_DDL)
+    writer = decoded.writeStream.foreachBatch(apply).option(
+        "checkpointLocation", _for_spark(pipeline.target.checkpoint)
+    )
+    if until_caught_up:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{pipeline.target.trigger_ms} milliseconds").start()
+
+
+def _for_spark(place: str) -> str:
+    """Write a URL of S3 with the scheme that Spark's jars know."""
+    return "s3a://" + place.partition("://")[2] if is_s3(place) else place

@@ -1,0 +1,20 @@
+"""Make headpond's sources and its sink known to a Spark session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headpond.spark.archive import ArchiveDataSource
+from headpond.spark.source import KinesisDataSource, ShortNamedKinesisDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Register `headpond-kinesis`, `kinesis` (both also sinks) and `headpond-archive`; again changes nothing.
+
+    Some platforms have a built-in `kinesis`; there the long name reaches ours.
+    """
+    for source in (KinesisDataSource, ShortNamedKinesisDataSource, ArchiveDataSource):
+        spark.dataSource.register(source)

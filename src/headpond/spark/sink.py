@@ -1,0 +1,212 @@
+"""Spark sink `kinesis`: the rows of a frame as user records of a stream, at least once each.
+
+::
+
+    task ─► rows ─► producer (aggregate by predicted shard · limit · PutRecords · retry per entry) ─► stream
+             │                                                        │
+             └ null, or larger than a record may be: the task fails   └ not acknowledged: the task fails
+
+A task succeeds only when the stream acknowledged every row. A task or a batch that is tried again puts
+all of its rows again; nothing takes the first ones back.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from headpond.errors import ConfigurationError, ServiceFailure, UsageError
+from headpond.kinesis.client import ConnectionSettings
+from headpond.kinesis.option_values import Options
+from headpond.kinesis.options import CONNECTION_OPTIONS
+from headpond.kinesis.producer import BlockingProducer, ProducerSettings, PutFailed
+from headpond.spark.errors import carried
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql.types import StructType
+
+__all__ = ["SINK_OPTIONS", "KinesisStreamWriter", "KinesisWriter", "RowsNotPut", "Written", "prepare"]
+
+logger = logging.getLogger(__name__)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+PRODUCER_OPTIONS = tuple(_camel(each.name) for each in fields(ProducerSettings))
+SINK_OPTIONS = (*CONNECTION_OPTIONS, *PRODUCER_OPTIONS)
+
+_OWN_DEFAULTS = {
+    # A task writes as fast as it can read, so rows wait behind a shard's limits for as long as there are
+    # rows: patience has to cover what all tasks together may have outstanding.
+    "recordttlms": "300000",
+    "maxoutstandingbytes": str(32 << 20),
+}
+_SPARKS_OWN = ("checkpointLocation",)
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    "data": ("binary", "string"),
+    "partition_key": ("string",),
+    "explicit_hash_key": ("string",),
+}
+_OPTIONAL = {"explicit_hash_key"}
+
+
+class RowsNotPut(ServiceFailure):
+    """Rows of a task are not known to be in the stream; `facts` has their number and the reasons."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """Where and how to write; picklable, holds no secret."""
+
+    connection: ConnectionSettings
+    producer: ProducerSettings
+
+
+@dataclass
+class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped here
+    """What a task wrote."""
+
+    rows: int
+
+
+def prepare(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkSettings:
+    """Check options and columns before anything runs.
+
+    Raises:
+        ConfigurationError: An option is unknown or wrong, a column is missing, unknown or of a wrong type, or
+            the stream would have to be overwritten.
+    """
+    known = Options(options, (*SINK_OPTIONS, *_SPARKS_OWN), "sink kinesis")
+    if overwrite:
+        raise ConfigurationError(
+            "A Kinesis stream cannot be overwritten, only appended to.",
+            next_step='Use mode("append"), or outputMode("append") or "update" of a query.',
+        )
+    _check_columns(schema)
+    given = {name: value for name in SINK_OPTIONS if (value := known.text(name)) is not None}
+    own = {name.lower(): value for name, value in given.items() if name in PRODUCER_OPTIONS}
+    return SinkSettings(
+        ConnectionSettings.from_options(given), ProducerSettings.from_options({**_OWN_DEFAULTS, **own})
+    )
+
+
+def _check_columns(schema: StructType) -> None:
+    found = {each.name: each.dataType.simpleString() for each in schema.fields}
+    expected = ", ".join(
+        f"{name} ({' or '.join(types)}{', optional' if name in _OPTIONAL else ''})"
+        for name, types in _COLUMNS.items()
+    )
+    wrong = [f"{name} is missing" for name in _COLUMNS if name not in found and name not in _OPTIONAL]
+    wrong += [f"{name} is not one of the sink's" for name in found if name not in _COLUMNS]
+    wrong += [
+        f"{name} is {kind}" for name, kind in found.items() if name in _COLUMNS and kind not in _COLUMNS[name]
+    ]
+    if wrong:
+        raise ConfigurationError(
+            f"The frame's columns do not fit the sink kinesis: {'; '.join(wrong)}.",
+            next_step=f"Select {expected}.",
+            columns=found,
+        )
+
+
+class _Writing:
+    """What the batch and the streaming writer share; sent to the tasks."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self.settings = settings
+
+    @carried
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Put one task's rows, and wait until the stream has them all."""
+        batches = (batch for batch in iterator if batch.num_rows)
+        first = next(batches, None)
+        if first is None:
+            return Written(0)
+        producer = BlockingProducer(self.settings.connection, self.settings.producer)
+        with producer:
+            try:
+                return Written(
+                    producer.send_all(row for batch in chain([first], batches) for row in _rows(batch))
+                )
+            except PutFailed as error:
+                raise self._told(error, producer) from error
+
+    def _told(self, error: PutFailed, producer: BlockingProducer) -> RowsNotPut:
+        """Tell it without the thousands of single failures, which would not pass through Spark."""
+        reasons: dict[str, int] = error.facts["reasons"]
+        stream = self.settings.connection.stream
+        told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        failures: dict[int, PutFailed] = error.facts["failures"]
+        example = next(iter(failures.values()))
+        return RowsNotPut(
+            f"{len(failures)} rows of a task were not put into stream {stream}, "
+            f"{producer.acknowledged} were: {told}. The first: {example.message}",
+            next_step="Start the query again when the cause is mended: the batch's rows are all put again.",
+            stream=stream,
+            failed=len(failures),
+            acknowledged=producer.acknowledged,
+            reasons=reasons,
+        )
+
+    def _log(self, messages: Sequence[Any], what: str) -> None:
+        rows = sum(each.rows for each in messages if isinstance(each, Written))
+        logger.info("%s: %d rows are in stream %s.", what, rows, self.settings.connection.stream)
+
+
+class KinesisWriter(_Writing, DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+    """`frame.write.format("headpond-kinesis")`."""
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """Nothing is left to do but to tell."""
+        self._log(messages, "written")
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """Nothing can be taken back."""
+        self._log(messages, "failed, in part written")
+
+
+class KinesisStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+    """`frame.writeStream.format("headpond-kinesis")`."""
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Nothing is left to do but to tell."""
+        self._log(messages, f"batch {batchId} written")
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Nothing can be taken back; the batch is tried again as a whole."""
+        self._log(messages, f"batch {batchId} failed, in part written")
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes] | tuple[str, bytes, str | None]]:
+    """Give a batch as what the producer takes.
+
+    Raises:
+        UsageError: A row has no data or no partition key.
+    """
+    for name in ("data", "partition_key"):
+        nulls = batch[name].null_count
+        if nulls:
+            raise UsageError(
+                f"Column {name} is null in {nulls} of {batch.num_rows} rows that are to be put into Kinesis.",
+                next_step="Filter such rows out, or fill them in.",
+                column=name,
+                nulls=nulls,
+            )
+    columns = [batch["partition_key"].to_pylist(), batch["data"].cast(pa.binary()).to_pylist()]
+    if "explicit_hash_key" in batch.schema.names and batch["explicit_hash_key"].null_count < batch.num_rows:
+        columns.append(batch["explicit_hash_key"].to_pylist())
+    return zip(*columns, strict=True)

@@ -1,0 +1,218 @@
+"""Spark source `kinesis`: a stream's user records, in exact and repeatable micro-batches; the sink is `sink`.
+
+Offsets are sequence numbers in Spark's checkpoint; nothing is kept beside it. Planning happens in one
+process on the driver, reading in the executors' Python workers. A batch read (`spark.read`) takes what
+the stream holds when it is planned.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from headpond.formats.kinesis_records import open_records
+from headpond.formats.kpl_batch import OpenCounters
+from headpond.kinesis.calls import calls_of
+from headpond.kinesis.cursor import LossRule
+from headpond.kinesis.options import SourceSettings, read_options
+from headpond.kinesis.plan import Limits, Planner
+from headpond.kinesis.positions import Offset, read_offset
+from headpond.kinesis.read import ShardRange, read_range
+from headpond.spark.errors import carried
+from headpond.spark.rows import as_spark, source_schema
+from headpond.spark.sink import KinesisStreamWriter, KinesisWriter, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class KinesisPartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+    """What one task reads: a range in each of a few shards."""
+
+    ranges: list[ShardRange] = field(default_factory=list)
+    retention_ms: int = 0
+
+
+@carried
+def _read_task(settings: SourceSettings, task: KinesisPartition) -> Iterator[pa.RecordBatch]:
+    calls = calls_of(settings.connection)
+    stream = settings.connection.stream
+    for wanted in task.ranges:
+        found = OpenCounters()
+        loss = LossRule(stream, task.retention_ms, settings.fail_on_data_loss, wanted.known_ms)
+        for records in read_range(
+            calls, wanted, loss, stream=stream, records_per_page=settings.records_per_page
+        ):
+            for opened in open_records(
+                records,
+                deaggregate=settings.deaggregate,
+                on_malformed=settings.on_malformed,
+                tags=settings.tags,
+                hash_range_filter=settings.hash_range_filter,
+                hash_keys=wanted.hash_keys,
+                counters=found,
+            ):
+                yield as_spark(opened)
+        if found.range_filtered:
+            logger.info(
+                "%d user records of %s lie outside its hash keys and were left out (hashRangeFilter is %s).",
+                found.range_filtered,
+                wanted.shard_id,
+                settings.hash_range_filter,
+            )
+
+
+class _Planning:
+    """What the batch and the streaming reader share; sent to workers without its planner."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self.settings = settings
+        self._planner: Planner | None = None
+
+    @property
+    def planner(self) -> Planner:
+        """The planner, which connects when first asked for: reading in a worker needs none."""
+        if self._planner is None:
+            self._planner = Planner(calls_of(self.settings.connection), self.settings)
+        return self._planner
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planner": None}
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges."""
+        assert isinstance(partition, KinesisPartition)
+        return _read_task(self.settings, partition)
+
+    def tasks(self, start: Offset, end: Offset) -> list[KinesisPartition]:
+        """Deal the ranges out, `shardsPerTask` to each task."""
+        ranges = self.planner.ranges(start, end)
+        many = self.settings.shards_per_task
+        tasks = []
+        for first in range(0, len(ranges), many):
+            task = KinesisPartition(None)
+            task.ranges, task.retention_ms = ranges[first : first + many], self.planner.retention_ms
+            tasks.append(task)
+        return tasks
+
+
+class KinesisStreamReader(_Planning, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is untyped here
+    """Micro-batches of a stream."""
+
+    @carried
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """Return where a new query begins."""
+        return self.planner.initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
+        """Tell Spark that there are bounds; the planner knows both of them, these types only one each."""
+        records, size_bytes = self.settings.max_records, self.settings.max_bytes
+        if records is not None:
+            return ReadMaxRows(records)
+        return ReadAllAvailable() if size_bytes is None else ReadMaxBytes(size_bytes)
+
+    @carried
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        """Take the stream's ends now."""
+        self.planner.fix_ends()
+
+    @carried
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """Plan the end of the next batch."""
+        # Spark asks for everything where the user's trigger does (`once`); else it hands our bounds back.
+        limits = Limits() if isinstance(limit, ReadAllAvailable) else self.planner.limits
+        return self.planner.latest(read_offset(start), limits).to_json()
+
+    @carried
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """Tell the progress events how far each shard's planning is behind its tip, and the gaps passed."""
+        return {
+            "millis_behind_latest": self.planner.behind_ms(),
+            "tolerated_losses": self.planner.tolerated_losses,
+        }
+
+    @carried
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut a batch into tasks."""
+        return self.tasks(read_offset(start), read_offset(end))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: Spark's checkpoint is the only memory."""
+
+    def stop(self) -> None:
+        """End the planner's threads."""
+        if self._planner is not None:
+            self._planner.close()
+
+
+class KinesisReader(_Planning, DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
+    """What the stream holds now."""
+
+    @carried
+    def partitions(self) -> Sequence[InputPartition]:
+        """Cut everything from the starting position to the ends of now into tasks."""
+        try:
+            start, end = self.planner.span()
+            # Spark calls `read` once even where there is nothing to read.
+            return self.tasks(start, end) or [KinesisPartition(None)]
+        finally:
+            self.planner.close()
+
+
+class KinesisDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
+    """`spark.readStream.format("headpond-kinesis")`, `read`, `writeStream` and `write`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name that no platform has of its own."""
+        return "headpond-kinesis"
+
+    @carried
+    def schema(self) -> StructType:
+        """The columns of user records."""
+        return source_schema(tags=read_options(self.options).tags)
+
+    @carried
+    def reader(self, schema: StructType) -> KinesisReader:  # noqa: ARG002 (Spark's signature)
+        """Read once, from the horizon unless told."""
+        return KinesisReader(read_options({"startingposition": "TRIM_HORIZON", **self.options}))
+
+    @carried
+    def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: ARG002, N802 (Spark's name and signature)
+        """Read in micro-batches."""
+        return KinesisStreamReader(read_options(self.options))
+
+    @carried
+    def writer(self, schema: StructType, overwrite: bool) -> KinesisWriter:  # noqa: FBT001 (Spark's signature)
+        """Write a frame."""
+        return KinesisWriter(prepare(self.options, schema, overwrite=overwrite))
+
+    @carried
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KinesisStreamWriter:  # noqa: FBT001, N802 (Spark's name and signature)
+        """Write micro-batches."""
+        return KinesisStreamWriter(prepare(self.options, schema, overwrite=overwrite))
+
+
+class ShortNamedKinesisDataSource(KinesisDataSource):
+    """The same under the name `kinesis`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The short name."""
+        return "kinesis"
