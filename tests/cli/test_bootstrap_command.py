@@ -1,0 +1,89 @@
+"""`headpond bootstrap`, called as a user calls it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headpond.cli.bootstrap import read_moment
+from headpond.errors import UsageError
+from headpond.pipeline import load
+from headpond.pipeline.lake import open_lake
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import Cli
+
+FILE = """[source]
+archive = "x.jsonl"
+format = "dsql"
+[target]
+path = "lake"
+[tables."public.t"]
+keys = ["id"]
+columns = { id = "bigint", v = "text" }
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A pipeline, and a dump of three rows beside it."""
+    file = tmp_path / "p.toml"
+    file.write_text(FILE)
+    pq.write_table(pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"]}), tmp_path / "dump.parquet")
+    return file
+
+
+def test_a_dump_is_loaded_once(cli: Cli, file: Path) -> None:
+    """The figures as JSON; a second load writes nothing."""
+    dump = file.parent / "*.parquet"
+    done = cli("bootstrap", file, "public.t", dump, "--ts-ns", "1970-01-01T00:00:01Z", "--json")
+    figures = {"table": "public.t", "ts_ns": 10**9, "files": 1, "rows": 3, "out_of_range": 0}
+    assert done.code == 0
+    assert done.lines() == [figures | {"upserts": 3, "duplicates": 0, "stale": 0}]
+    again = cli("bootstrap", file, "public.t", dump, "--ts-ns", 10**9)
+    assert again.code == 0
+    assert "public.t: 0 of 3 rows were written. 3 were there already" in again.stdout.decode()
+    assert open_lake(load(file)).typed["public.t"].file.count() == 3
+
+
+def test_what_does_not_fit_is_refused_with_its_place(cli: Cli, file: Path) -> None:
+    """A value is the data's fault, a column the configuration's."""
+    dump = file.parent / "dump.parquet"
+    pq.write_table(pa.table({"id": [1, 1], "v": ["a", "b"]}), dump)
+    twice = cli("bootstrap", file, "public.t", dump, "--ts-ns", 1)
+    assert twice.code == 1
+    assert "have the same key (id): [1]." in twice.stderr
+    pq.write_table(pa.table({"id": [1], "w": ["a"]}), dump)
+    lacks = cli("bootstrap", file, "public.t", dump, "--ts-ns", 1)
+    assert lacks.code == 2
+    assert "The column 'v'" in lacks.stderr
+    assert cli("bootstrap", file, "public.t", dump, "--ts-ns", 1, "--missing-as-null").code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("0", 0),
+        ("1783600000123456789", 1783600000123456789),
+        ("2026-07-09T12:26:40Z", 1783600000 * 10**9),
+        ("2026-07-09T14:26:40.123456789+02:00", 1783600000123456789),
+        ("1970-01-01T00:00:00.000000001Z", 1),
+    ],
+)
+def test_moments_are_read_to_the_nanosecond(text: str, ns: int) -> None:
+    """As digits or as a time."""
+    assert read_moment(text) == ns
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "2026-07-09T12:26:40", "yesterday", str(2**63), "1960-01-01T00:00:00Z", "Z"]
+)
+def test_other_moments_are_refused(text: str) -> None:
+    """A time without an offset could be any of two dozen."""
+    with pytest.raises(UsageError, match="--ts-ns"):
+        read_moment(text)

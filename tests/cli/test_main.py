@@ -1,0 +1,246 @@
+"""The group of commands: what it imports, what it says, how it ends."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+from headpond import __version__
+from headpond.cli import aggregate as aggregate_module
+from headpond.cli.main import COMMANDS, headpond
+from headpond.errors import DataLoss, HeadpondError, JavaMissing, StreamMissing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import Cli
+
+HEAVY = {"pyspark", "py4j", "boto3", "botocore", "deltalake", "aiohttp"}
+
+
+def run_python(code: str) -> str:
+    """Run code in a fresh interpreter and give what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["inspect", "--help"], ["aggregate", "--help"]]
+)
+def test_commands_without_spark_load_nothing_heavy(arguments: list[str]) -> None:
+    """Help, and the commands that only look at bytes, bring no Spark, no AWS client and no Delta."""
+    code = f"import sys; from headpond.cli.main import main; main({arguments!r}); print(sorted(sys.modules))"
+    loaded = run_python(code).splitlines()[-1]
+    assert not {name for name in HEAVY if f"'{name}'" in loaded}
+
+
+@pytest.mark.parametrize("name", ["local", "status"])
+def test_commands_that_start_no_spark_do_not_load_it(name: str) -> None:
+    """The local Kinesis needs its HTTP server, `status` needs Delta and the AWS client, and neither a JVM."""
+    code = f"import sys, headpond.cli.main as m; m.main(['{name}', '--help']); print(sorted(sys.modules))"
+    assert "'pyspark'" not in run_python(code)
+
+
+def test_help_lists_every_command_in_order(cli: Cli) -> None:
+    """The list of commands is there without any of them imported."""
+    result = cli("--help")
+    assert result.code == 0
+    listed = [line.split()[0] for line in result.stdout.decode().partition("Commands:\n")[2].splitlines()]
+    assert listed == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_one_line_of_a_command_begins_its_help(name: str) -> None:
+    """The lazy list and the commands do not drift apart."""
+    command = getattr(importlib.import_module(f"headpond.cli.{name}"), name)
+    assert isinstance(command, click.Command)
+    assert command.get_short_help_str(limit=200).startswith(COMMANDS[name].removesuffix("."))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_json_and_every_option_a_help(name: str) -> None:
+    """`--json` is everywhere, and no option is unexplained."""
+    command = headpond.get_command(click.Context(headpond), name)
+    assert command is not None
+    for leaf in command.commands.values() if isinstance(command, click.Group) else [command]:
+        options = {p.opts[0]: p for p in leaf.params if isinstance(p, click.Option)}
+        assert "--json" in options, leaf.name
+        assert [option for option, p in options.items() if not p.help] == [], leaf.name
+
+
+def test_version(cli: Cli) -> None:
+    """The version of the package."""
+    assert cli("--version") == (0, f"headpond, version {__version__}\n".encode(), "")
+
+
+def test_python_m_headpond() -> None:
+    """The package runs as a module."""
+    done = subprocess.run(
+        [sys.executable, "-m", "headpond", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == f"headpond, version {__version__}\n"
+
+
+def test_an_unknown_command_is_wrong_use(cli: Cli) -> None:
+    """Exit code 2, and no stack trace."""
+    result = cli("inspct")
+    assert (result.code, result.stdout) == (2, b"")
+    assert "No such command 'inspct'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unknown_option_is_wrong_use(cli: Cli) -> None:
+    """The usage of that command is shown."""
+    result = cli("inspect", "--raww")
+    assert result.code == 2
+    assert "No such option" in result.stderr
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Make `headpond aggregate` end with an error."""
+
+    def lines(_file: str) -> Any:
+        raise error
+
+    monkeypatch.setattr(aggregate_module, "input_lines", lines)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(DataLoss("Gone."), 1), (StreamMissing("No stream."), 3), (JavaMissing("No Java."), 3)],
+)
+def test_the_class_of_an_error_decides_the_exit_code(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, error: HeadpondError, code: int
+) -> None:
+    """Data 1, use 2, environment 3."""
+    failing(monkeypatch, error)
+    assert cli("aggregate") == (code, b"", f"Error: {error.message}\n")
+
+
+def test_an_error_is_a_sentence_and_a_next_step(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two lines on standard error, unwrapped, brackets kept, nothing on standard output."""
+    message = f'[tables."public.orders"] is wrong {"x" * 200}.'
+    failing(monkeypatch, StreamMissing(message, next_step="Do [this]."))
+    assert cli("aggregate", "--json") == (3, b"", f"Error: {message}\nDo [this].\n")
+
+
+def test_an_unexpected_error_is_a_sentence_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stack trace unasked, and an exit code of its own."""
+    monkeypatch.delenv("HEADPOND_DEBUG", raising=False)
+    failing(monkeypatch, ZeroDivisionError("oh"))
+    assert cli("aggregate") == (
+        70,
+        b"",
+        (
+            "Error: headpond met something that it does not expect: ZeroDivisionError: oh\n"
+            "Run it again with HEADPOND_DEBUG=1 and report the stack trace.\n"
+        ),
+    )
+
+
+@pytest.mark.parametrize("error", [StreamMissing("No."), ZeroDivisionError("oh")])
+def test_the_stack_trace_is_there_when_asked_for(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """HEADPOND_DEBUG=1 shows it after the sentence."""
+    monkeypatch.setenv("HEADPOND_DEBUG", "1")
+    failing(monkeypatch, error)
+    assert "Traceback (most recent call last)" in cli("aggregate").stderr
+
+
+def test_an_interrupt_ends_quietly(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is no error of the program."""
+    failing(monkeypatch, KeyboardInterrupt())
+    assert cli("aggregate") == (130, b"", "\nStopped.\n")
+
+
+@pytest.mark.parametrize("option", [["--json"], []])
+def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path, option: list[str]) -> None:
+    """`headpond … | head -1`: no stack trace, no complaint at exit."""
+    archive = tmp_path / "records.jsonl"
+    archive.write_bytes(b'{"data":"aGVsbG8="}\n' * 20_000)
+    command = [sys.executable, "-m", "headpond", "inspect", *option, str(archive)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 141
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_local_serves_until_a_signal(number: signal.Signals) -> None:
+    """It announces its endpoint as JSON, answers boto3, and ends with 0 when told to stop."""
+    import boto3
+
+    command = [sys.executable, "-m", "headpond", "local", "--port", "0", "--stream", "orders:3", "--json"]
+    environment = {**os.environ, "COLUMNS": "120"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            import orjson
+
+            announced = orjson.loads(process.stdout.readline())
+            assert announced["streams"] == ["orders"]
+            client = boto3.client(
+                "kinesis",
+                endpoint_url=announced["endpoint"],
+                region_name="us-east-1",
+                aws_access_key_id="x",
+                aws_secret_access_key="x",
+            )
+            assert len(client.list_shards(StreamName="orders")["Shards"]) == 3
+            client.close()
+        finally:
+            process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, said) == (0, "Serving until Ctrl-C.\nStopped.\n")
+
+
+@pytest.mark.parametrize("text", ["orders:", "orders:0", ":4", "orders:x", "orders:-1"])
+def test_a_wrong_stream_of_local_is_refused(cli: Cli, text: str) -> None:
+    """Before anything listens."""
+    assert cli("local", "--port", "0", "--stream", text) == (
+        2,
+        b"",
+        (
+            f'Error: --stream must be a name, or a name and a number of shards as in "orders:4", '
+            f'not "{text}".\n'
+            "Correct --stream.\n"
+        ),
+    )
+
+
+def test_a_stream_of_local_that_stands_twice_is_refused(cli: Cli) -> None:
+    """The reason of the service is told."""
+    result = cli("local", "--port", "0", "--stream", "a", "--stream", "a")
+    assert result.code == 2
+    assert result.stderr.startswith("Error: The stream a cannot be created: Stream a under account")
+
+
+def test_a_port_in_use_is_the_surroundings_fault(cli: Cli) -> None:
+    """Exit code 3, with the address and a way out."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = cli("local", "--port", port)
+    assert (result.code, result.stdout) == (3, b"")
+    assert result.stderr.startswith(f"Error: The local Kinesis cannot listen on 127.0.0.1:{port}: ")
+    assert result.stderr.endswith("Choose another port, or 0 for a free one.\n")

@@ -1,0 +1,93 @@
+"""What commands say, and where: results on standard output, words on standard error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from headpond.cli.output import ConsoleOutput, JsonOutput, Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KINDS: list[Callable[[], Output]] = [ConsoleOutput, JsonOutput]
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_json_is_one_document_a_line(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Never wrapped, UTF-8 as it is, and the drawing is not even made."""
+
+    def draw() -> Text:
+        raise AssertionError("drawn for nobody")
+
+    output = JsonOutput()
+    assert output.json
+    output.result({"name": "größe [x]" * 10}, draw)
+    output.result([1, None])
+    assert capsysbinary.readouterr() == (('{"name":"' + "größe [x]" * 10 + '"}\n[1,null]\n').encode(), b"")
+
+
+def test_a_person_gets_the_drawing_or_else_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    """A document without a drawing is shown whole, on one line."""
+    output = ConsoleOutput()
+    assert not output.json
+    output.result({"a": 1}, lambda: Text("drawn"))
+    output.result({"[bold]": "x" * 60})
+    assert capsys.readouterr().out == "drawn\n" + '{"[bold]":"' + "x" * 60 + '"}\n'
+
+
+def test_shown_commands_can_be_copied_and_piped_tables_are_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line is never broken, and without a terminal a table is not cut."""
+    output = ConsoleOutput()
+    output.result(None, lambda: Text("headpond run " + "x" * 50 + " --until-caught-up"))
+    assert capsys.readouterr().out == "headpond run " + "x" * 50 + " --until-caught-up\n"
+    monkeypatch.delenv("COLUMNS")
+    table = Table("long " * 40, box=None)
+    table.add_row("y" * 300)
+    ConsoleOutput().result(None, lambda: table)
+    assert "y" * 300 in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_go_to_standard_error_whole(
+    kind: Callable[[], Output], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Brackets are no markup and long sentences are not wrapped, since programs read them too."""
+    sentence = '[tables."public.orders"] ' + "word " * 20
+    kind().say(sentence)
+    assert capsys.readouterr() == ("", sentence + "\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_progress_without_a_terminal_is_one_sentence(
+    kind: Callable[[], Output], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log file gets no animation."""
+    with kind().progress("reading") as show:
+        show("batch 1")
+        show("batch 2")
+    assert capsys.readouterr() == ("", "reading …\n")
+
+
+def test_progress_on_a_terminal_shows_the_words_of_the_moment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard error, so that results may be piped."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    with ConsoleOutput().progress("reading") as show:
+        show("batch 2 applied")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "batch 2 applied" in printed.err

@@ -1,0 +1,108 @@
+"""Archive lines become Kinesis records; what is no record becomes a row that says so."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headpond.formats.archive import BAD_LINE, read_lines
+from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
+from support import vector_bytes
+
+
+def read(*lines: bytes, first_line: int = 1) -> list[dict[str, object]]:
+    return read_lines(lines, stream="s", file="f.jsonl", first_line=first_line).to_pylist()
+
+
+def line(**fields: object) -> bytes:
+    return json.dumps({"data": base64.b64encode(b"x").decode(), **fields}).encode() + b"\n"
+
+
+def test_vectors_read_whole() -> None:
+    """Every line of the DSQL vectors is one record with its own shard, number, key and time."""
+    lines = vector_bytes("dsql/small.jsonl").splitlines(keepends=True)
+    rows = read(*lines)
+    said = [json.loads(text) for text in lines]
+    assert [record["sequenceNumber"] for record in said] == [row["sequence_number"] for row in rows]
+    assert [record["shard"] for record in said] == [row["shard_id"] for row in rows]
+    assert [record["partitionKey"] for record in said] == [row["partition_key"] for row in rows]
+    assert [base64.b64decode(record["data"]) for record in said] == [row["data"] for row in rows]
+    arrivals = [record["approximateArrivalTimestamp"] for record in said]
+    assert arrivals == [round(row["approximate_arrival_timestamp"].timestamp() * 1000) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{",
+        b"[]",
+        b'"text"',
+        b"\xff\xfe",
+        b"{}",
+        line(data=None),
+        line(data=7),
+        line(data="a"),
+        line(data="YQ"),
+        line(data="YQ==="),
+        line(data="Y Q=="),
+        line(data="é"),
+        line(shard=3),
+        line(sequenceNumber="12x"),
+        line(sequenceNumber=-1),
+        line(sequenceNumber=True),
+        line(sequenceNumber="٣"),
+        line(sequenceNumber="1" * 201),
+        line(partitionKey={}),
+        line(approximateArrivalTimestamp="yesterday"),
+        line(approximateArrivalTimestamp="2026-01-01T00:00:00"),
+        line(approximateArrivalTimestamp=-1),
+        line(approximateArrivalTimestamp=1e18),
+        line(approximateArrivalTimestamp=[]),
+    ],
+)
+def test_bad_lines_are_kept_with_their_bytes(text: bytes) -> None:
+    """A line that is no record is a row with the reason and the line, identified by file and line."""
+    (row,) = read(text, first_line=41)
+    assert row["problem"] == BAD_LINE
+    assert row["data"] == text.rstrip(b"\n")
+    assert (row["shard_id"], row["sequence_number"]) == ("f.jsonl", "41")
+
+
+@pytest.mark.parametrize(
+    ("shard", "number"),
+    [("shard", "sequenceNumber"), ("shard_id", "sequence_number"), ("shardId", "sequenceNumber")],
+)
+def test_every_spelling_is_understood(shard: str, number: str) -> None:
+    """Names of the service, of Python and of the vectors mean the same."""
+    (row,) = read(line(**{shard: "s-1", number: "0012", "partition_key": "k"}))
+    assert (row["shard_id"], row["sequence_number"], row["partition_key"]) == ("s-1", "0012", "k")
+    assert row["problem"] is None
+
+
+@pytest.mark.parametrize("fields", [{}, {"shard": "s-1"}, {"sequenceNumber": "12"}, {"shard": None}])
+def test_identity_is_file_and_line_where_either_part_is_missing(fields: dict[str, object]) -> None:
+    """Half an identity is none: two files could hold the same half."""
+    rows = read(line(), b"\r\n", line(**fields), first_line=10)
+    assert [(r["shard_id"], r["sequence_number"]) for r in rows] == [("f.jsonl", "10"), ("f.jsonl", "12")]
+
+
+@pytest.mark.parametrize(
+    "when", [1783500011001, 1783500011.001, "2026-07-08T08:40:11.001+00:00", "2026-07-08T10:40:11.001+02:00"]
+)
+def test_arrival_in_each_form(when: object) -> None:
+    """Milliseconds, seconds and ISO 8601 with an offset name the same moment."""
+    (row,) = read(line(approximateArrivalTimestamp=when))
+    assert row["approximate_arrival_timestamp"].timestamp() == 1783500011.001  # type: ignore[attr-defined]
+
+
+@given(st.lists(st.binary(max_size=40).filter(lambda b: b"\n" not in b), max_size=8))
+@settings(deadline=None, max_examples=150)
+def test_no_line_is_fatal_and_none_is_lost(lines: list[bytes]) -> None:
+    """Whatever the bytes, each line that is not blank gives exactly one row."""
+    batch = read_lines(lines, stream="s", file="f")
+    assert batch.schema == KINESIS_RECORD_SCHEMA
+    assert batch.num_rows == sum(bool(text.rstrip(b"\r\n").strip()) for text in lines)

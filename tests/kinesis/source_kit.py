@@ -1,0 +1,109 @@
+"""A source on the local Kinesis without Spark: plan, read, plan on, as Spark would."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headpond.kinesis.calls import Patience, ServiceCalls
+from headpond.kinesis.cursor import LossRule
+from headpond.kinesis.options import read_options
+from headpond.kinesis.plan import Limits, Planner
+from headpond.kinesis.positions import Offset, read_offset
+from headpond.kinesis.read import read_range
+
+if TYPE_CHECKING:
+    from headpond.kinesis.local import LocalKinesis
+
+STREAM = "orders"
+Row = tuple[str, int, bytes]
+"""Shard, sequence number, data."""
+
+
+class Driver:
+    """Plans and reads like one run of a query; offsets go through JSON, as in a checkpoint."""
+
+    def __init__(self, kinesis: LocalKinesis, **options: str) -> None:
+        given = {
+            "streamName": STREAM,
+            "endpointUrl": kinesis.endpoint_url,
+            "startingPosition": "TRIM_HORIZON",
+            "probeLag": "0 ms",
+            "shardDiscoveryInterval": "0 ms",
+            **options,
+        }
+        self.settings = read_options(given)
+        self.calls = ServiceCalls(
+            self.settings.connection,
+            client=kinesis.client(),
+            patience=Patience(0.001, 0.002, 1.0, 1.0),
+            sleep=lambda _seconds: None,
+        )
+        self.planner = Planner(self.calls, self.settings)
+
+    def initial(self) -> Offset:
+        return through_json(self.planner.initial())
+
+    def next(self, start: Offset) -> Offset:
+        return through_json(self.planner.latest(start, self.planner.limits))
+
+    def everything(self, start: Offset) -> Offset:
+        return through_json(self.planner.latest(start, Limits()))
+
+    def read(self, start: Offset, end: Offset) -> list[Row]:
+        rows: list[Row] = []
+        for wanted in self.planner.ranges(start, end):
+            loss = LossRule(
+                STREAM, self.planner.retention_ms, self.settings.fail_on_data_loss, wanted.known_ms
+            )
+            for batch in read_range(
+                self.calls,
+                wanted,
+                loss,
+                stream=STREAM,
+                records_per_page=self.settings.records_per_page,
+                sleep=lambda _seconds: None,
+            ):
+                rows += [
+                    (row["shard_id"], int(row["sequence_number"]), row["data"]) for row in batch.to_pylist()
+                ]
+        return rows
+
+    def run(self, start: Offset, most: int = 200) -> tuple[Offset, list[list[Row]]]:
+        """Plan and read until nothing is new; each batch is read twice and must give the same."""
+        batches = []
+        for _ in range(most):
+            end = self.next(start)
+            if end == start:
+                return end, batches
+            rows = self.read(start, end)
+            assert rows == self.read(start, end)
+            batches.append(rows)
+            start = end
+        raise AssertionError("the stream does not end")
+
+
+def through_json(offset: Offset) -> Offset:
+    import json
+
+    value: Any = json.loads(json.dumps(offset.to_json()))
+    again = read_offset(value)
+    assert again == offset
+    return again
+
+
+def held(kinesis: LocalKinesis) -> list[Row]:
+    """Everything in the stream, as rows."""
+    from headpond.kinesis.testing import read_all
+
+    return sorted((r.shard_id, r.sequence_number, r.data) for r in read_all(kinesis.client(), STREAM))
+
+
+def put(kinesis: LocalKinesis, count: int, size_bytes: int = 10, first: int = 0) -> None:
+    """Put records with keys k0, k1, … ."""
+    from headpond.kinesis.testing import put_all
+
+    put_all(
+        kinesis.client(),
+        STREAM,
+        [(f"k{n}", str(n).encode().ljust(size_bytes, b".")) for n in range(first, first + count)],
+    )

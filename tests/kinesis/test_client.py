@@ -1,0 +1,294 @@
+"""Connecting: settings, the check before anything starts, and errors that tell no secrets."""
+
+from __future__ import annotations
+
+import pickle
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from botocore import exceptions as boto
+from botocore.stub import Stubber
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headpond.errors import (
+    AccessRefused,
+    ConfigurationError,
+    EndpointUnreachable,
+    EnvironmentLacks,
+    HeadpondError,
+    ServiceFailure,
+    StreamMissing,
+)
+from headpond.kinesis.client import ConnectionSettings, check_stream, connect, translate
+from headpond.kinesis.testing import local_kinesis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from headpond.kinesis.local import LocalKinesis
+
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+ROLE = "arn:aws:iam::123456789012:role/reader"
+SECRETS = ("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG", "FQoGZXIvYXdzEXAMPLETOKEN", "hunter2")
+
+
+@pytest.fixture(autouse=True)
+def _no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither this machine's AWS configuration nor the cloud's metadata service is asked."""
+    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture
+def kinesis() -> Iterator[LocalKinesis]:
+    with local_kinesis("orders", "orders-cdc", "zebra", shards=2) as running:
+        yield running
+
+
+def at(kinesis: LocalKinesis, stream: str = "orders") -> ConnectionSettings:
+    return ConnectionSettings(stream_name=stream, endpoint_url=kinesis.endpoint_url)
+
+
+def test_check_stream_tells_what_is_there(kinesis: LocalKinesis) -> None:
+    """The check gives name, ARN, status, creation time, retention and open shards, by name and by ARN."""
+    found = check_stream(at(kinesis))
+    stream = kinesis.engine.stream("orders")
+    assert found == ("orders", stream.arn, "ACTIVE", stream.created_ms, 24, 2)
+    assert check_stream(ConnectionSettings(stream_arn=stream.arn, endpoint_url=kinesis.endpoint_url)) == found
+
+
+def test_a_missing_stream_names_the_nearest(kinesis: LocalKinesis) -> None:
+    """A wrong name is answered with the streams that exist, nearest first, where they may be listed."""
+    with pytest.raises(
+        StreamMissing, match=r"order does not exist .* there are orders, orders-cdc, zebra"
+    ) as caught:
+        check_stream(at(kinesis, "order"))
+    assert caught.value.facts["existing"] == ["orders", "orders-cdc", "zebra"]
+    assert caught.value.exit_code == 3
+    kinesis.faults.refuse("AccessDeniedException", calls=("ListStreams",))
+    with pytest.raises(StreamMissing, match="could not be listed"):
+        check_stream(at(kinesis, "order"))
+
+
+def test_an_unreachable_endpoint_is_told_quickly() -> None:
+    """Nobody at the address: said with the address, within seconds."""
+    start = time.monotonic()
+    with pytest.raises(EndpointUnreachable, match=r"http://127\.0\.0\.1:1 "):
+        check_stream(ConnectionSettings(stream_name="orders", endpoint_url="http://127.0.0.1:1"))
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("AccessDeniedException", AccessRefused),
+        ("UnrecognizedClientException", AccessRefused),
+        ("ExpiredTokenException", AccessRefused),
+        ("InvalidSignatureException", AccessRefused),
+        ("KMSDisabledException", EnvironmentLacks),
+        ("ValidationException", ConfigurationError),
+        ("LimitExceededException", ServiceFailure),
+        ("InternalFailureException", ServiceFailure),
+    ],
+)
+def test_refusals_become_our_errors_without_the_service_words(
+    kinesis: LocalKinesis, code: str, kind: type[HeadpondError]
+) -> None:
+    """Each refusal becomes a sentence and a next step with the code and none of the service's text."""
+    kinesis.faults.refuse(code, message=f"Credential={SECRETS[0]}/{SECRETS[1]} token {SECRETS[2]}")
+    with pytest.raises(kind, match=code) as caught:
+        check_stream(at(kinesis))
+    assert caught.value.next_step
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + repr(caught.value.facts)
+    assert not [secret for secret in SECRETS if secret in shown]
+
+
+def test_a_denied_action_is_named(kinesis: LocalKinesis) -> None:
+    """The action that the policy lacks is told."""
+    kinesis.faults.refuse(
+        "AccessDeniedException",
+        message=f"User: {SECRETS[3]} is not authorized to perform: kinesis:DescribeStreamSummary",
+    )
+    with pytest.raises(AccessRefused, match="kinesis:DescribeStreamSummary") as caught:
+        check_stream(at(kinesis))
+    assert SECRETS[3] not in str(caught.value)
+
+
+def test_no_region_no_profile_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the AWS configuration lacks is said before any call."""
+    with pytest.raises(ConfigurationError, match="region"):
+        check_stream(ConnectionSettings(stream_name="orders"))
+    with pytest.raises(ConfigurationError, match="profile nobody does not exist"):
+        check_stream(ConnectionSettings(stream_name="orders", profile="nobody"))
+    with pytest.raises(AccessRefused, match="credentials"):
+        check_stream(ConnectionSettings(stream_name="orders", region="eu-west-1"))
+    with pytest.raises(AccessRefused, match="credentials"):
+        check_stream(ConnectionSettings(stream_name="orders", region="eu-west-1", role_arn=ROLE))
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    assert connect(ConnectionSettings(stream_name="orders")).meta.region_name == "eu-west-3"
+
+
+def test_region_of_the_arn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ARN's region is used unless another is given, before that of the environment."""
+    monkeypatch.setenv("AWS_REGION", "us-west-2")
+    assert connect(ConnectionSettings(stream_arn=ARN)).meta.region_name == "eu-west-1"
+    assert connect(ConnectionSettings(stream_arn=ARN, region="eu-west-2")).meta.region_name == "eu-west-2"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({}, "neither"),
+        ({"stream_name": "a", "stream_arn": ARN}, "both"),
+        ({"stream_name": "a b"}, "stream_name"),
+        ({"stream_arn": "arn:aws:s3:::x"}, "stream_arn"),
+        ({"stream_name": "a", "role_arn": "admin"}, "role_arn"),
+        ({"stream_name": "a", "role_external_id": "x"}, "role_arn"),
+        ({"stream_name": "a", "endpoint_url": "localhost:4567"}, "endpoint_url"),
+        ({"stream_name": "a", "endpoint_url": f"http://me:{SECRETS[3]}@host"}, "user name or password"),
+    ],
+)
+def test_wrong_settings_name_the_option(given: dict[str, Any], named: str) -> None:
+    """A wrong setting is refused at once with its name; a password in a URL is not repeated."""
+    with pytest.raises(ConfigurationError, match=named) as caught:
+        ConnectionSettings(**given)
+    assert SECRETS[3] not in str(caught.value)
+
+
+def test_settings_from_options_in_any_case() -> None:
+    """Spark hands options over in lower case; all of ours are taken, others ignored, and they pickle."""
+    options = {
+        "streamarn": ARN,
+        "REGION": "eu-west-1",
+        "endpointUrl": "http://localhost:1",
+        "roleArn": ROLE,
+        "roleexternalid": SECRETS[3],
+        "roleSessionName": "me",
+        "profile": "p",
+        "startingPosition": "LATEST",
+        "streamName": "",
+    }
+    settings = ConnectionSettings.from_options(options)
+    assert settings == ConnectionSettings(
+        stream_arn=ARN,
+        region="eu-west-1",
+        endpoint_url="http://localhost:1",
+        role_arn=ROLE,
+        role_external_id=SECRETS[3],
+        role_session_name="me",
+        profile="p",
+    )
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    assert SECRETS[3] not in repr(settings)
+    assert settings.stream_argument == {"StreamARN": ARN}
+    assert settings.name == "orders"
+
+
+def test_a_role_is_assumed_when_first_needed(kinesis: LocalKinesis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With role_arn the calls are signed with the role's credentials, asked for with external id and name."""
+    asked: list[dict[str, Any]] = []
+    real = boto3.Session().client("sts", region_name="us-east-1")
+
+    class Sts:
+        def assume_role(self, **arguments: Any) -> dict[str, Any]:
+            asked.append(arguments)
+            with Stubber(real) as stub:
+                stub.add_response(
+                    "assume_role",
+                    {
+                        "Credentials": {
+                            "AccessKeyId": SECRETS[0],
+                            "SecretAccessKey": SECRETS[1],
+                            "SessionToken": SECRETS[2],
+                            "Expiration": "2099-01-01T00:00:00Z",
+                        }
+                    },
+                )
+                return dict(real.assume_role(**arguments))
+
+    create = boto3.session.botocore.session.Session.create_client
+
+    def replaced(self: Any, service_name: str, *args: Any, **arguments: Any) -> Any:
+        return Sts() if service_name == "sts" else create(self, service_name, *args, **arguments)
+
+    monkeypatch.setattr("botocore.session.Session.create_client", replaced)
+    settings = ConnectionSettings(
+        stream_name="orders",
+        endpoint_url=kinesis.endpoint_url,
+        role_arn=ROLE,
+        role_external_id="ours",
+        role_session_name="etl",
+    )
+    client = connect(settings)
+    signed: list[str] = []
+
+    def look(request: Any, **_: Any) -> None:
+        signed.append(str(request.headers["Authorization"]))
+
+    client.meta.events.register("before-send.kinesis", look)
+    assert not asked
+    client.describe_stream_summary(StreamName="orders")
+    client.describe_stream_summary(StreamName="orders")
+    assert asked == [{"RoleArn": ROLE, "RoleSessionName": "etl", "ExternalId": "ours"}]
+    assert all(SECRETS[0] in header for header in signed)
+
+
+def test_passing_failures_are_retried(kinesis: LocalKinesis) -> None:
+    """Cut connections, cut replies, throttling and internal failures are tried again."""
+    client = connect(at(kinesis), max_attempts=3)
+    for lay in (kinesis.faults.cut, kinesis.faults.throttle, kinesis.faults.internal_failure):
+        lay(times=1)
+        assert client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
+    kinesis.faults.cut(when="reply", times=2)
+    assert client.list_streams()["StreamNames"] == ["orders", "orders-cdc", "zebra"]
+
+
+def test_a_reply_cut_every_time_is_an_error(kinesis: LocalKinesis) -> None:
+    """A reply that stays cut is unreachable, never an empty success."""
+    kinesis.faults.cut(when="reply")
+    client = connect(at(kinesis), max_attempts=2)
+    with pytest.raises(boto.ResponseStreamingError) as caught:
+        client.list_streams()
+    assert isinstance(translate(caught.value, at(kinesis)), EndpointUnreachable)
+    with pytest.raises(EndpointUnreachable):
+        check_stream(at(kinesis))
+
+
+BOTO_ERRORS = [
+    boto.NoCredentialsError(),
+    boto.PartialCredentialsError(provider="env", cred_var="x"),
+    boto.CredentialRetrievalError(provider="p", error_msg=SECRETS[1]),
+    boto.ProxyConnectionError(proxy_url=f"http://u:{SECRETS[3]}@proxy"),
+    boto.ConnectTimeoutError(endpoint_url=f"http://u:{SECRETS[3]}@x"),
+    boto.ReadTimeoutError(endpoint_url="x"),
+    boto.SSLError(endpoint_url="x", error=SECRETS[2]),
+    boto.ParamValidationError(report=SECRETS[1]),
+    boto.UnknownEndpointError(service_name="kinesis", region_name="x"),
+]
+
+
+@pytest.mark.parametrize("error", BOTO_ERRORS, ids=lambda e: type(e).__name__)
+def test_client_errors_become_ours(error: Exception) -> None:
+    """Every error of the client has a class, its name in the sentence, a next step, and no secret."""
+    found = translate(error, ConnectionSettings(stream_name="orders", region="x"), doing="reading")
+    assert found.exit_code in {2, 3}
+    assert type(error).__name__ in str(found) or isinstance(found, ConfigurationError)
+    assert found.next_step
+    assert not [secret for secret in SECRETS if secret in str(found)]
+    assert translate(found, ConnectionSettings(stream_name="orders")) is found
+
+
+@given(st.text(max_size=40), st.text(max_size=200))
+def test_no_text_of_the_service_is_passed_on(code: str, message: str) -> None:
+    """Whatever the service says, the sentence holds at most its code and the name of an action."""
+    marker = "SECRETMARKER"
+    error = boto.ClientError({"Error": {"Code": code, "Message": marker + message}}, "GetRecords")
+    assert marker not in str(translate(error, ConnectionSettings(stream_name="orders")))

@@ -1,0 +1,103 @@
+"""Source options: documented names, units, and refusals that say what to write instead."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from headpond.errors import ConfigurationError, NotBuiltYet
+from headpond.kinesis.options import OPTIONS, read_options
+from headpond.kinesis.positions import HORIZON, Start
+
+BASE = {"streamName": "orders"}
+
+
+def test_defaults() -> None:
+    """What a source does when only the stream is named."""
+    settings = read_options(BASE)
+    assert settings.start == Start("LATEST")
+    assert (settings.max_bytes, settings.max_records) == (64 << 20, None)
+    assert (settings.probe_lag_ms, settings.discovery_ms, settings.shards_per_task) == (500, 1000, 1)
+    assert settings.fail_on_data_loss
+    assert settings.parent_first
+    assert settings.deaggregate
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "expected"),
+    [
+        ("maxBytesPerTrigger", "1.5 MiB", "max_bytes", 3 << 19),
+        ("maxBytesPerTrigger", "67108864", "max_bytes", 64 << 20),
+        ("maxBytesPerTrigger", "2kb", "max_bytes", 2000),
+        ("maxBytesPerTrigger", "none", "max_bytes", None),
+        ("MAXRECORDSPERTRIGGER", "7", "max_records", 7),
+        ("probeLag", "0 ms", "probe_lag_ms", 0),
+        ("probeLag", "2 seconds", "probe_lag_ms", 2000),
+        ("shardDiscoveryInterval", "1 min", "discovery_ms", 60000),
+        ("maxRecordsPerFetch", "10000", "records_per_page", 10000),
+        ("shardsPerTask", "5", "shards_per_task", 5),
+        ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
+        ("startingPosition", "TRIM_HORIZON", "start", Start(HORIZON)),
+        ("onMalformed", "fail", "on_malformed", "fail"),
+        ("shardOrdering", "none", "parent_first", False),
+        ("consumerMode", "polling", "parent_first", True),
+        ("hashRangeFilter", "off", "hash_range_filter", "off"),
+        ("hashRangeFilter", "per_record", "hash_range_filter", "per_record"),
+        ("hashRangeFilter", "KCL", "hash_range_filter", "kcl"),
+    ],
+)
+def test_values_are_read_with_their_units(name: str, value: str, attribute: str, expected: object) -> None:
+    """Names in any case; sizes and times with a unit, or bare in bytes and milliseconds."""
+    assert expected == getattr(read_options({**BASE, name: value}), attribute)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("maxBytesPerTrigger", "0"),
+        ("maxBytesPerTrigger", "-1 MiB"),
+        ("maxBytesPerTrigger", "64 furlongs"),
+        ("maxBytesPerTrigger", "0.3 B"),
+        ("maxRecordsPerTrigger", "0"),
+        ("maxRecordsPerTrigger", "1e3"),
+        ("maxRecordsPerTrigger", "٣"),
+        ("maxRecordsPerFetch", "10001"),
+        ("probeLag", "soon"),
+        ("failOnDataLoss", "no"),
+        ("onMalformed", "drop"),
+        ("shardOrdering", "random"),
+        ("hashRangeFilter", "on"),
+    ],
+)
+def test_wrong_values_name_the_option(name: str, value: str) -> None:
+    """The message says which option, what it takes and what was given."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_options({**BASE, name: value})
+    assert name in caught.value.message
+    assert repr(value) in caught.value.message
+
+
+def test_an_unknown_option_names_the_nearest() -> None:
+    """A slip of the pen is named; a stranger gets the list."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_options({**BASE, "maxBytePerTriger": "1"})
+    assert caught.value.next_step == "Did you mean maxBytesPerTrigger?"
+    with pytest.raises(ConfigurationError) as caught:
+        read_options({**BASE, "zzz": "1"})
+    assert all(name in caught.value.next_step for name in OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("consumerMode", "efo"),
+        ("consumerName", "x"),
+    ],
+)
+def test_what_is_not_built_yet_says_so(name: str, value: str) -> None:
+    """A documented option without its feature is refused with that reason, not ignored."""
+    with pytest.raises(NotBuiltYet, match="not there yet") as caught:
+        read_options({**BASE, name: value})
+    assert name in caught.value.message

@@ -1,0 +1,66 @@
+"""What `test_cluster` runs in a process of its own: a query on two executors, its rows written down.
+
+Arguments: endpoint, folder. Each batch is read by two actions; both results go to `rows/<batch>.json`, and a
+line in `begun` says when a batch begins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headpond.spark import register
+from headpond.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CONF = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.memory": "512m",
+    "spark.task.maxFailures": "8",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
+
+
+def main(endpoint: str, folder: Path) -> None:
+    """Run the query to the end of what is there."""
+    # Or the workers would leave their folders in Spark's installation.
+    os.environ["SPARK_WORKER_DIR"] = str(folder / "work")
+    spark = spark_session("cluster", conf=CONF, log_path=folder / "spark.log")
+    register(spark)
+    (folder / "rows").mkdir()
+
+    def rows(frame: DataFrame) -> list[list[object]]:
+        columns = ("shard_id", "sequence_number", "sub_sequence_number", "data")
+        return sorted([r[0], r[1], r[2], bytes(r[3]).decode()] for r in frame.select(*columns).collect())
+
+    def batch(frame: DataFrame, number: int) -> None:
+        with (folder / "begun").open("a") as begun:
+            begun.write(f"{number}\n")
+        both = [rows(frame), rows(frame)]
+        (folder / "rows" / f"{number}.json").write_text(json.dumps(both))
+
+    query = (
+        spark.readStream.format("headpond-kinesis")
+        .options(streamName="orders", endpointUrl=endpoint, startingPosition="TRIM_HORIZON")
+        .option("maxRecordsPerTrigger", "60")
+        .load()
+        .writeStream.foreachBatch(batch)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

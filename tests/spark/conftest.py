@@ -1,0 +1,23 @@
+"""The one Spark session of a test run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark for the whole run, in this machine's memory, its chatter in a file."""
+    from headpond.spark.session import spark_session
+
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    session = spark_session("headpond tests", log_path=log, quick=True)
+    yield session
+    session.stop()

@@ -1,0 +1,154 @@
+"""Planning an archive: every byte once, in whole lines, whatever the bounds."""
+
+from __future__ import annotations
+
+import gzip
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headpond.errors import ConfigurationError, DamagedInput, DataLoss
+from headpond.spark import archive_plan as ap
+from headpond.spark.archive_files import open_pattern
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Held:
+    """Files in memory."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+
+    def sizes(self) -> dict[str, int]:
+        return {name: len(content) for name, content in self.files.items()}
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        return self.files[name][start:end]
+
+
+def batches(files: Held, max_bytes: int | None) -> list[ap.Offset]:
+    """Plan until nothing is left; the offsets, from nothing read to all read."""
+    offsets: list[ap.Offset] = [{}]
+    while len(offsets) < 500:
+        end = ap.plan(files, files.sizes(), offsets[-1], max_bytes)
+        if end == offsets[-1]:
+            return offsets
+        offsets.append(ap.from_json(ap.to_json(end)))
+    raise AssertionError("planning does not end")
+
+
+CONTENTS = st.lists(st.binary(max_size=6).map(lambda b: b.replace(b"\x1f", b"")), max_size=12).map(b"\n".join)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), CONTENTS, max_size=4),
+    st.one_of(st.none(), st.integers(1, 30)),
+    st.integers(1, 20),
+)
+@settings(deadline=None, max_examples=150)
+def test_every_line_is_read_once(contents: dict[str, bytes], max_bytes: int | None, piece: int) -> None:
+    """However batches and tasks are cut, the pieces are the files, in whole lines with their numbers."""
+    files = Held(contents)
+    got: dict[str, bytes] = dict.fromkeys(contents, b"")
+    for start, end in pairwise(batches(files, max_bytes)):
+        for task in ap.pieces(files, start, end, piece):
+            for part in task:
+                assert len(got[part.file]) == part.start
+                assert got[part.file].count(b"\n") + 1 == part.first_line
+                text = files.read(part.file, part.start, part.end)
+                assert text.endswith(b"\n") or part.end == len(contents[part.file])
+                got[part.file] += text
+    assert contents == got
+
+
+def test_a_batch_keeps_to_its_bound_in_whole_lines() -> None:
+    """Lines of 10 bytes under a bound of 25: two a batch; a longer line alone goes whole."""
+    files = Held({"a": b"123456789\n" * 3 + b"x" * 99 + b"\n"})
+    ends = [offset["a"].size for offset in batches(files, 25)[1:]]
+    assert ends == [20, 30, 130]
+
+
+def test_gzip_is_taken_whole_and_only_once() -> None:
+    """A gzip file is known by its first bytes, not by its name, and counts as it is stored."""
+    packed = gzip.compress(b"one\ntwo\n")
+    files = Held({"a.jsonl": packed, "b.jsonl": b"three\n"})
+    first, second = batches(files, 1)[1:]
+    assert first == {"a.jsonl": ap.FilePosition(len(packed), None)}
+    assert second["b.jsonl"] == ap.FilePosition(6, 1)
+    assert [[ap.Piece("a.jsonl", 0, len(packed), 1, gzipped=True)]] == ap.pieces(files, {}, first)
+
+
+def test_an_open_last_line_waits_until_the_file_rests() -> None:
+    """A line without its end is taken once two plans saw the file at one size."""
+    files = Held({"a": b"one\ntw"})
+    end = ap.plan(files, files.sizes(), {}, None, settled={})
+    assert end == {"a": ap.FilePosition(4, 1)}
+    seen = files.sizes()
+    files.files["a"] = b"one\ntwo"
+    assert end == ap.plan(files, files.sizes(), end, None, settled=seen)
+    assert ap.plan(files, files.sizes(), end, None, settled=files.sizes()) == {"a": ap.FilePosition(7, 2)}
+
+
+def test_files_found_later_and_grown_files_are_read_on() -> None:
+    """New files may sort before old ones; grown files go on where they ended."""
+    files = Held({"b": b"1\n"})
+    end = ap.plan(files, files.sizes(), {}, None)
+    files.files |= {"a": b"0\n", "b": b"1\n2\n"}
+    later = ap.plan(files, files.sizes(), end, None)
+    (task,) = ap.pieces(files, end, later)
+    assert [(p.file, p.start, p.end, p.first_line) for p in task] == [("a", 0, 2, 1), ("b", 2, 4, 2)]
+
+
+@pytest.mark.parametrize("at", [ap.FilePosition(5, None), ap.FilePosition(9, 2)])
+def test_a_file_that_changed_is_loss(at: ap.FilePosition) -> None:
+    """A gzip file of another size, or a plain one that shrank, is not what was read."""
+    with pytest.raises(DataLoss, match=f"had {at.size} bytes and has 7 now"):
+        ap.check_unchanged({"a": at, "gone": at}, {"a": 7})
+
+
+@pytest.mark.parametrize("value", [{"v": 2, "files": {}}, {"v": 1}, {"v": 1, "files": {"a": {"bytes": 1}}}])
+def test_foreign_offsets_are_refused(value: dict[str, object]) -> None:
+    """An offset of another version or shape is named as such."""
+    with pytest.raises(DamagedInput, match="offset"):
+        ap.from_json(value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.jsonl", {"a.jsonl", "b.jsonl"}),
+        ("a.jsonl", {"a.jsonl"}),
+        ("[!a].jsonl", {"b.jsonl"}),
+        ("?.jsonl", {"a.jsonl", "b.jsonl"}),
+        (".*", {".hidden.jsonl"}),
+        ("**/*.jsonl", {"a.jsonl", "b.jsonl", "x/c.jsonl", "x/y/d.jsonl"}),
+        ("*/*.jsonl", {"x/c.jsonl"}),
+        ("x/**/*.jsonl", {"c.jsonl", "y/d.jsonl"}),
+        ("nowhere/*.jsonl", set()),
+    ],
+)
+def test_patterns(tmp_path: Path, pattern: str, expected: set[str]) -> None:
+    """Names are relative to the fixed folder; hidden files and folders need to be asked for."""
+    for name in ("a.jsonl", "b.jsonl", "c.txt", ".hidden.jsonl", "x/c.jsonl", "x/y/d.jsonl", ".h/e.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    files = open_pattern(f"{tmp_path}/{pattern}")
+    assert expected == set(files.sizes())
+    assert open_pattern(f"file://{tmp_path}/{pattern}").sizes() == files.sizes()
+    for name, size in files.sizes().items():
+        assert len(files.read(name, 0, 1000)) == size
+        assert files.read(name, size, 1000) == b""
+
+
+def test_a_folder_is_no_pattern(tmp_path: Path) -> None:
+    """A folder is refused with the pattern that was probably meant."""
+    with pytest.raises(ConfigurationError) as caught:
+        open_pattern(str(tmp_path))
+    assert caught.value.next_step.endswith(f"{tmp_path}/*.jsonl.")
+    with pytest.raises(ConfigurationError):
+        open_pattern("records/")

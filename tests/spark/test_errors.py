@@ -1,0 +1,50 @@
+"""Our errors survive being turned into Spark's text."""
+
+from __future__ import annotations
+
+import pytest
+
+from headpond.errors import DataLoss, HeadpondError, UsageError
+from headpond.spark.errors import CarriedError, carried, headpond_error_of
+
+ERROR = DataLoss('Lost "it" {here}.', next_step="Look\nthere.", shard_id="s", number=3)
+
+
+@carried
+def fails() -> None:
+    raise ERROR
+
+
+@carried
+def fails_later() -> object:
+    yield 1
+    raise ERROR
+
+
+@pytest.mark.parametrize("function", [fails, lambda: list(fails_later())])  # type: ignore[call-overload]
+def test_an_error_is_found_in_the_text_around_it(function: object) -> None:
+    """Class, message, next step and facts come back out of the text, raised at once or later."""
+    with pytest.raises(CarriedError) as caught:
+        function()  # type: ignore[operator]
+    text = f"org.apache.Spark{{stuff}}\nHEADPOND{{broken\n  {caught.value} \n at scala..."
+    found = headpond_error_of(RuntimeError(text))
+    assert isinstance(found, DataLoss)
+    assert (found.message, found.next_step, found.facts) == (ERROR.message, ERROR.next_step, ERROR.facts)
+
+
+def test_causes_are_looked_through() -> None:
+    """An error of ours that was raised from is found behind the one that was raised."""
+    outer = RuntimeError("outside")
+    outer.__cause__ = ValueError("between")
+    outer.__cause__.__cause__ = ERROR
+    assert headpond_error_of(outer) is ERROR
+
+
+def test_what_is_not_ours_is_nothing() -> None:
+    """Other errors give None; a class this process does not know gives the base."""
+    assert headpond_error_of(None) is None
+    assert headpond_error_of(RuntimeError("HEADPOND{}")) is None
+    text = 'HEADPOND{"class": "Later", "message": "m", "next_step": "", "facts": {}}'
+    found = headpond_error_of(RuntimeError(text))
+    assert type(found) is HeadpondError
+    assert not isinstance(found, UsageError)

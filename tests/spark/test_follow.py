@@ -1,0 +1,138 @@
+"""The whole way on Spark: a stream or an archive in, the expected tables out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headpond.cli.demo import pipeline_text
+from headpond.cli.demo_stream import change_records, fill
+from headpond.cli.expected import differences
+from headpond.errors import ConfigurationError
+from headpond.kinesis.local import LocalKinesis
+from headpond.pipeline import load
+from headpond.pipeline.lake import open_lake
+from headpond.spark import follow
+from headpond.spark.checkpoint import standing
+from headpond.spark.errors import headpond_error_of
+from headpond.tables.apply import Applied
+from support import vector_bytes, vector_json, vector_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from headpond.pipeline import Pipeline
+    from headpond.tables.lake import Lake
+
+pytestmark = pytest.mark.spark
+
+SMALL = vector_bytes("dsql/small.jsonl").splitlines(keepends=True)
+EXPECTED = vector_json("dsql/small.expected.json")
+STREAM_EXPECTED = vector_json("dsql/stream.expected.json")
+
+
+@pytest.fixture(scope="module")
+def kinesis() -> Iterator[LocalKinesis]:
+    with LocalKinesis() as local:
+        yield local
+
+
+def pipeline(folder: Path, source: str) -> Pipeline:
+    file = folder / "pipeline.toml"
+    file.write_text(pipeline_text(source, path="lake"))
+    return load(file)
+
+
+def caught_up(spark: SparkSession, wanted: Pipeline) -> tuple[Lake, Applied]:
+    """Run to the end of what is there."""
+    total = Applied()
+    query = follow(spark, wanted, until_caught_up=True, on_batch=lambda _, applied: total.add(applied))
+    assert query.awaitTermination(240)
+    return open_lake(wanted), total
+
+
+def test_a_stream_of_plain_and_aggregated_records_becomes_the_expected_tables(
+    spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path
+) -> None:
+    """Several bounded batches over four shards, then more records, then nothing new."""
+    kinesis.engine.create_stream("changes", 4)
+    records = change_records()
+    random.Random(7).shuffle(records)
+    fill(kinesis.client(), "changes", records[:100])
+    source = f'stream = "changes"\nendpoint_url = "{kinesis.endpoint_url}"\nstart = "TRIM_HORIZON"\n'
+    wanted = pipeline(tmp_path, source + "max_records_per_trigger = 30")
+    _, first = caught_up(spark, wanted)
+    assert first.counters["records"] == 100
+    assert first.batches >= 2
+    fill(kinesis.client(), "changes", records[100:])
+    lake, second = caught_up(spark, wanted)
+    assert second.counters["records"] == len(records) - 100
+    assert differences(lake, EXPECTED) == []
+    _, third = caught_up(spark, wanted)
+    assert third.counters["records"] == 0
+    at = standing(wanted.target.checkpoint)
+    assert at.planned_batch_id is None
+    assert at.offset is not None
+    assert set(at.offset["shards"]) == {f"shardId-{i:012}" for i in range(4)}
+
+
+def test_an_archive_becomes_the_same_tables_with_bad_records_set_aside(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Files plain and compressed, damaged lines and every refused case between them: the tables stand."""
+    bad = [
+        json.dumps({**case["records"][0], "sequenceNumber": str(10**55 + number)}).encode() + b"\n"
+        for number, case in enumerate(vector_lines("dsql/cases.jsonl"))
+        if case["expect"]["quarantine"] and not case["name"].startswith("chunk")
+    ]
+    assert len(bad) >= 5
+    (tmp_path / "a.jsonl").write_bytes(b"".join(SMALL[:50] + bad) + b"this is no JSON\n")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(SMALL[40:])))
+    wanted = pipeline(tmp_path, 'archive = "*.jsonl*"\nmax_bytes_per_trigger = "32 KiB"')
+    lake, applied = caught_up(spark, wanted)
+    assert applied.batches >= 2
+    assert differences(lake, EXPECTED) == []
+    quarantined = lake.quarantine.read(["reason", "data"])
+    assert quarantined.num_rows == len(bad) + 1
+    assert lake.quarantine.counts_by("reason")["archive_bad_line"] == 1
+    raw = dict(zip(*(quarantined[c].to_pylist() for c in ("reason", "data")), strict=True))
+    assert raw["archive_bad_line"].startswith(b"this is no JSON")
+
+
+def test_chunked_changes_become_whole_through_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """The whole stream, shuffled over files and cut into batches: fragments meet their main records."""
+    lines, expected = vector_bytes("dsql/stream.jsonl").splitlines(keepends=True), STREAM_EXPECTED
+    random.Random(5).shuffle(lines)
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl").write_bytes(b"".join(lines[number::3]))
+    (tmp_path / "pipeline.toml").write_text(
+        pipeline_text('archive = "*.jsonl"\nmax_bytes_per_trigger = "900 KiB"', path="lake", wanted=expected)
+    )
+    lake, applied = caught_up(spark, load(tmp_path / "pipeline.toml"))
+    assert applied.batches >= 3
+    assert differences(lake, expected) == []
+    assert (lake.pending.count(), lake.quarantine.count()) == (0, 0)
+    assert applied.counters["chunk_groups_completed"] == expected["counts"]["chunked"]
+
+
+def test_what_the_driver_finds_wrong_reaches_the_caller_as_its_own_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A column that turns out to have another type than the table: our error, through Spark's."""
+    (tmp_path / "a.jsonl").write_bytes(b"".join(SMALL[:50]))
+    wanted = pipeline(tmp_path, 'archive = "a.jsonl"')
+    caught_up(spark, wanted)
+    text = (tmp_path / "pipeline.toml").read_text().replace('"quantity" = "integer", ', "")
+    (tmp_path / "pipeline.toml").write_text(text)
+    (tmp_path / "a.jsonl").write_bytes(b"".join(SMALL))
+    query = follow(spark, load(tmp_path / "pipeline.toml"), until_caught_up=True)
+    with pytest.raises(Exception, match="quantity") as caught:
+        query.awaitTermination(240)
+    assert isinstance(headpond_error_of(caught.value), ConfigurationError)

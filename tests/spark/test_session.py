@@ -1,0 +1,91 @@
+"""A session starts silent, with its chatter in a file, secrets off the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headpond.spark import session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+def test_secrets_stay_off_the_command_line() -> None:
+    """What a process list would show holds no key, password or token."""
+    settings = {
+        "spark.driver.memory": "1g",
+        "spark.hadoop.fs.s3a.secret.key": "x",
+        "spark.hadoop.fs.s3a.access.key": "x",
+        "spark.hadoop.fs.s3a.session.token": "x",
+        "spark.ssl.keyStorePassword": "x",
+    }
+    assert session._for_command_line(settings) == [("spark.driver.memory", "1g")]
+
+
+def test_only_a_local_master_is_bound_to_loopback() -> None:
+    """A cluster's driver must be reachable from the cluster."""
+    assert session._defaults({}, quick=False)["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in session._defaults({"spark.master": "spark://h:7077"}, quick=False)
+
+
+def test_quick_means_lighter_compilation_and_imports_before_the_fork() -> None:
+    """Only where asked for, and workers of another machine are left as they are."""
+    quick, usual = session._defaults({}, quick=True), session._defaults({}, quick=False)
+    assert set(quick) - set(usual) == {"spark.driver.extraJavaOptions", "spark.python.daemon.module"}
+    assert "spark.python.daemon.module" not in session._defaults({"spark.master": "yarn"}, quick=True)
+
+
+@pytest.mark.spark
+def test_workers_find_their_imports_done(spark: SparkSession) -> None:
+    """A worker that has not imported anything of ours finds it there: the daemon it was forked from did."""
+
+    def loaded(_batches: object) -> object:
+        import sys
+
+        import pyarrow as pa
+
+        yield pa.RecordBatch.from_pydict({"there": ["headpond.spark.source" in sys.modules]})
+
+    assert spark.range(1).mapInArrow(loaded, "there boolean").collect()[0].there
+
+
+@pytest.mark.spark
+def test_a_running_session_is_handed_out_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Asking twice gives one session, with the settings that can still be changed."""
+    again = session.spark_session(
+        "other", conf={"spark.sql.shuffle.partitions": "3"}, log_path=tmp_path / "x"
+    )
+    assert again.sparkContext is spark.sparkContext
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    spark.conf.unset("spark.sql.shuffle.partitions")
+
+
+@pytest.mark.spark
+def test_a_start_is_silent_and_its_failure_is_one_sentence(tmp_path: Path) -> None:
+    """A setting the JVM refuses ends in SparkNotStarted with the JVM's own reason, and nothing on stderr."""
+    code = (
+        "import sys\n"
+        "from headpond.spark.session import SparkNotStarted, spark_session\n"
+        "try: spark_session('x', conf={'spark.driver.memory': 'plenty'}, log_path=sys.argv[1])\n"
+        "except SparkNotStarted as exc: print(exc.message)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "spark.log")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+        timeout=120,
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith("Spark did not start: ")
+    assert "plenty" in done.stdout
+    assert done.stdout.count("\n") == 1

@@ -1,0 +1,255 @@
+"""The Kinesis sink in Spark, on the local Kinesis: every row gets into the stream, or the query fails."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+
+from headpond.errors import AccessRefused, ConfigurationError, UsageError
+from headpond.formats.kpl import Aggregate, InvalidUserRecord, decode
+from headpond.kinesis.testing import local_kinesis, read_all
+from headpond.spark import register
+from headpond.spark.errors import headpond_error_of
+from headpond.spark.sink import SINK_OPTIONS, RowsNotPut, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headpond.kinesis.local import LocalKinesis
+
+pytestmark = pytest.mark.spark
+
+STREAM = "orders"
+BASE = {"streamName": STREAM}
+
+
+@pytest.fixture
+def kinesis() -> Iterator[LocalKinesis]:
+    with local_kinesis(STREAM, "copies", shards=2) as running:
+        yield running
+
+
+def frame(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
+    register(spark)
+    rows = spark.range(0, count, 1, partitions)
+    return rows.selectExpr("concat('k', id % 100) AS partition_key", "CAST(id AS STRING) AS data")
+
+
+def write(rows: DataFrame, kinesis: LocalKinesis, **options: str) -> None:
+    given = {"streamName": STREAM, "endpointUrl": kinesis.endpoint_url, **options}
+    rows.write.format("kinesis").options(**given).mode("append").save()
+
+
+def stored(kinesis: LocalKinesis, stream: str = STREAM) -> list[tuple[str, bytes]]:
+    """User records in the stream: key and data."""
+    found: list[tuple[str, bytes]] = []
+    for record in read_all(kinesis.client(), stream):
+        opened = decode(record.data)
+        if isinstance(opened, Aggregate):
+            found += [(each.partition_key, each.data) for each in opened.records]
+        else:
+            found.append((record.partition_key, record.data))
+    return found
+
+
+def expected(count: int) -> Counter[tuple[str, bytes]]:
+    return Counter((f"k{n % 100}", b"%d" % n) for n in range(count))
+
+
+def refusal(call: Any, *arguments: Any, **options: Any) -> Any:
+    with pytest.raises(Exception, match=r"HEADPOND|sink|frame") as caught:
+        call(*arguments, **options)
+    return headpond_error_of(caught.value)
+
+
+def test_every_row_once_and_aggregated(spark: SparkSession, kinesis: LocalKinesis) -> None:
+    """Without faults each row is there once, in few Kinesis records, in order within a key of a partition."""
+    write(frame(spark, 6_000), kinesis)
+    found = stored(kinesis)
+    assert Counter(found) == expected(6_000)
+    assert len(read_all(kinesis.client(), STREAM)) < 60
+    of_a_key = [int(data) for key, data in found if key == "k7"]
+    assert [n for n in of_a_key if n < 3000] == sorted(n for n in of_a_key if n < 3000)
+
+
+@pytest.mark.parametrize("fault", ["throttled calls and entries", "failures and cuts"])
+def test_faults_lose_nothing(spark: SparkSession, kinesis: LocalKinesis, fault: str) -> None:
+    """Half of all calls throttled, half of the entries; failures, lost replies: each row at least once."""
+    if fault == "failures and cuts":
+        rules = [
+            kinesis.faults.internal_failure(calls=("PutRecords",), skip=1, times=3),
+            kinesis.faults.cut(when="after", calls=("PutRecords",), skip=2, times=3),
+        ]
+    else:
+        rules = [kinesis.faults.throttle(0.5), kinesis.faults.fail_entries(0.5)]
+    write(frame(spark, 8_000), kinesis, aggregationMaxSize="2048", collectionMaxCount="6")
+    kinesis.faults.clear()
+    assert all(rule.hits for rule in rules), rules
+    found = Counter(stored(kinesis))
+    assert expected(8_000) - found == Counter()
+    assert set(found) == set(expected(8_000))
+
+
+def test_explicit_hash_keys_choose_the_shard(spark: SparkSession, kinesis: LocalKinesis) -> None:
+    """A row with one goes where it says, one without where its key says; binary data as it is."""
+    schema = StructType(
+        [
+            StructField("data", BinaryType()),
+            StructField("partition_key", StringType()),
+            StructField("explicit_hash_key", StringType()),
+        ]
+    )
+    rows = [(b"\x00\xff", "a", "0"), (b"", "a", str((1 << 128) - 1)), (b"x", "b", None)]
+    register(spark)
+    write(spark.createDataFrame(rows, schema).coalesce(1), kinesis, aggregationEnabled="false")
+    found = {(record.shard_id[-1], record.data) for record in read_all(kinesis.client(), STREAM)}
+    assert {("0", b"\x00\xff"), ("1", b"")} < found
+    assert len(found) == 3
+
+
+def test_a_stream_is_copied_to_another(spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path) -> None:
+    """Source to sink: all rows, over two runs of one query, each once since nothing failed."""
+
+    def run() -> None:
+        options = {"endpointUrl": kinesis.endpoint_url}
+        records = (
+            spark.readStream.format("headpond-kinesis")
+            .options(**options, streamName=STREAM, startingPosition="TRIM_HORIZON", maxRecordsPerTrigger="2")
+            .load()
+        )
+        query = (
+            records.select("partition_key", "data")
+            .writeStream.format("headpond-kinesis")
+            .options(**options, streamName="copies", checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    write(frame(spark, 1_000), kinesis, aggregationMaxSize="2048")
+    run()
+    assert Counter(stored(kinesis, "copies")) == expected(1_000)
+    write(frame(spark, 10), kinesis)
+    run()
+    assert Counter(stored(kinesis, "copies")) == expected(1_000) + expected(10)
+
+
+def test_what_cannot_be_put_fails_the_query(
+    spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path
+) -> None:
+    """Rows that expire fail the query as our error with counts and reasons; a new run puts them all."""
+    folder = tmp_path / "in"
+    frame(spark, 500).write.json(str(folder))
+    register(spark)
+
+    def run(**options: str) -> None:
+        query = (
+            spark.readStream.schema("partition_key STRING, data STRING")
+            .json(str(folder))
+            .writeStream.format("kinesis")
+            .options(
+                **BASE, endpointUrl=kinesis.endpoint_url, checkpointLocation=str(tmp_path / "c"), **options
+            )
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    kinesis.faults.throttle(calls=("PutRecords",))
+    error = refusal(run, recordTtlMs="400")
+    assert isinstance(error, RowsNotPut)
+    assert error.facts["reasons"] == {"Expired": error.facts["failed"]}
+    assert error.facts["failed"] > 0
+    assert "ProvisionedThroughputExceeded" in error.message
+    kinesis.faults.clear()
+    run()
+    assert Counter(stored(kinesis)) == expected(500)
+
+
+def test_a_missing_stream_or_right_is_told(spark: SparkSession, kinesis: LocalKinesis) -> None:
+    """Failures that no retry helps against end the write at once."""
+    error = refusal(write, frame(spark, 10), kinesis, streamName="nowhere")
+    assert isinstance(error, RowsNotPut)
+    assert error.facts["reasons"] == {"ResourceNotFoundException": error.facts["failed"]}
+    kinesis.faults.refuse("AccessDeniedException", calls=("PutRecords",))
+    error = refusal(write, frame(spark, 10), kinesis)
+    assert error.facts["reasons"] == {"AccessDeniedException": error.facts["failed"]}
+    assert not isinstance(error, AccessRefused)
+
+
+def test_rows_that_are_no_records_fail_the_task(spark: SparkSession, kinesis: LocalKinesis) -> None:
+    """Nulls, an empty key, data over the limit: named, not dropped."""
+    good = frame(spark, 10, 1)
+    nulls = good.selectExpr("IF(data = '7', NULL, partition_key) AS partition_key", "data")
+    error = refusal(write, nulls, kinesis)
+    assert isinstance(error, UsageError)
+    assert (error.facts["column"], error.facts["nulls"]) == ("partition_key", 1)
+    error = refusal(write, good.selectExpr("partition_key", "CAST(NULL AS BINARY) AS data"), kinesis)
+    assert error.facts["column"] == "data"
+    error = refusal(write, good.selectExpr("'' AS partition_key", "data"), kinesis)
+    assert isinstance(error, InvalidUserRecord)
+    error = refusal(
+        write, good.selectExpr("partition_key", "repeat(data, 100) AS data"), kinesis, maxUserRecordBytes="64"
+    )
+    assert isinstance(error, InvalidUserRecord)
+
+
+def schema_of(*columns: tuple[str, Any]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns])
+
+
+GOOD = schema_of(("data", BinaryType()), ("partition_key", StringType()))
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        (schema_of(("data", BinaryType())), "partition_key is missing"),
+        (schema_of(("partition_key", StringType())), "data is missing"),
+        (schema_of(("data", IntegerType()), ("partition_key", StringType())), "data is int"),
+        (
+            schema_of(*[(f.name, f.dataType) for f in GOOD], ("key", StringType())),
+            "key is not one of the sink's",
+        ),
+    ],
+)
+def test_columns_are_checked_first(schema: StructType, says: str) -> None:
+    """Missing, unknown and wrong columns are named, with what is expected."""
+    with pytest.raises(ConfigurationError) as caught:
+        prepare(BASE, schema, overwrite=False)
+    assert says in caught.value.message
+    assert "explicit_hash_key (string, optional)" in caught.value.next_step
+
+
+def test_options_are_checked_first(spark: SparkSession, kinesis: LocalKinesis) -> None:
+    """Unknown options name the nearest; values have bounds; no overwriting; defaults of its own."""
+    error = refusal(write, frame(spark, 1), kinesis, recordTtl="5")
+    assert isinstance(error, ConfigurationError)
+    assert error.next_step == "Did you mean recordTtlMs?"
+    with pytest.raises(ConfigurationError, match="collection_max_count is 501"):
+        prepare({**BASE, "collectionMaxCount": "501"}, GOOD, overwrite=False)
+    with pytest.raises(ConfigurationError, match="cannot be overwritten"):
+        prepare(BASE, GOOD, overwrite=True)
+    with pytest.raises(ConfigurationError, match="neither"):
+        prepare({}, GOOD, overwrite=False)
+    settings = prepare({**BASE, "RATELIMIT": "80"}, GOOD, overwrite=False).producer
+    assert (settings.rate_limit, settings.record_ttl_ms, settings.max_outstanding_bytes) == (
+        80,
+        300_000,
+        32 << 20,
+    )
+    assert "recordMaxBufferedTimeMs" in SINK_OPTIONS
+
+
+def test_an_empty_frame_writes_nothing(spark: SparkSession, kinesis: LocalKinesis) -> None:
+    """Empty partitions do not even connect."""
+    kinesis.faults.refuse("AccessDeniedException")
+    write(frame(spark, 0), kinesis)
+    kinesis.faults.clear()
+    assert stored(kinesis) == []

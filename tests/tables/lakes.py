@@ -1,0 +1,42 @@
+"""Drive lines of an archive into a lake without Spark: the same decoder and the same writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headpond.formats.archive import read_lines
+from headpond.formats.kinesis_records import open_records
+from headpond.pipeline import loads
+from headpond.pipeline.lake import open_lake
+from headpond.spark.decoded import FRAME_SCHEMA, decode_partition, gather
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from headpond.changes.config import DsqlConfig
+    from headpond.tables.apply import DecodedBatch
+    from headpond.tables.lake import Lake
+
+
+def lake_in(folder: Path, tables: str) -> tuple[Lake, DsqlConfig]:
+    """Open and prepare a lake for the `[tables]` part of a pipeline file."""
+    text = f'[source]\narchive = "x.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n{tables}'
+    pipeline = loads(text, folder)
+    lake = open_lake(pipeline)
+    lake.prepare()
+    return lake, pipeline.dsql_config()
+
+
+def decoded(
+    config: DsqlConfig, lines: Sequence[bytes], *, first_line: int = 1, parts: int = 1
+) -> DecodedBatch:
+    """Decode lines as one micro-batch of so many partitions."""
+    frames = []
+    size = -(-len(lines) // parts) or 1
+    for start in range(0, len(lines), size):
+        records = read_lines(lines[start : start + size], stream="s", file="f", first_line=first_line + start)
+        frames += list(decode_partition(config, open_records(records)))
+    return gather(pa.Table.from_batches(frames, FRAME_SCHEMA))

@@ -1,0 +1,124 @@
+"""Names of columns and folders: any name in, a name that Delta and a path can hold out, and back."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headpond.errors import ConfigurationError
+from headpond.tables.naming import (
+    OWN_COLUMNS,
+    Columns,
+    column_name,
+    table_folder,
+    table_of_folder,
+    with_case_mark,
+)
+
+NAMES = st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(
+    [
+        "v",
+        "V",
+        "a b",
+        "a%20b",
+        "_ts_ns",
+        "_TS_NS",
+        "%5Fts_ns",
+        "",
+        "%",
+        "x.y",
+        "x`y",
+        "createdAt",
+        "createdat",
+    ]
+)
+REFUSED_BY_DELTA = re.compile(r"[ ,;{}()\n\t=.`\"]")
+
+
+@pytest.mark.parametrize(
+    ("original", "encoded"),
+    [
+        ("order_id", "order_id"),
+        ("createdAt", "createdAt"),
+        ("größe", "größe"),
+        ("unit price", "unit%20price"),
+        ("a.b`c,d=e", "a%2Eb%60c%2Cd%3De"),
+        ("100%", "100%25"),
+        ("_ts_ns", "%5Fts_ns"),
+        ("_Op", "%5FOp"),
+        ("_id", "_id"),
+        ("", "%"),
+    ],
+)
+def test_a_column_keeps_its_name_where_delta_allows_it(original: str, encoded: str) -> None:
+    """Only what Delta refuses, and our own names, are written otherwise."""
+    assert column_name(original) == encoded
+
+
+@given(NAMES)
+def test_an_encoded_name_can_stand_in_a_delta_table(original: str) -> None:
+    """No encoded name has a refused character or is one of our own columns."""
+    encoded = column_name(original)
+    assert encoded
+    assert not REFUSED_BY_DELTA.search(encoded)
+    assert encoded.casefold() not in OWN_COLUMNS
+    assert original == ("" if encoded == "%" else unquote(encoded))
+
+
+@given(st.lists(NAMES, unique=True, max_size=12))
+def test_the_columns_of_a_table_never_meet(originals: list[str]) -> None:
+    """Names that differ at the source differ in Delta, also for readers that ignore case."""
+    columns = Columns()
+    encoded = [columns.encode(name) for name in originals]
+    assert len({name.casefold() for name in encoded}) == len(originals)
+    assert [columns.encode(name) for name in originals] == encoded
+    assert [Columns(columns.encoded).encode(name) for name in originals] == encoded
+
+
+def test_the_first_of_two_names_that_differ_in_case_keeps_its_form() -> None:
+    """The second one carries a mark of where its capitals are."""
+    columns = Columns()
+    assert columns.encode_all(["v", "V", "createdAt", "createdat"]) == {
+        "v": "v",
+        "V": "V%%1",
+        "createdAt": "createdAt",
+        "createdat": "createdat%%0",
+    }
+    assert with_case_mark("aB") == "aB%%2"
+
+
+@pytest.mark.parametrize(
+    ("table", "folder"),
+    [
+        ("public.orders", "public.orders"),
+        ("_headpond", "%5Fheadpond"),
+        ("../../etc/passwd", "%2E.%2F..%2Fetc%2Fpasswd"),
+        (".hidden", "%2Ehidden"),
+        ("a\0b", "a%00b"),
+        ("sales.Übersicht 2026", "sales.Übersicht%202026"),
+    ],
+)
+def test_a_table_name_cannot_leave_the_lake(table: str, folder: str) -> None:
+    """Path separators, leading dots, our own prefix and NUL are encoded."""
+    assert table_folder(table) == folder
+    assert table_of_folder(folder) == table
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20))
+def test_a_folder_tells_its_table(table: str) -> None:
+    """Folder names are one path component and can be read back."""
+    folder = table_folder(table)
+    assert "/" not in folder
+    assert folder not in {".", ".."}
+    assert table_of_folder(folder) == table
+
+
+@pytest.mark.parametrize("table", ["", "x" * 256, "é" * 128])
+def test_an_impossible_folder_name_is_refused(table: str) -> None:
+    """Empty and over-long names are configuration errors."""
+    with pytest.raises(ConfigurationError, match=r"empty name|bytes, more than 255"):
+        table_folder(table)

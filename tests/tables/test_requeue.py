@@ -1,0 +1,247 @@
+"""Quarantined records fed in again: what works leaves, what does not stays, and no crash loses one."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from lakes import decoded, lake_in
+
+from headpond.tables.apply import Chunks, apply_batch
+from headpond.tables.requeue import ALL, Requeued, requeue
+from support import vector_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headpond.changes.config import DsqlConfig
+    from headpond.tables.lake import Lake
+
+NARROW = '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "smallint", v = "text" }\n'
+WIDE_KEY = '[tables."public.u"]\nkeys = ["id"]\ncolumns = { id = "smallint" }\n'
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+def line(data: bytes, number: int) -> bytes:
+    record = {"data": base64.b64encode(data).decode(), "shard": "s-0", "sequenceNumber": str(number)}
+    return json.dumps(record).encode()
+
+
+def change(table: str, number: int, ts_ns: int, after: dict[str, Any] | None, **more: Any) -> bytes:
+    source = {
+        "version": "1.0",
+        "ts_ns": ts_ns,
+        "txId": "t",
+        "schema": "public",
+        "table": table,
+        "cluster": "c",
+    }
+    body = {"type": "full", "op": "c", "before": None, "after": after, "source": source} | more
+    return line(json.dumps(body).encode(), number)
+
+
+LINES = [
+    change("t", 1, 10, {"id": 1, "v": "a"}),
+    change("t", 2, 20, {"id": 2, "v": 7}),  # v is no text
+    change("u", 3, 30, {"id": 3}),  # not configured at first
+    change("u", 4, 40, {"id": 70_000}),  # nor will it fit then
+    change("u", 5, 50, None, op="d", before={"id": 3}),
+    line(b"no change", 6),
+]
+
+
+def first_run(folder: Path) -> None:
+    """Apply everything while only one table is configured."""
+    lake, config = lake_in(folder, NARROW)
+    apply_batch(lake, decoded(config, LINES))
+    assert dict(lake.quarantine.counts_by("reason")) == {
+        "cast_error": 1,
+        "invalid_json": 1,
+        "unknown_table": 3,
+    }
+
+
+def mended(folder: Path) -> tuple[Lake, DsqlConfig]:
+    return lake_in(folder, WIDE_KEY + NARROW)
+
+
+def rows_of(lake: Lake, name: str) -> list[dict[str, Any]]:
+    read = lake.typed[name].file.read()
+    return sorted(read.to_pylist(), key=lambda row: row["id"])
+
+
+def state(lake: Lake) -> Any:
+    """Everything that a run may change, but for the order of rows."""
+    tables = {name: rows_of(lake, name) for name in lake.typed}
+    quarantine = sorted(map(str, lake.quarantine.read().to_pylist()))
+    pending = sorted(map(str, lake.pending.read().to_pylist()))
+    return tables, quarantine, pending, lake.tombstones.counts()
+
+
+def test_what_works_now_leaves_and_the_rest_stays_under_its_new_reason(tmp_path: Path) -> None:
+    """A table that was not configured is, and one of its changes does not fit it."""
+    first_run(tmp_path)
+    lake, config = mended(tmp_path)
+    done = requeue(lake, config, "unknown_table")
+    assert (done.read, done.left, dict(done.stayed)) == (3, 2, {"cast_error": 1})
+    assert done.applied.tables["public.u"]["superseded"] == 1
+    assert rows_of(lake, "public.u") == []  # the delete is newer
+    assert lake.tombstones.counts() == {"public.u": 1}
+    assert dict(lake.quarantine.counts_by("reason")) == {"cast_error": 2, "invalid_json": 1}
+
+
+def test_again_there_is_nothing_to_do(tmp_path: Path) -> None:
+    """A second call finds no row of the reason, and changes nothing."""
+    first_run(tmp_path)
+    lake, config = mended(tmp_path)
+    requeue(lake, config, "unknown_table")
+    before = state(lake)
+    assert requeue(lake, config, "unknown_table") == Requeued()
+    assert state(lake) == before
+
+
+def test_all_reasons_and_small_parts_give_the_same(tmp_path: Path) -> None:
+    """How rows are cut into parts changes nothing."""
+    states = []
+    for name, bound in (("whole", {}), ("rows", {"rows_at_once": 1}), ("bytes", {"bytes_at_once": 1})):
+        (tmp_path / name).mkdir()
+        first_run(tmp_path / name)
+        lake, config = mended(tmp_path / name)
+        done = requeue(lake, config, ALL, **bound)
+        assert (done.read, done.left) == (5, 2)
+        assert done.stayed == {"cast_error": 2, "invalid_json": 1}
+        states.append(state(lake))
+    assert states[0] == states[1] == states[2]
+
+
+def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
+    """The figures are those of the real one, as far as they do not depend on rows."""
+    first_run(tmp_path)
+    lake, config = mended(tmp_path)
+    before = state(lake)
+    done = requeue(lake, config, ALL, dry_run=True)
+    assert (done.read, done.left, dict(done.stayed)) == (5, 2, {"cast_error": 2, "invalid_json": 1})
+    assert done.applied.tables == {"public.u": {"changes": 2}}
+    assert state(lake) == before
+
+
+WRITES = ["quarantine", "pending", "tombstones", "table public.u", "second look", "details", "rows that left"]
+
+
+@pytest.mark.parametrize("stop_at", WRITES)
+def test_a_crash_before_any_write_loses_nothing(tmp_path: Path, stop_at: str) -> None:
+    """Fed in again after the crash, everything is as if there had been none."""
+    (tmp_path / "calm").mkdir()
+    first_run(tmp_path / "calm")
+    calm, config = mended(tmp_path / "calm")
+    requeue(calm, config, ALL)
+    (tmp_path / "torn").mkdir()
+    first_run(tmp_path / "torn")
+    lake, config = mended(tmp_path / "torn")
+    seen: list[str] = []
+
+    def between(write: str) -> None:
+        seen.append(write)
+        if write == stop_at:
+            raise Crash
+
+    with pytest.raises(Crash):
+        requeue(lake, config, ALL, between=between)
+    assert stop_at in seen
+    every = {row["sequence_number"] for row in lake.quarantine.read().to_pylist()}
+    assert every == {"2", "3", "4", "5", "6"}, "nothing leaves the quarantine before it is elsewhere"
+    lake, config = mended(tmp_path / "torn")
+    requeue(lake, config, ALL)
+    assert state(lake) == state(calm)
+
+
+LOOSE = NARROW.replace('"text"', '"any"')
+
+
+def test_the_detail_of_a_row_that_stays_is_told_anew(tmp_path: Path) -> None:
+    """The same reason in other words."""
+    lake, config = lake_in(tmp_path, NARROW)
+    apply_batch(lake, decoded(config, [change("t", 1, 10, {"id": 99_999, "v": 7})]))
+    assert lake.quarantine.read()["detail"].to_pylist() == ["columns id, v"]
+    lake, config = lake_in(tmp_path, LOOSE)
+    done = requeue(lake, config, "cast_error")
+    assert (done.read, done.left) == (1, 0)
+    assert lake.quarantine.read()["detail"].to_pylist() == ["columns id"]
+
+
+def test_fragments_wait_again_and_complete(tmp_path: Path) -> None:
+    """What timed out waits again, and is put together once all of it is there."""
+    case = next(case for case in vector_lines("dsql/cases.jsonl") if case["name"] == "chunked_in_order")
+    kinds = case["tables"]["public.t"]["columns"]
+    columns = ", ".join(f'{name} = "{kind}"' for name, kind in kinds.items())
+    lake, config = lake_in(tmp_path, f'[tables."public.t"]\nkeys = ["id"]\ncolumns = {{ {columns} }}\n')
+    records = [json.dumps(record).encode() for record in case["records"]]
+    late = datetime(2100, 1, 1, tzinfo=UTC)
+    apply_batch(lake, decoded(config, records[:-1]), chunks=Chunks(config))
+    apply_batch(lake, decoded(config, []), chunks=Chunks(config, now=late))
+    reasons = dict(lake.quarantine.counts_by("reason"))
+    assert reasons == {"incomplete_chunks": len(records) - 1}
+    done = requeue(lake, config, "incomplete_chunks", chunks=Chunks(config))
+    assert (done.left, done.pending) == (len(records) - 1, len(records) - 1)
+    assert lake.quarantine.count() == 0
+    apply_batch(lake, decoded(config, records[-1:], first_line=99), chunks=Chunks(config))
+    assert len(rows_of(lake, "public.t")) == 1
+
+
+def test_a_change_that_came_too_late_without_its_bytes_stays(tmp_path: Path) -> None:
+    """Where nothing was kept there is nothing to feed in; the row is not renamed into invalid JSON."""
+    lake, config = lake_in(tmp_path, NARROW)
+    row = {"reason": "too_late", "stream": "s", "shard_id": "s-0", "sequence_number": "1"}
+    row |= {"sub_sequence_number": 0, "data": b"", "format_version": 1}
+    lake.quarantine.add(pa.Table.from_pylist([row], schema=lake.quarantine.schema))
+    done = requeue(lake, config, ALL)
+    assert (done.read, done.left, done.without_data, dict(done.stayed)) == (1, 0, 1, {"too_late": 1})
+    assert dict(lake.quarantine.counts_by("reason")) == {"too_late": 1}
+
+
+def test_a_delete_of_another_process_in_between_wins(tmp_path: Path) -> None:
+    """Its tombstone is written after ours were read and before our row is: the row goes all the same."""
+    lake, config = lake_in(tmp_path, NARROW)
+    apply_batch(lake, decoded(config, [change("t", 1, 10, {"id": 1, "v": 7})]))
+    other, _ = lake_in(tmp_path, NARROW)
+    lake, loose = lake_in(tmp_path, LOOSE)
+
+    def between(write: str) -> None:
+        if write == "table public.t" and other.tombstones.counts() == {}:
+            delete = change("t", 9, 20, None, op="d", before={"id": 1})
+            apply_batch(other, decoded(config, [delete]))
+
+    done = requeue(lake, loose, ALL, between=between)
+    assert done.applied.tables["public.t"]["upserts"] == 1
+    assert rows_of(lake, "public.t") == []
+    assert lake.tombstones.counts() == {"public.t": 1}
+
+
+def test_aggregates_and_lines_begin_where_they_failed(tmp_path: Path) -> None:
+    """A damaged aggregate is opened again, a bad line of an archive read again: both stay as they are."""
+    lake, config = lake_in(tmp_path, NARROW)
+    blob = b"\xf3\x89\x9a\xc2" + b"x" * 40
+    apply_batch(lake, decoded(config, [line(blob, 1), b"{no line"]))
+    reasons = dict(lake.quarantine.counts_by("reason"))
+    assert set(reasons) == {"archive_bad_line", "kpl_checksum_mismatch"}
+    before = state(lake)
+    done = requeue(lake, config, ALL)
+    assert (done.read, done.left, dict(done.stayed)) == (2, 0, reasons)
+    assert state(lake) == before
+
+
+def test_a_line_that_can_be_read_now_becomes_a_change(tmp_path: Path) -> None:
+    """What an older version could not read keeps the identity that its line gives it."""
+    lake, config = lake_in(tmp_path, NARROW)
+    row = {"reason": "archive_bad_line", "stream": "s", "shard_id": "f", "sequence_number": "4"}
+    row |= {"sub_sequence_number": 0, "data": change("t", 8, 10, {"id": 1}), "format_version": 1}
+    lake.quarantine.add(pa.Table.from_pylist([row], schema=lake.quarantine.schema))
+    assert requeue(lake, config, ALL).left == 1
+    assert [row["id"] for row in rows_of(lake, "public.t")] == [1]

@@ -1,0 +1,60 @@
+"""Ordinary user code that must type-check under mypy strict. It is never run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_type
+
+from headpond.errors import ConfigurationError, DamagedInput, HeadpondError
+from headpond.formats import dsql, kpl
+from headpond.kinesis.local import LocalKinesis
+from headpond.pipeline import Pipeline, load, loads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_a_pipeline(path: Path) -> list[str]:
+    pipeline = load(path)
+    assert_type(pipeline, Pipeline)
+    try:
+        loads("[source]\n", path.parent, environ={"NAME": "value"})
+    except ConfigurationError as error:
+        assert_type(error.next_step, str)
+    options: dict[str, str] = pipeline.source.source_options()
+    return [table.name for table in pipeline.tables if table.keep == "current"] + list(options)
+
+
+def pack_and_open(data: bytes) -> list[bytes]:
+    packed = kpl.encode([kpl.UserRecord("key", data), kpl.UserRecord("other", b"", explicit_hash_key="7")])
+    match kpl.decode(packed.data):
+        case kpl.Aggregate(records=records):
+            return [record.data for record in records]
+        case kpl.Plain():
+            return [packed.data]
+        case kpl.Malformed(reason=reason):
+            raise DamagedInput(f"Cannot be opened: {reason}.", reason=reason)
+
+
+def look_at_a_change(data: bytes) -> str | None:
+    match dsql.parse(data):
+        case dsql.Full(op=op, after=after):
+            assert_type(after, str | None)
+            return op
+        case dsql.Chunked(source=source):
+            return source.table
+        case dsql.Fragment(chunk_id=chunk_id):
+            return chunk_id
+        case dsql.Refused(reason=reason):
+            return reason
+
+
+def use_a_local_kinesis() -> str:
+    with LocalKinesis(port=0) as kinesis:
+        kinesis.engine.create_stream("orders", 2)
+        client = kinesis.client()
+        put = client.put_record(StreamName="orders", PartitionKey="k", Data=b"x")
+        return put["SequenceNumber"] + kinesis.endpoint_url
+
+
+def exit_code_of(error: HeadpondError) -> int:
+    return error.exit_code
