@@ -266,6 +266,7 @@ def test_both_images_may_be_chunked() -> None:
     assert list(lake.tombstones["t"]) == ["[7]"]
 
 
+@pytest.mark.thorough
 def test_a_large_image_is_put_together() -> None:
     """40 MiB of text in fragments of 9 MiB."""
     image = json.dumps({"id": 7, "v": "x" * (40 << 20)})

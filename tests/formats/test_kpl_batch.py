@@ -334,6 +334,7 @@ def test_output_beyond_one_batch() -> None:
     assert max(part.column("partition_key").nbytes for part in parts) < 1_100_000
 
 
+@pytest.mark.thorough
 def test_memory_stays_bounded() -> None:
     """Opening 192 MiB in pieces needs little more than one piece at a time."""
     code = (

@@ -339,6 +339,7 @@ def test_keys_that_unfold_too_far() -> None:
     assert found.reason == "expansion_limit"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "unit", [b"\x0a\x00", b"\x1a\x00", b"\x4b\x4c", b"\x48\x00", b"\x1a\x04\x08\x00\x1a\x00", b"\x22\x00"]
 )

@@ -18,7 +18,7 @@ from headpond.kinesis.testing import local_kinesis
 if TYPE_CHECKING:
     from headpond.kinesis.local import LocalKinesis
 
-SHARDS = int(os.environ.get("HEADPOND_MANY_SHARDS", "250"))
+SHARDS = int(os.environ.get("HEADPOND_MANY_SHARDS", "1000"))
 """A quarter of what the documented figures were measured with, to keep the plain tests short."""
 
 
@@ -34,6 +34,7 @@ def fill(kinesis: LocalKinesis) -> None:
         client.put_records(StreamName=STREAM, Records=entries[first : first + 500])  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bound", ["64 MiB", "none"])
 def test_a_thousand_shards_are_planned_in_seconds(bound: str) -> None:
     """A first plan, an idle one and the ranges, the service's own time included; memory stays small."""
@@ -58,6 +59,6 @@ def test_a_thousand_shards_are_planned_in_seconds(bound: str) -> None:
         assert len(planner.ranges(start, end)) == SHARDS
         grown = psutil.Process().memory_info().rss - before_bytes
         planner.close()
-    # Two to four seconds on two shared cores; the bounds leave room for a busy machine.
-    assert planned_s < 20
+    # Some ten seconds on two shared cores; the bounds leave room for a busy machine.
+    assert planned_s < 60
     assert grown < 150 << 20

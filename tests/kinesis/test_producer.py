@@ -312,6 +312,7 @@ def test_throttled_entries_go_again_alone_with_backoff(kinesis: LocalKinesis) ->
     assert metrics.of("RetriesPerRecord").most >= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["internal", "cut before", "cut reply", "throttle"])
 def test_failed_requests_go_again_in_order(kinesis: LocalKinesis, fault: str) -> None:
     """A request that failed whole goes again; one request a shard at a time keeps the order."""
@@ -588,6 +589,7 @@ def test_the_shard_limit_is_kept() -> None:
         assert span_ms >= 1300
 
 
+@pytest.mark.thorough
 def test_every_record_is_acknowledged_or_fails_in_bad_weather(kinesis: LocalKinesis) -> None:
     """Throttling, partial failures, cuts, a split and a merge at once: every record has its answer."""
     faults = kinesis.faults
@@ -699,6 +701,7 @@ def test_waiters_take_turns_and_may_leave(kinesis: LocalKinesis) -> None:
     assert len(datas) >= 10
 
 
+@pytest.mark.thorough
 def test_sending_without_results_stops_at_the_first_failure(kinesis: LocalKinesis) -> None:
     """`send_all` counts; after a failure it takes no more, and what it took is in the stream or named."""
     with BlockingProducer(connection(kinesis), QUICK) as producer:

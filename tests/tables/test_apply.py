@@ -66,7 +66,8 @@ EXPECTED_TOMBSTONES = {
 }
 
 
-@settings(max_examples=3, deadline=None)
+@pytest.mark.thorough
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 3))
 def test_the_tables_do_not_depend_on_order_cuts_or_repeats(seed: int, batches: int, partitions: int) -> None:
     """Lines permuted, some of them twice, cut anywhere, a batch applied twice: the expected tables."""
@@ -98,6 +99,7 @@ STAGES = ["quarantine", "pending", "tombstones", *(f"table {name}" for name in E
 STAGES += [f"table {name}" for name in EXPECTED["append_logs"]] + ["tombstones of keys that live again"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_crash_between_two_writes_is_healed_by_the_repeat(stage: str, tmp_path: Path) -> None:
     """Whatever part of a batch was written, applying it again gives the undisturbed result."""
@@ -275,6 +277,7 @@ def with_chunks(config: Any, **more: Any) -> Chunks:
     return Chunks(config, **more)
 
 
+@pytest.mark.thorough
 @settings(max_examples=2, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 6))
 def test_chunked_changes_become_whole_whatever_the_order(seed: int, batches: int) -> None:

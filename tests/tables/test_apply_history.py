@@ -53,7 +53,8 @@ def assert_expected(lake: Lake) -> None:
     assert lake.tombstones.counts() == {}
 
 
-@settings(max_examples=3, deadline=None)
+@pytest.mark.thorough
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_the_histories_and_schema_changes_do_not_depend_on_order(seed: int, batches: int) -> None:
     """Lines permuted, some of them twice, cut anywhere, a batch applied twice: one and the same lake."""
@@ -80,6 +81,7 @@ def test_the_histories_and_schema_changes_do_not_depend_on_order(seed: int, batc
         assert told[0] == told[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "stage",
     ["deletes", *(f"table {name}" for name in NAMES), "schema changes", "tombstones of keys that live again"],

@@ -135,6 +135,7 @@ def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
 WRITES = ["quarantine", "pending", "tombstones", "table public.u", "second look", "details", "rows that left"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop_at", WRITES)
 def test_a_crash_before_any_write_loses_nothing(tmp_path: Path, stop_at: str) -> None:
     """Fed in again after the crash, everything is as if there had been none."""

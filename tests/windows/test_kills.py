@@ -63,6 +63,7 @@ def old_store(directory: Path) -> None:
     store.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_flushed_puts_survive(rounds: int, tmp_path: Path) -> None:
     """Everything put before the last flush is there, whatever is there is whole, and the store goes on."""
@@ -79,6 +80,7 @@ def test_flushed_puts_survive(rounds: int, tmp_path: Path) -> None:
         store.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_a_kill_during_migration_in_place_loses_nothing(rounds: int, tmp_path: Path) -> None:
     """Flushed operations hold; an entry whose operation was not flushed is as before or as after it."""
@@ -100,6 +102,7 @@ def test_a_kill_during_migration_in_place_loses_nothing(rounds: int, tmp_path: P
         store.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_a_kill_during_restore_never_leaves_an_offset_too_high(rounds: int, tmp_path: Path) -> None:
     """Each segment's stored offset is covered by its entries, so restoring from there misses nothing."""
@@ -125,6 +128,7 @@ def test_a_kill_during_restore_never_leaves_an_offset_too_high(rounds: int, tmp_
         store.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_a_kill_during_offline_migration_is_taken_up(rounds: int, tmp_path: Path) -> None:
     """After any number of kills the old directory is whole or the new one is; a last run ends it."""
