@@ -162,3 +162,18 @@ def test_retired_tombstones_leave_a_horizon(tmp_path: Path) -> None:
     assert Tombstones(DeltaFile(str(tmp_path / "t"))).horizon_ns("t") == 10
     assert store.counts() == {"u": 1}
     assert HORIZON_KEY not in known(store, "t", "[1]", "[2]", "[3]")
+
+
+def test_a_transaction_number_never_falls_and_its_repeat_still_adds_what_is_missing(tmp_path: Path) -> None:
+    """A commit under a number that the table has, or a lesser one, leaves the number and writes new rows."""
+    table = fact_table(tmp_path / "t")
+    table.add(facts(("a", 1, "x")), transaction=("query", 7))
+    assert table.file.has_applied(("query", 7))
+    assert not table.file.has_applied(("query", 8))
+    assert not table.file.has_applied(("another", 7))
+    assert table.add(facts(("a", 1, "x"), ("a", 2, "x")), transaction=("query", 7)) == 1
+    assert table.add(facts(("a", 3, "x")), transaction=("query", 6)) == 1
+    assert DeltaTable(tmp_path / "t").transaction_version("query") == 7
+    assert table.add(facts(("a", 4, "x")), transaction=("query", 8)) == 1
+    assert DeltaTable(tmp_path / "t").transaction_version("query") == 8
+    assert table.count() == 4

@@ -158,6 +158,12 @@ class DeltaFile:
         """Give the newest version's number."""
         return int(self.open().version())
 
+    def has_applied(self, transaction: tuple[str, int]) -> bool:
+        """Say whether a commit of this application and number, or of a later number, stands in the table."""
+        application, number = transaction
+        known = self.open().transaction_version(application)
+        return known is not None and known >= number
+
     def merge(
         self,
         rows: pa.Table,
@@ -180,14 +186,18 @@ class DeltaFile:
             insert: target column → source expression, for source rows without a match.
             insert_if: SQL over `s`; null means always.
             delete_if: SQL over `s` and `t`; null means never.
-            transaction: application id and number stored with the commit, for whoever wants to look.
+            transaction: application id and number stored with the commit, unless the table has that number
+                or a greater one already: then this is a repeat, whose rows are compared all the same.
 
         Returns:
             deltalake's figures of the merge.
         """
-        properties = CommitProperties(app_transactions=[Transaction(*transaction)]) if transaction else None
 
         def attempt(table: DeltaTable) -> dict[str, Any]:
+            # deltalake would record a number again, or a lesser one over it; what is new is up to the rows.
+            properties = None
+            if transaction is not None and not self.has_applied(transaction):
+                properties = CommitProperties(app_transactions=[Transaction(*transaction)])
             merger = table.merge(
                 rows, predicate=match, source_alias="s", target_alias="t", commit_properties=properties
             )

@@ -31,9 +31,11 @@ from headpond.tables.tombstones import Tombstones
 from headpond.tables.typed import TypedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headpond.changes.config import TableSpec
+
+    FileMaker = Callable[[str, Mapping[str, str]], DeltaFile]
 
 OWN_FOLDER = "_headpond"
 
@@ -45,10 +47,17 @@ class Lake:
         path: a folder, or an object-store URL.
         specs: the tables to keep.
         storage_options: for `deltalake`; never printed.
+        files: makes the file of each source table, which does its merges; those of `_headpond/` are small
+            and stay with `DeltaFile`.
     """
 
     def __init__(
-        self, path: str, specs: Iterable[TableSpec], storage_options: Mapping[str, str] | None = None
+        self,
+        path: str,
+        specs: Iterable[TableSpec],
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        files: FileMaker = DeltaFile,
     ) -> None:
         self.path = path.rstrip("/")
         self._options = dict(storage_options or {})
@@ -63,7 +72,7 @@ class Lake:
         self.logs: dict[str, LogTable] = {}
         for spec in specs:
             declared = {column: arrow_type(kind) for column, kind in spec.columns.items()}
-            file = DeltaFile(self.place_of(spec.name), self._options)
+            file = files(self.place_of(spec.name), self._options)
             if spec.keep == "log":
                 typed = TypedTable(spec.name, file, declared, LOG_OWN)
                 self.logs[spec.name] = LogTable(typed, by_content=spec.dedupe == "content")
