@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from headpond.errors import ConfigurationError, EnvironmentLacks
 from headpond.formats.hash_keys import HashKeyRange, hash_key
-from headpond.formats.kpl import encode
+from headpond.formats.kpl import Tag, encode
 from headpond.kinesis.bucket import Bucket
 from headpond.kinesis.producer import MemoryMetrics, OpenTelemetryMetrics, ProducerSettings
-from headpond.kinesis.producer.aggregator import OpenAggregate
+from headpond.kinesis.producer.aggregator import OpenAggregate, alone
 from headpond.kinesis.producer.collector import choose
 from headpond.kinesis.producer.lane import Lane
 from headpond.kinesis.producer.limiter import ShardLimiter, backoff_ms
@@ -48,20 +48,23 @@ def pending(
     at: float = 0,
     serial: int = 0,
     ttl: float = 1e9,
+    tags: tuple[Tag, ...] = (),
 ) -> Pending:
-    return Pending(key, data, hashed, at, at + 100, at + ttl, serial, _LOOP.create_future())
+    return Pending(key, data, hashed, at, at + 100, at + ttl, serial, _LOOP.create_future(), tags)
 
 
 def bundle(size: int, **more: Any) -> Bundle:
     return Bundle([pending(data=bytes(size), **more)], size)
 
 
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5) | st.just("t" * 130)
 RECORDS = st.lists(
     st.builds(
-        lambda key, size, hashed: (key, bytes(size), hashed),
+        lambda key, size, hashed, tags: (key, bytes(size), hashed, tags),
         st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5) | st.just("k" * 200),
         st.integers(0, 300) | st.sampled_from([127, 128, 16383, 16384, 20000]),
         st.none() | st.integers(0, MAX).map(str),
+        st.just(()) | st.lists(st.builds(Tag, TEXTS, st.none() | TEXTS), max_size=2).map(tuple),
     ),
     max_size=60,
 )
@@ -72,13 +75,13 @@ RECORDS = st.lists(
 def test_aggregates_have_the_size_they_claim(records: Any, max_size: int, max_count: int) -> None:
     """Whatever is put, aggregates keep order and bounds, and their size is that of the encoded bytes."""
     aggregate = OpenAggregate(max_size, max_count)
-    put = [pending(*record, serial=n) for n, record in enumerate(records)]
+    put = [pending(*record, serial=n, tags=tags) for n, (*record, tags) in enumerate(records)]
     bundles = [closed for record in put for closed in aggregate.add(record)]
     last = aggregate.close()
     bundles += [last] if last else []
     assert [record for each in bundles for record in each.records] == put
     for each in bundles:
-        encoded: Any = encode(each.records)  # type: ignore[arg-type]
+        encoded: Any = encode(each.records, with_tags=True)  # type: ignore[arg-type]
         assert len(encoded.data) == each.data_bytes
         assert each.size_bytes == each.data_bytes + len(encoded.partition_key.encode())
         assert len(each.records) <= max_count
@@ -88,10 +91,21 @@ def test_aggregates_have_the_size_they_claim(records: Any, max_size: int, max_co
         more: Any = [*full.records, after.records[0]]
         assert (
             len(full.records) == max_count
-            or len(encode(more).data) > max_size
+            or len(encode(more, with_tags=True).data) > max_size
             or full.data_bytes >= max_size - 30
         )
     assert aggregate.close() is None
+
+
+@given(st.binary(max_size=40), st.just(()) | st.just((Tag("a", "b"),)))
+def test_a_record_sent_alone_has_the_size_it_claims(data: bytes, tags: tuple[Tag, ...]) -> None:
+    """Raw without tags, wrapped with them."""
+    made = alone(pending("key", data, tags=tags))
+    encoded: Any = encode(made.records, with_tags=True)  # type: ignore[arg-type]
+    assert (made.data_bytes, made.size_bytes) == (
+        len(encoded.data),
+        len(encoded.data) + len(encoded.partition_key),
+    )
 
 
 def test_an_aggregate_is_due_with_its_first_record() -> None:

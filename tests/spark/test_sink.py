@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from headpond.errors import AccessRefused, ConfigurationError, UsageError
+from headpond.errors import AccessRefused, ConfigurationError, StreamMissing, UsageError
 from headpond.formats.kpl import Aggregate, InvalidUserRecord, decode
 from headpond.kinesis.testing import local_kinesis, read_all
-from headpond.spark import register
+from headpond.spark import register, without_repeats
 from headpond.spark.errors import headpond_error_of
 from headpond.spark.sink import SINK_OPTIONS, RowsNotPut, prepare
 
@@ -172,10 +173,81 @@ def test_what_cannot_be_put_fails_the_query(
     assert Counter(stored(kinesis)) == expected(500)
 
 
+def read_back(spark: SparkSession, kinesis: LocalKinesis) -> DataFrame:
+    options = {"streamName": STREAM, "endpointUrl": kinesis.endpoint_url, "includeTags": "true"}
+    return spark.read.format("headpond-kinesis").options(**options).load()
+
+
+def counted(rows: DataFrame) -> Counter[tuple[str, bytes]]:
+    return Counter((r[0], bytes(r[1])) for r in rows.select("partition_key", "data").collect())
+
+
+def test_identity_tells_repeats_from_rows_alike(
+    spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path
+) -> None:
+    """A query fails in mid-batch and puts the batch again: readers keep each row once, equal rows too."""
+    folder = tmp_path / "in"
+    rows = frame(spark, 3_000)
+    # Every row twice over, to the byte: these are no repeats.
+    rows.union(rows).write.json(str(folder))
+    wanted = expected(3_000) + expected(3_000)
+
+    def run() -> None:
+        options = {"checkpointLocation": str(tmp_path / "c"), "identity": "tags", "collectionMaxCount": "4"}
+        query = (
+            spark.readStream.schema("partition_key STRING, data STRING")
+            .json(str(folder))
+            .writeStream.format("kinesis")
+            .options(**BASE, **options, endpointUrl=kinesis.endpoint_url, aggregationMaxSize="2048")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    # Lost replies make the producer itself repeat, too.
+    lost = kinesis.faults.cut(when="after", calls=("PutRecords",), skip=2, times=2)
+    broken = kinesis.faults.refuse("AccessDeniedException", calls=("PutRecords",), skip=12)
+    assert isinstance(refusal(run), RowsNotPut)
+    assert (lost.hits, broken.hits > 0) == (2, True)
+    kinesis.faults.clear()
+    run()
+    found = read_back(spark, kinesis)
+    assert counted(found).total() > wanted.total()
+    assert counted(without_repeats(found)) == wanted
+    # Other writers' rows have no identity, and a second write is no repeat of the first.
+    write(frame(spark, 5), kinesis)
+    write(frame(spark, 5), kinesis, identity="tags")
+    assert counted(without_repeats(read_back(spark, kinesis))) == wanted + expected(5) + expected(5)
+    with pytest.raises(UsageError, match="without tags"):
+        without_repeats(found.drop("tags"))
+
+
+def test_identity_stays_out_of_the_data(spark: SparkSession, kinesis: LocalKinesis) -> None:
+    """A lone row is wrapped to carry it; AWS's own reader of aggregates gives the data as it was."""
+    from aws_kinesis_agg.deaggregator import iter_deaggregate_records
+
+    write(frame(spark, 3, 3), kinesis, identity="tags", recordMaxBufferedTimeMs="0")
+    for record in read_all(kinesis.client(), STREAM):
+        opened = decode(record.data)
+        assert isinstance(opened, Aggregate)
+        assert all(re.fullmatch(r"[0-9a-f]{32}:0:[0-2]:0", row.tags[0].value or "") for row in opened.records)
+    client = kinesis.client()
+    shards = [shard["ShardId"] for shard in client.list_shards(StreamName=STREAM)["Shards"]]
+    places = [
+        client.get_shard_iterator(StreamName=STREAM, ShardId=shard, ShardIteratorType="TRIM_HORIZON")
+        for shard in shards
+    ]
+    replies = [client.get_records(ShardIterator=place["ShardIterator"]) for place in places]
+    records = [record for reply in replies for record in reply["Records"]]
+    opened_by_aws = iter_deaggregate_records(records, data_format="Boto3")
+    assert Counter((r["PartitionKey"], r["Data"]) for r in opened_by_aws) == expected(3)
+
+
 def test_a_missing_stream_or_right_is_told(spark: SparkSession, kinesis: LocalKinesis) -> None:
     """Failures that no retry helps against end the write at once."""
-    error = refusal(write, frame(spark, 10), kinesis, streamName="nowhere")
-    assert isinstance(error, RowsNotPut)
+    error = refusal(write, frame(spark, 10), kinesis, streamName="order")
+    assert isinstance(error, StreamMissing)
+    assert "there are orders, copies" in error.message
     assert error.facts["reasons"] == {"ResourceNotFoundException": error.facts["failed"]}
     kinesis.faults.refuse("AccessDeniedException", calls=("PutRecords",))
     error = refusal(write, frame(spark, 10), kinesis)
@@ -245,6 +317,10 @@ def test_options_are_checked_first(spark: SparkSession, kinesis: LocalKinesis) -
         32 << 20,
     )
     assert "recordMaxBufferedTimeMs" in SINK_OPTIONS
+    with pytest.raises(ConfigurationError, match="only aggregates can carry"):
+        prepare({**BASE, "identity": "tags", "aggregationEnabled": "false"}, GOOD, overwrite=False)
+    with pytest.raises(ConfigurationError, match="one of none, tags"):
+        prepare({**BASE, "identity": "yes"}, GOOD, overwrite=False)
 
 
 def test_an_empty_frame_writes_nothing(spark: SparkSession, kinesis: LocalKinesis) -> None:

@@ -19,7 +19,7 @@ asked for as "not for security". Source: spec "KPL aggregated records".
 from __future__ import annotations
 
 from headpond.formats.kpl_decode import decode, kept_by_range, plain_reason
-from headpond.formats.kpl_encode import encode
+from headpond.formats.kpl_encode import encode, tags_length
 from headpond.formats.kpl_limits import DEFAULT_MAX_USER_RECORD_BYTES, validate
 from headpond.formats.kpl_model import (
     AGGREGATE_PARTITION_KEY,
@@ -72,5 +72,6 @@ __all__ = [
     "kept_by_range",
     "pack",
     "plain_reason",
+    "tags_length",
     "validate",
 ]

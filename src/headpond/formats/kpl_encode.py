@@ -209,6 +209,11 @@ def _message_with_all(records: Sequence[UserRecord], *, with_tags: bool) -> tupl
     return b"".join(head), b"".join(body)
 
 
+def tags_length(tags: Sequence[Tag]) -> int:
+    """Count the bytes that tags add to a record."""
+    return sum(len(_tag_bytes(tag)) for tag in tags)
+
+
 def _tag_bytes(tag: Tag) -> bytes:
     key = tag[0].encode()
     inner = b"\x0a%b%b" % (varint(len(key)), key)

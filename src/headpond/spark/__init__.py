@@ -1,7 +1,8 @@
 """The only room that imports pyspark, and only when something of it is used.
 
 `headpond.spark.register(spark)` makes the sources and sinks known to a session;
-`headpond.spark.follow(spark, pipeline)` starts the query that keeps a lake in step.
+`headpond.spark.follow(spark, pipeline)` starts the query that keeps a lake in step;
+`headpond.spark.without_repeats(frame)` removes what a Kinesis sink put twice.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headpond.spark.following import follow
     from headpond.spark.registration import register
+    from headpond.spark.repeats import without_repeats
 
-__all__ = ["follow", "register"]
+__all__ = ["follow", "register", "without_repeats"]
 
-_HOMES = {"follow": "headpond.spark.following", "register": "headpond.spark.registration"}
+_HOMES = {
+    "follow": "headpond.spark.following",
+    "register": "headpond.spark.registration",
+    "without_repeats": "headpond.spark.repeats",
+}
 
 
 def __getattr__(name: str) -> Any:

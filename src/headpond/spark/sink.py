@@ -7,34 +7,41 @@
              └ null, or larger than a record may be: the task fails   └ not acknowledged: the task fails
 
 A task succeeds only when the stream acknowledged every row. A task or a batch that is tried again puts
-all of its rows again; nothing takes the first ones back.
+all of its rows again; nothing takes the first ones back. With `identity` each row carries which one it is,
+by which readers tell repeats (`repeats`).
 """
 
 from __future__ import annotations
 
 import logging
+import uuid
 from dataclasses import dataclass, fields
-from itertools import chain
+from itertools import chain, count, islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 
-from headpond.errors import ConfigurationError, ServiceFailure, UsageError
-from headpond.kinesis.client import ConnectionSettings
+from headpond.errors import ConfigurationError, HeadpondError, ServiceFailure, StreamMissing, UsageError
+from headpond.formats.kpl import Tag
+from headpond.kinesis.client import ConnectionSettings, check_stream
 from headpond.kinesis.option_values import Options
 from headpond.kinesis.options import CONNECTION_OPTIONS
 from headpond.kinesis.producer import BlockingProducer, ProducerSettings, PutFailed
 from headpond.spark.errors import carried
+from headpond.spark.repeats import IDENTITY_TAG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql.types import StructType
+
+    from headpond.kinesis.producer.records import Puttable
 
 __all__ = ["SINK_OPTIONS", "KinesisStreamWriter", "KinesisWriter", "RowsNotPut", "Written", "prepare"]
 
@@ -47,7 +54,7 @@ def _camel(name: str) -> str:
 
 
 PRODUCER_OPTIONS = tuple(_camel(each.name) for each in fields(ProducerSettings))
-SINK_OPTIONS = (*CONNECTION_OPTIONS, *PRODUCER_OPTIONS)
+SINK_OPTIONS = (*CONNECTION_OPTIONS, "identity", *PRODUCER_OPTIONS)
 
 _OWN_DEFAULTS = {
     # A task writes as fast as it can read, so rows wait behind a shard's limits for as long as there are
@@ -56,6 +63,7 @@ _OWN_DEFAULTS = {
     "maxoutstandingbytes": str(32 << 20),
 }
 _SPARKS_OWN = ("checkpointLocation",)
+_MOST_NAMES = 20  # of streams that exist, in the facts of an error that passes through Spark's text
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "data": ("binary", "string"),
     "partition_key": ("string",),
@@ -74,6 +82,7 @@ class SinkSettings:
 
     connection: ConnectionSettings
     producer: ProducerSettings
+    identity: bool = False
 
 
 @dataclass
@@ -99,9 +108,16 @@ def prepare(options: Mapping[str, str], schema: StructType, *, overwrite: bool) 
     _check_columns(schema)
     given = {name: value for name in SINK_OPTIONS if (value := known.text(name)) is not None}
     own = {name.lower(): value for name, value in given.items() if name in PRODUCER_OPTIONS}
-    return SinkSettings(
-        ConnectionSettings.from_options(given), ProducerSettings.from_options({**_OWN_DEFAULTS, **own})
-    )
+    producer = ProducerSettings.from_options({**_OWN_DEFAULTS, **own})
+    identity = known.choice("identity", ("none", "tags"), "none") == "tags"
+    if identity and not producer.aggregation_enabled:
+        raise ConfigurationError(
+            "Option identity of the sink kinesis is tags, which only aggregates can carry, and "
+            "aggregationEnabled is false.",
+            next_step="Remove one of the two.",
+            option="identity",
+        )
+    return SinkSettings(ConnectionSettings.from_options(given), producer, identity)
 
 
 def _check_columns(schema: StructType) -> None:
@@ -126,8 +142,13 @@ def _check_columns(schema: StructType) -> None:
 class _Writing:
     """What the batch and the streaming writer share; sent to the tasks."""
 
+    _streaming = False
+
     def __init__(self, settings: SinkSettings) -> None:
         self.settings = settings
+        self._write_id = (
+            uuid.uuid4().hex
+        )  # what a write that is no query's goes by; the same in all its tasks
 
     @carried
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -137,30 +158,59 @@ class _Writing:
         if first is None:
             return Written(0)
         producer = BlockingProducer(self.settings.connection, self.settings.producer)
+        tags = self._tags() if self.settings.identity else None
         with producer:
             try:
                 return Written(
-                    producer.send_all(row for batch in chain([first], batches) for row in _rows(batch))
+                    producer.send_all(row for batch in chain([first], batches) for row in _rows(batch, tags))
                 )
             except PutFailed as error:
                 raise self._told(error, producer) from error
 
-    def _told(self, error: PutFailed, producer: BlockingProducer) -> RowsNotPut:
+    def _tags(self) -> Iterator[tuple[Tag, ...]]:
+        """Number a task's rows: query, batch, partition, place; the same when the task is tried again."""
+        task = TaskContext.get()
+        assert task is not None
+        query = task.getLocalProperty("sql.streaming.queryId") if self._streaming else None
+        batch = task.getLocalProperty("streaming.sql.batchId") if query else None
+        prefix = f"{(query or self._write_id).replace('-', '')}:{batch or 0}:{task.partitionId()}:"
+        return ((Tag(IDENTITY_TAG, f"{prefix}{place}"),) for place in count())
+
+    def _told(self, error: PutFailed, producer: BlockingProducer) -> HeadpondError:
         """Tell it without the thousands of single failures, which would not pass through Spark."""
         reasons: dict[str, int] = error.facts["reasons"]
         stream = self.settings.connection.stream
         told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         failures: dict[int, PutFailed] = error.facts["failures"]
         example = next(iter(failures.values()))
-        return RowsNotPut(
+        facts = {"failed": len(failures), "acknowledged": producer.acknowledged, "reasons": reasons}
+        sentence = (
             f"{len(failures)} rows of a task were not put into stream {stream}, "
-            f"{producer.acknowledged} were: {told}. The first: {example.message}",
+            f"{producer.acknowledged} were: {told}."
+        )
+        if "ResourceNotFoundException" in reasons:
+            missing = self._missing()
+            if missing is not None:
+                near = {**missing.facts, "existing": missing.facts.get("existing", [])[:_MOST_NAMES]}
+                return StreamMissing(
+                    f"{missing.message} {sentence}", next_step=missing.next_step, **near, **facts
+                )
+        return RowsNotPut(
+            f"{sentence} The first: {example.message}",
             next_step="Start the query again when the cause is mended: the batch's rows are all put again.",
             stream=stream,
-            failed=len(failures),
-            acknowledged=producer.acknowledged,
-            reasons=reasons,
+            **facts,
         )
+
+    def _missing(self) -> StreamMissing | None:
+        """Ask whether the stream is missing, and which ones there are."""
+        try:
+            check_stream(self.settings.connection)
+        except StreamMissing as missing:
+            return missing
+        except HeadpondError:
+            logger.warning("Whether the stream exists could not be asked.", exc_info=True)
+        return None
 
     def _log(self, messages: Sequence[Any], what: str) -> None:
         rows = sum(each.rows for each in messages if isinstance(each, Written))
@@ -182,6 +232,8 @@ class KinesisWriter(_Writing, DataSourceArrowWriter):  # type: ignore[misc]  # p
 class KinesisStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
     """`frame.writeStream.format("headpond-kinesis")`."""
 
+    _streaming = True
+
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Nothing is left to do but to tell."""
         self._log(messages, f"batch {batchId} written")
@@ -191,8 +243,8 @@ class KinesisStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignor
         self._log(messages, f"batch {batchId} failed, in part written")
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes] | tuple[str, bytes, str | None]]:
-    """Give a batch as what the producer takes.
+def _rows(batch: pa.RecordBatch, tags: Iterator[tuple[Tag, ...]] | None) -> Iterator[Puttable]:
+    """Give a batch as what the producer takes, each row with the next tags if there are some.
 
     Raises:
         UsageError: A row has no data or no partition key.
@@ -206,7 +258,11 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes] | tuple[str, byte
                 column=name,
                 nulls=nulls,
             )
-    columns = [batch["partition_key"].to_pylist(), batch["data"].cast(pa.binary()).to_pylist()]
+    columns: list[Any] = [batch["partition_key"].to_pylist(), batch["data"].cast(pa.binary()).to_pylist()]
     if "explicit_hash_key" in batch.schema.names and batch["explicit_hash_key"].null_count < batch.num_rows:
         columns.append(batch["explicit_hash_key"].to_pylist())
+    elif tags is not None:
+        columns.append(repeat(None, batch.num_rows))
+    if tags is not None:
+        columns.append(islice(tags, batch.num_rows))
     return zip(*columns, strict=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from headpond.formats.kpl import FRAMING_BYTES
+from headpond.formats.kpl import FRAMING_BYTES, tags_length
 from headpond.kinesis.producer.records import Bundle
 
 if TYPE_CHECKING:
     from headpond.kinesis.producer.records import Pending
 
-__all__ = ["OpenAggregate"]
+__all__ = ["OpenAggregate", "alone"]
 
 _ONE_BYTE = 1 << 7
 _TWO_BYTES = 1 << 14
@@ -63,7 +63,7 @@ class OpenAggregate:
     def add(self, record: Pending) -> list[Bundle]:
         """Take a record in; gives the Kinesis records that are complete by it, oldest first."""
         index = self._keys.get(record.partition_key, _ONE_BYTE)
-        if index < _ONE_BYTE and record.explicit_hash_key is None:
+        if index < _ONE_BYTE and record.explicit_hash_key is None and not record.tags:
             # The usual case: one of the first 128 keys, again; nothing but the record itself is added.
             growth = _delimited(2 + _delimited(len(record.data)))
         else:
@@ -96,6 +96,8 @@ class OpenAggregate:
                 hash_index = len(self._hash_keys)
                 grown += _delimited(len(record.explicit_hash_key))
             inner += _index(hash_index)
+        if record.tags:
+            inner += tags_length(record.tags)
         return grown + _delimited(inner)
 
     def _enter(self, record: Pending) -> None:
@@ -109,8 +111,16 @@ class OpenAggregate:
 
     def _close(self) -> Bundle:
         records = self.records
-        # A record alone is sent raw, without framing.
-        size = len(records[0].data) if len(records) == 1 else FRAMING_BYTES + self._message
+        # A record alone is sent raw, without framing, unless it has tags to carry.
+        raw = len(records) == 1 and not records[0].tags
+        size = len(records[0].data) if raw else FRAMING_BYTES + self._message
         self.records, self._message, self.deadline_ms = [], 0, math.inf
         self._keys, self._hash_keys = {}, {}
         return Bundle(records, size)
+
+
+def alone(record: Pending) -> Bundle:
+    """Make the Kinesis record of one user record, raw unless it has tags to carry."""
+    if not record.tags:
+        return Bundle([record], len(record.data))
+    return OpenAggregate(max_size=FRAMING_BYTES, max_count=1).add(record)[0]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headpond.kinesis.client import ConnectionSettings
     from headpond.kinesis.producer.metrics import Metrics
-    from headpond.kinesis.producer.records import PutResult
+    from headpond.kinesis.producer.records import PutResult, Puttable
     from headpond.kinesis.producer.settings import ProducerSettings
 
     T = TypeVar("T")
@@ -101,10 +101,8 @@ class BlockingProducer:
         future.add_done_callback(lambda _: self._room.release())
         return future
 
-    def put_all(
-        self, records: Iterable[tuple[str, bytes] | tuple[str, bytes, str | None]]
-    ) -> list[PutResult]:
-        """Put (partition key, data[, explicit hash key]) in order; gives their results in order.
+    def put_all(self, records: Iterable[Puttable]) -> list[PutResult]:
+        """Put (partition key, data[, explicit hash key[, tags]]) in order; gives their results in order.
 
         Records are taken from `records` some thousands at a time, as there is room for them.
 
@@ -117,7 +115,7 @@ class BlockingProducer:
             raise summary(self._stream, failures, count)
         return results
 
-    def send_all(self, records: Iterable[tuple[str, bytes] | tuple[str, bytes, str | None]]) -> int:
+    def send_all(self, records: Iterable[Puttable]) -> int:
         """Put as `put_all` does, but keep no results: memory does not grow with the number of records.
 
         Returns:
@@ -133,7 +131,7 @@ class BlockingProducer:
 
     def _put_in_turn(
         self,
-        records: Iterable[tuple[str, bytes] | tuple[str, bytes, str | None]],
+        records: Iterable[Puttable],
         keep: Callable[[list[PutResult]], None],
         *,
         stop_at_failure: bool,

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
     from mypy_boto3_kinesis import KinesisClient
 
+    from headpond.formats.kpl import Tag
     from headpond.kinesis.client import ConnectionSettings
     from headpond.kinesis.producer.ranges import ShardRange
+    from headpond.kinesis.producer.records import Puttable
 
 __all__ = ["Producer", "summary"]
 
@@ -149,23 +151,34 @@ class Producer:
             if self._client is not None and self._given_client is None:
                 self._client.close()
 
-    async def put(self, partition_key: str, data: bytes, explicit_hash_key: str | None = None) -> PutResult:
+    async def put(
+        self,
+        partition_key: str,
+        data: bytes,
+        explicit_hash_key: str | None = None,
+        tags: tuple[Tag, ...] = (),
+    ) -> PutResult:
         """Put one user record and wait until it is in the stream.
 
         Args:
             partition_key: 1 to 256 characters.
             data: At most `max_user_record_bytes`.
             explicit_hash_key: Decimal text, 0 to 2^128 - 1, to choose the shard by.
+            tags: Carried by the aggregate, out of the data's way; a record that has some always goes in one.
 
         Raises:
             PutFailed: It is not known to be in the stream; tells the reason and all tries.
             InvalidUserRecord: Key or data break a bound.
             InvalidHashKey: The explicit hash key is not a number on the ring.
         """
-        return await (await self.submit(partition_key, data, explicit_hash_key))
+        return await (await self.submit(partition_key, data, explicit_hash_key, tags))
 
     async def submit(
-        self, partition_key: str, data: bytes, explicit_hash_key: str | None = None
+        self,
+        partition_key: str,
+        data: bytes,
+        explicit_hash_key: str | None = None,
+        tags: tuple[Tag, ...] = (),
     ) -> asyncio.Future[PutResult]:
         """Put one user record; returns once there is room for it, with a future of its result.
 
@@ -177,16 +190,14 @@ class Producer:
         explicit_hash_key = self._checked(partition_key, data, explicit_hash_key)
         if not ledger.has_room:
             await ledger.wait_for_room(len(data))
-        future = self._take_in(partition_key, data, explicit_hash_key)
+        future = self._take_in(partition_key, data, explicit_hash_key, tags)
         if self._dispatcher.is_due or ledger.received % _YIELD_EVERY == 0:
             # A caller in a tight loop never suspends otherwise, and nothing would be sent.
             await asyncio.sleep(0)
         return future
 
-    async def put_many(
-        self, records: Iterable[tuple[str, bytes] | tuple[str, bytes, str | None]]
-    ) -> list[PutResult]:
-        """Put (partition key, data[, explicit hash key]) in order, and wait until all are in the stream.
+    async def put_many(self, records: Iterable[Puttable]) -> list[PutResult]:
+        """Put (partition key, data[, explicit hash key[, tags]]) in order; wait until all are in the stream.
 
         Raises:
             PutFailed: Some are not known to be; `facts` has `reason` (the commonest), `reasons` (counts),
@@ -195,10 +206,8 @@ class Producer:
         """
         return await self.settle(await self.submit_many(records))
 
-    async def submit_many(
-        self, records: Iterable[tuple[str, bytes] | tuple[str, bytes, str | None]]
-    ) -> list[asyncio.Future[PutResult]]:
-        """Put (partition key, data[, explicit hash key]) in order; returns once there was room for all.
+    async def submit_many(self, records: Iterable[Puttable]) -> list[asyncio.Future[PutResult]]:
+        """Put (partition key, data[, explicit hash key[, tags]]) in order; returns once all had room.
 
         Raises:
             InvalidUserRecord: A record breaks a bound; those before it were put.
@@ -264,7 +273,7 @@ class Producer:
         return explicit_hash_key
 
     def _take_in(
-        self, partition_key: str, data: bytes, explicit_hash_key: str | None
+        self, partition_key: str, data: bytes, explicit_hash_key: str | None, tags: tuple[Tag, ...]
     ) -> asyncio.Future[PutResult]:
         assert self._loop is not None
         settings = self.settings
@@ -280,6 +289,7 @@ class Producer:
             now_ms + settings.record_ttl_ms,
             ledger.received,
             future,
+            tags,
         )
         ledger.enter(pending)
         self._dispatcher.take_in(pending)

@@ -16,12 +16,11 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from headpond.kinesis.producer.aggregator import OpenAggregate
-from headpond.kinesis.producer.records import Bundle
+from headpond.kinesis.producer.aggregator import OpenAggregate, alone
 
 if TYPE_CHECKING:
     from headpond.kinesis.producer.limiter import ShardLimiter
-    from headpond.kinesis.producer.records import Pending
+    from headpond.kinesis.producer.records import Bundle, Pending
     from headpond.kinesis.producer.settings import ProducerSettings
 
 __all__ = ["Lane"]
@@ -65,7 +64,7 @@ class Lane:
     def add(self, record: Pending) -> bool:
         """Take a record in; tells whether a Kinesis record became ready."""
         if self._open is None:
-            self._append(Bundle([record], len(record.data)))
+            self._append(alone(record))
             return True
         closed = self._open.add(record)
         for bundle in closed:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headpond.errors import ServiceFailure
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Attempt", "Bundle", "Pending", "PutFailed", "PutResult"]
+    from headpond.formats.kpl import Tag
+
+Puttable: TypeAlias = (
+    "tuple[str, bytes] | tuple[str, bytes, str | None] | tuple[str, bytes, str | None, tuple[Tag, ...]]"
+)
+"""Partition key and data, an explicit hash key, tags."""
+
+__all__ = ["Attempt", "Bundle", "Pending", "PutFailed", "PutResult", "Puttable"]
 
 
 class Attempt(NamedTuple):
@@ -67,8 +74,8 @@ class Pending:
         "future",
         "partition_key",
         "serial",
+        "tags",
     )
-    tags = ()
 
     def __init__(  # noqa: PLR0917 - the hot path: keywords cost a third more
         self,
@@ -80,6 +87,7 @@ class Pending:
         expiry_ms: float,
         serial: int,
         future: asyncio.Future[PutResult],
+        tags: tuple[Tag, ...] = (),
     ) -> None:
         self.partition_key = partition_key
         self.data = data
@@ -89,6 +97,7 @@ class Pending:
         self.expiry_ms = expiry_ms
         self.serial = serial
         self.future = future
+        self.tags = tags
         self.attempts: tuple[Attempt, ...] = ()
 
 
@@ -110,8 +119,9 @@ class Bundle:
     def __init__(self, records: list[Pending], data_bytes: int) -> None:
         self.records = records
         self.data_bytes = data_bytes
-        # An aggregate's own partition key is one letter.
-        key_bytes = len(records[0].partition_key.encode()) if len(records) == 1 else 1
+        # An aggregate's own partition key is one letter; a record alone keeps its own unless it has tags.
+        raw = len(records) == 1 and not records[0].tags
+        key_bytes = len(records[0].partition_key.encode()) if raw else 1
         self.size_bytes = data_bytes + key_bytes
         self.deadline_ms = min(record.deadline_ms for record in records)
         self.expiry_ms = min(record.expiry_ms for record in records)

@@ -58,7 +58,7 @@ def put_records(
     for bundle in bundles:
         # Pending records have all that the encoder reads of a UserRecord; copying them would cost more.
         records = cast("Sequence[UserRecord]", bundle.records)
-        record = encode(records, max_user_record_bytes=max_user_record_bytes)
+        record = encode(records, max_user_record_bytes=max_user_record_bytes, with_tags=True)
         entries.append(
             {
                 "PartitionKey": record.partition_key,
