@@ -7,7 +7,7 @@ a read-only disk, or is in use, must not change. The write-ahead log is read too
 Writes skip RocksDB's write-ahead log as Kafka Streams' do: what counts after a crash is the last flush,
 and the changelog has the rest. A flush covers all column families together (`atomic_flush`) when RocksDB
 starts it by itself; who starts one by hand flushes them in the order in which a crash between two does no
-harm. Only this module and `rocks_segment` and the migration import rocksdict.
+harm. Only this module, `rocks_segment`, `rocks_buffer` and the migration import rocksdict.
 """
 
 from __future__ import annotations
