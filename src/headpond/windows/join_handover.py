@@ -1,0 +1,287 @@
+"""Going on where a Kafka Streams application stopped: a join's state from directories or changelogs.
+
+::
+
+    <state directory>/<application>/<task>/
+        <join>-this-join-store/, …-other-join-store/    window stores, in any format
+        rocksdb/<join>-…-shared-join-store/             the buffer of unmatched records
+
+A task's directory is one task's state, and so is one partition of the changelog topics. What neither holds
+are numbers that lived in memory: each is taken from the records as well as it can be, or given by the caller.
+
+Source: spec "window store", sections 4, 7 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.errors import DamagedInput, UsageError
+from headpond.formats.headers import SerializationError
+from headpond.formats.outer_join_buffer import BufferFormat, Side
+from headpond.formats.window_batch import column_of, convert_values, numbers_of, window_starts
+from headpond.formats.window_keys import SUFFIX_BYTES, decode_store_key
+from headpond.formats.window_values import ValueFormat, encode_plain_headers
+from headpond.windows.changelog import read_export
+from headpond.windows.contract import ChangelogRecord
+from headpond.windows.directory import StoreDirectory, damaged_entry, pairs_of
+from headpond.windows.errors import NotAStore, StoreFormatMismatch
+from headpond.windows.join_state import JoinState, Stored, Unmatched, int64_array, state_from
+from headpond.windows.outer_buffer import MemoryPairs, OuterJoinBuffer
+from headpond.windows.rocks import is_database, require_directory
+from headpond.windows.rocks_buffer import RocksPairs
+from headpond.windows.rules import NO_MIN_TIME, NO_TIME, JoinClock, JoinType
+from headpond.windows.segments import MIN_SEGMENT_INTERVAL_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headpond.windows.directory import SegmentFiles
+    from headpond.windows.rules import JoinRules
+
+_SEQNUM_BYTES = 4
+_ENDS = {
+    # type: the ends of Kafka Streams' names for the left store, the right store and the buffer
+    JoinType.INNER: ("-this-join-store", "-other-join-store", None),
+    JoinType.LEFT: ("-this-join-store", "-outer-other-join-store", "-left-shared-join-store"),
+    JoinType.OUTER: ("-outer-this-join-store", "-outer-other-join-store", "-outer-shared-join-store"),
+    JoinType.SELF: ("-this-join-store", None, None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStores:
+    """Where the stores of one join lie in a task's directory; None: that join has no such store."""
+
+    left: Path
+    right: Path | None = None
+    buffer: Path | None = None
+
+
+def find_task_stores(rules: JoinRules, task: Path | str, join: str | None = None) -> TaskStores:
+    """Find a join's stores in a Kafka Streams task's directory by the names that Kafka Streams gives them.
+
+    Args:
+        rules: What the join is.
+        task: The task's directory, `<state directory>/<application>/<task>`.
+        join: The join's name, if the task has several.
+
+    Raises:
+        NotAStore: There is no join of that type (and name), there are several, or a store is missing.
+    """
+    task = Path(task)
+    require_directory(task)
+    left_end, right_end, buffer_end = _ENDS[rules.type]
+    names = sorted(
+        each.name.removesuffix(left_end)
+        for each in task.iterdir()
+        if each.is_dir() and each.name.endswith(left_end)
+    )
+    if rules.type is not JoinType.OUTER:
+        names = [each for each in names if not each.endswith("-outer")]
+    found = [each for each in names if join in (None, each)]
+    if len(found) != 1:
+        shown = ", ".join(names) or "none"
+        raise NotAStore(
+            f"{task} has {len(found)} joins of type {rules.type}"
+            + (f" called {join}" if join is not None else "")
+            + f"; there is {shown}.",
+            next_step="Check the type, name the join, or give the paths of its stores one by one.",
+            path=str(task),
+        )
+    stores = TaskStores(
+        task / f"{found[0]}{left_end}",
+        None if right_end is None else task / f"{found[0]}{right_end}",
+        None if buffer_end is None else task / "rocksdb" / f"{found[0]}{buffer_end}",
+    )
+    for each in (stores.right, stores.buffer):
+        if each is not None and not each.is_dir():
+            raise NotAStore(
+                f"The join {found[0]} of type {rules.type} has no store at {each}.",
+                next_step="Check the join's type; a store with a name of its own is given by its path.",
+                path=str(each),
+            )
+    return stores
+
+
+Source = Path | str | Iterable[ChangelogRecord]
+"""A store's directory, a changelog export (JSON Lines), or the changelog's records in order."""
+
+
+def read_initial_state(
+    rules: JoinRules,
+    *,
+    left: Source,
+    right: Source | None = None,
+    buffer: Source | None = None,
+    stream_time: int | None = None,
+    min_time: int | None = None,
+    next_emit_ms: int = 0,
+) -> JoinState:
+    """Read what a stopped application's join task held.
+
+    Nothing is changed on disk; the application must be stopped, or the stores copies. Entries that have
+    expired and are still on disk are left out.
+
+    Args:
+        rules: The join; the same type, windows and grace as the application's.
+        left: The left side's window store.
+        right: The right side's; none in a self-join.
+        buffer: The buffer of unmatched records, for left and outer joins.
+        stream_time: The greatest timestamp that the task has seen. Without it: the greatest of all entries,
+            which is lower if the newest record had no key or no value.
+        min_time: The smallest timestamp in the buffer, as the application last knew it. Without it: that of
+            the buffer's first entry. The application's may have been greater; then headpond's first
+            expired records leave a few records of input earlier.
+        next_emit_ms: Wall-clock time until which the throttle holds expired records back.
+
+    Raises:
+        UsageError: A source is missing or not one of this join.
+        NotAStore: A path leads to no store.
+        DamagedInput: An entry is damaged, or contradicts another.
+    """
+    sources = {Side.LEFT: left, Side.RIGHT: right}
+    _need(rules, "right", rules.type is not JoinType.SELF, right)
+    _need(rules, "buffer", rules.buffers, buffer)
+    stored = [_read_window(source, side, rules) for side, source in sources.items() if source is not None]
+    unmatched = [] if buffer is None else _read_buffer(buffer)
+    for each in unmatched:
+        if not rules.is_outer(each.side):
+            raise DamagedInput(
+                f"The buffer holds a record of the {each.side.name.lower()} side, whose records do not wait "
+                f"in a join of type {rules.type}.",
+                next_step="Check the join's type and which store is the buffer.",
+                reason="bad_side",
+            )
+    observed = dict.fromkeys(Side, NO_TIME)
+    for entries in stored:
+        observed[entries.side] = int(numbers_of(entries.timestamps).max(initial=NO_TIME))
+    if rules.type is JoinType.SELF:
+        observed[Side.RIGHT] = observed[Side.LEFT]
+    seen = max(*observed.values(), *(each.timestamp for each in unmatched), NO_TIME)
+    if stream_time is not None and stream_time < seen:
+        raise UsageError(
+            f"stream_time is {stream_time}, and the stores hold a record of {seen}.",
+            next_step="Give the greatest timestamp that the task has seen, or none.",
+            stream_time=stream_time,
+            greatest=seen,
+        )
+    if min_time is None:
+        min_time = min((each.timestamp for each in unmatched), default=NO_MIN_TIME)
+    clock = JoinClock(seen if stream_time is None else stream_time, observed, min_time, next_emit_ms)
+    return state_from(rules, stored, unmatched, clock)
+
+
+def _need(rules: JoinRules, name: str, needed: bool, source: object) -> None:  # noqa: FBT001 - one fact of three
+    if needed is not (source is not None):
+        raise UsageError(
+            f"A join of type {rules.type} {'needs a' if needed else 'has no'} {name} store, and "
+            f"{'none' if source is None else 'one'} is given.",
+            next_step="Check the join's type, or give the stores that it has.",
+            option=name,
+        )
+
+
+def _read_window(source: Source, side: Side, rules: JoinRules) -> Stored:
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        return _window_of_directory(Path(source), side, rules)
+    # Of one key the last record counts; a null deletes.
+    latest = {record.key: record for record in _records(source)}
+    kept = [record for record in latest.values() if record.value is not None]
+    payloads = [encode_plain_headers(record.value or b"", record.headers) for record in kept]
+    return _stored(side, [record.key for record in kept], column_of(payloads))
+
+
+def _window_of_directory(path: Path, side: Side, rules: JoinRules) -> Stored:
+    if not any(path.iterdir()):
+        # A side that has had no record yet.
+        return _stored(side, [], column_of([]))
+    directory = StoreDirectory(path)
+    keys: list[bytes] = []
+    payloads = []
+    for segment in directory.segments:
+        _check_interval(segment, rules)
+        for value_format, (segment_keys, values) in _by_format(segment).items():
+            keys += segment_keys
+            payloads.append(_converted(segment, segment_keys, values, value_format))
+    return _stored(side, keys, pa.concat_arrays(payloads) if payloads else column_of([]))
+
+
+def _check_interval(segment: SegmentFiles, rules: JoinRules) -> None:
+    interval_ms = max(rules.retention_ms // 2, MIN_SEGMENT_INTERVAL_MS)
+    if not segment.name.legacy and segment.start_ms % interval_ms:
+        raise StoreFormatMismatch(
+            f"Segment {segment.path.name} does not start at a multiple of the {interval_ms} ms that a join "
+            f"with a retention of {rules.retention_ms} ms gives a segment.",
+            next_step="Give the windows and the grace period that the application had.",
+            path=str(segment.path),
+            retention_ms=rules.retention_ms,
+        )
+
+
+def _by_format(segment: SegmentFiles) -> dict[ValueFormat, tuple[list[bytes], list[bytes]]]:
+    found: dict[ValueFormat, tuple[list[bytes], list[bytes]]] = {}
+    with segment.open() as database:
+        for key, value, value_format in pairs_of(database):
+            keys, values = found.setdefault(value_format, ([], []))
+            keys.append(key)
+            values.append(value)
+    return found
+
+
+def _converted(
+    segment: SegmentFiles, keys: list[bytes], values: list[bytes], value_format: ValueFormat
+) -> pa.Array:
+    try:
+        return convert_values(column_of(values), value_format, ValueFormat.PLAIN_HEADERS)
+    except SerializationError as error:
+        raise damaged_entry(error, segment.path, decode_store_key(keys[error.facts["row"]])) from error
+
+
+def _stored(side: Side, stored_keys: list[bytes], payloads: pa.Array) -> Stored:
+    keys = column_of(stored_keys)
+    starts = window_starts(keys)
+    suffixes = pc.binary_slice(keys, -_SEQNUM_BYTES)
+    seqnums = np.frombuffer(b"".join(suffixes.to_pylist()), ">i4").astype(np.int64)
+    return Stored(side, pc.binary_slice(keys, 0, -SUFFIX_BYTES), starts, int64_array(seqnums), payloads)
+
+
+def _read_buffer(source: Source) -> list[Unmatched]:
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        path = Path(source)
+        if not is_database(path):
+            raise NotAStore(
+                f"{path} holds no RocksDB.",
+                next_step="Give the buffer's directory: <task>/rocksdb/<join>-…-shared-join-store.",
+                path=str(path),
+            )
+        buffer = OuterJoinBuffer(RocksPairs(path, BufferFormat.HEADERS, read_only=True))
+    else:
+        buffer = OuterJoinBuffer(MemoryPairs(BufferFormat.HEADERS))
+        buffer.restore(_records(source))
+    try:
+        return [Unmatched(*key, waiting) for key, waiting in buffer.walk()]
+    finally:
+        buffer.close()
+
+
+def _records(source: Source) -> Iterator[ChangelogRecord]:
+    if not isinstance(source, str | Path):
+        yield from source
+        return
+    path = Path(source)
+    if not path.is_file():
+        raise NotAStore(
+            f"There is no store and no changelog export at {path}.",
+            next_step="Give a store's directory, or its changelog as JSON Lines.",
+            path=str(path),
+        )
+    with path.open("rb") as lines:
+        yield from read_export(lines)
