@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from source_kit import STREAM, held, put
@@ -98,5 +99,5 @@ def test_only_a_service_elsewhere_is_paced_by_itself() -> None:
     """On this machine limits are off by default, so no time is lost to them."""
     local = ConnectionSettings(stream_name=STREAM, endpoint_url="http://127.0.0.1:9")
     away = ConnectionSettings(stream_name=STREAM, region="eu-west-1")
-    paces = [ServiceCalls(each, client=object())._pace for each in (local, away)]
+    paces = [ServiceCalls(each, client=Mock())._pace for each in (local, away)]
     assert [pace is not None for pace in paces] == [False, True]

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_kit import STREAM, through_json
 
-from headpond.kinesis.calls import Page, PlaceRefused, StreamFacts
+from headpond.kinesis.calls import PlaceRefused, StreamFacts
 from headpond.kinesis.cursor import LossRule
 from headpond.kinesis.local import Engine, ServiceRefusalError
 from headpond.kinesis.options import read_options
 from headpond.kinesis.plan import Planner
 from headpond.kinesis.read import read_range
+from headpond.kinesis.replies import Page, record_of
 from headpond.kinesis.shards import Shard
 from headpond.kinesis.testing import ManualClock
 
@@ -46,12 +47,14 @@ class EngineCalls:
     def page(self, iterator: Any, shard_id: str, limit: int) -> Page:  # noqa: ARG002 (the protocol's)
         reading = self.engine.read(iterator, limit)
         records = [
-            {
-                "SequenceNumber": str(record.sequence_number),
-                "PartitionKey": record.partition_key,
-                "Data": record.wire[record.data_start : record.data_end],
-                "ApproximateArrivalTimestamp": datetime.fromtimestamp(record.arrival_ms / 1000, UTC),
-            }
+            record_of(
+                {
+                    "SequenceNumber": str(record.sequence_number),
+                    "PartitionKey": record.partition_key,
+                    "Data": record.wire[record.data_start : record.data_end],
+                    "ApproximateArrivalTimestamp": datetime.fromtimestamp(record.arrival_ms / 1000, UTC),
+                }
+            )
             for record in reading.records
         ]
         return Page(records, reading.position, reading.behind_ms)  # type: ignore[arg-type]

@@ -107,11 +107,11 @@ def test_a_cursor_goes_on_over_an_expired_iterator(kinesis: LocalKinesis, clock:
     first = cursor.next_page(4)
     clock.advance(6 * 60_000)
     rest = cursor.next_page(100)
-    assert [record["Data"][:1] for record in first + rest] == [b"%d" % n for n in range(10)]
-    start = after(first[-1]["SequenceNumber"], 0)
+    assert [record.data[:1] for record in first + rest] == [b"%d" % n for n in range(10)]
+    start = after(first[-1].sequence_number, 0)
     again = ShardCursor(calls, SHARD, start, LossRule(STREAM, 86_400_000))
     # Expired before the position was proven: it is asked for again, and still dropped.
     kinesis.faults.expire_iterators(times=1)
-    assert [record["SequenceNumber"] for record in again.next_page(100)] == [
-        record["SequenceNumber"] for record in rest
+    assert [record.sequence_number for record in again.next_page(100)] == [
+        record.sequence_number for record in rest
     ]

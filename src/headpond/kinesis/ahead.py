@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor, arrival_ms
+from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
 from headpond.kinesis.positions import END, Position, after
 
 if TYPE_CHECKING:
@@ -67,11 +67,7 @@ class Ahead:
             limit = min(records_per_page, self._worth_asking(records, size_bytes))
             page = self._cursor.next_page(limit)
             for record in page:
-                mark = Mark(
-                    record["SequenceNumber"],
-                    len(record["Data"]) + len(record["PartitionKey"].encode()),
-                    arrival_ms(record),
-                )
+                mark = Mark(record.sequence_number, record.size_bytes, record.arrival_ms)
                 self._marks.append(mark)
                 self._held_bytes += mark.size_bytes
                 self._seen_bytes += mark.size_bytes

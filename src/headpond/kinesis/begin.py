@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from headpond.errors import ConfigurationError
 from headpond.formats.kpl import Aggregate, decode
-from headpond.kinesis.cursor import LossRule, arrival_ms
 from headpond.kinesis.leases import Leases, read_leases
 from headpond.kinesis.positions import END, HORIZON, Position, Start, after, at_time
+from headpond.kinesis.replies import Record
 from headpond.kinesis.shards import ancestors
 from headpond.kinesis.tip import first_after
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headpond.kinesis.calls import StreamCalls
+    from headpond.kinesis.cursor import LossRule
     from headpond.kinesis.options import SourceSettings
     from headpond.kinesis.shards import Listing
 
@@ -84,13 +85,13 @@ class Beginning:
     def _past_done(self, shard_id: str, at: Position, done: int) -> Position:
         """Go past a checkpoint's Kinesis record unless user records of it were left."""
         record = first_after(self._calls, shard_id, at, self._loss(at, shard_id))
-        if not isinstance(record, dict):
+        if not isinstance(record, Record):
             return at
-        if int(record["SequenceNumber"]) != at.number:
+        if record.number != at.number:
             return HORIZON  # the record is gone, and that was tolerated
-        opened = decode(record["Data"], tags=False)
+        opened = decode(record.data, tags=False)
         count = len(opened.records) if isinstance(opened, Aggregate) else 1
-        return at if done < count - 1 else after(record["SequenceNumber"], arrival_ms(record))
+        return at if done < count - 1 else after(record.sequence_number, record.arrival_ms)
 
 
 def resolve(start: Start, shards: Listing, now_ms: int) -> dict[str, Position]:

@@ -20,12 +20,14 @@ from headpond.formats.hash_keys import HashKeyRange
 from headpond.kinesis.aws_errors import error_code
 from headpond.kinesis.client import connect, translate
 from headpond.kinesis.pace import Pace
+from headpond.kinesis.replies import page_of, read_fast, total_bytes
 from headpond.kinesis.shards import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headpond.kinesis.client import ConnectionSettings
+    from headpond.kinesis.replies import Page
 
 IteratorKind = Literal["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP", "TRIM_HORIZON"]
 
@@ -56,14 +58,6 @@ class PlaceRefused(Exception):
     def __init__(self, code: str) -> None:
         super().__init__(code)
         self.code = code
-
-
-class Page(NamedTuple):
-    """One reply to GetRecords."""
-
-    records: list[dict[str, Any]]
-    next_iterator: str | None  # None: the shard is closed and was read to its end
-    behind_ms: int
 
 
 class StreamFacts(NamedTuple):
@@ -133,6 +127,7 @@ class ServiceCalls:
         self._sleep = sleep
         # Our own waiting knows more than the client's: one try per call there.
         self._client = client or connect(settings, max_pool_connections=MOST_PARALLEL_CALLS, max_attempts=1)
+        read_fast(self._client)
         self._date_ms = 0
         self._ahead_ms: float | None = None  # the server's clock less ours
 
@@ -185,10 +180,10 @@ class ServiceCalls:
             arguments["StreamARN"] = self._settings.stream_arn
         self._keep_pace(shard_id, "page")
         reply = self._call(f"reading {shard_id}", self._client.get_records, **arguments)
+        page = page_of(reply)
         if self._pace is not None:
-            sizes = (len(each["Data"]) + len(each["PartitionKey"]) for each in reply["Records"])
-            self._pace.count(shard_id, sum(sizes))
-        return Page(reply["Records"], reply.get("NextShardIterator"), reply.get("MillisBehindLatest") or 0)
+            self._pace.count(shard_id, total_bytes(page.records))
+        return page
 
     def date_ms(self) -> int:
         """The time of the newest reply, in whole seconds."""

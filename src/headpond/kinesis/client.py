@@ -1,8 +1,8 @@
 """Connecting to Kinesis: settings, the boto3 client made of them, and a check before anything is started.
 
-The client differs from a plain one in one point: a reply that was cut short is retried as a failure of
-the connection. botocore takes it for an empty success, which for GetRecords would read as the end of
-the shard.
+The client differs from a plain one in one point: a reply that was cut short, or is no JSON, is retried as
+a failure of the connection. botocore takes it for an empty success, which for GetRecords would read as the
+end of the shard.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 from dataclasses import dataclass, field, fields
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -286,16 +287,33 @@ def _choose_credentials(
     session._credentials = credentials  # type: ignore[attr-defined]  # noqa: SLF001 - see above
 
 
-def _mark_cut_reply(response_dict: dict[str, Any], **_: Any) -> None:
-    """Make a retryable failure of a reply whose body is shorter than it said."""
+def _mark_cut_reply(
+    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any
+) -> None:
+    """Make a retryable failure of a reply whose body is shorter than it said, or breaks off in its JSON."""
     said = response_dict["headers"].get("content-length", "")
     body = response_dict["body"]
-    if said.isdecimal() and isinstance(body, bytes) and len(body) < int(said):
-        # botocore's standard retries know this code as a passing failure.
-        failure = {"__type": "RequestTimeout", "message": f"{len(body)} of {said} bytes came"}
-        response_dict["status_code"] = 500
-        response_dict["headers"] = {_CUT_SHORT: "true"}
-        response_dict["body"] = json.dumps(failure).encode()
+    if customized_response_dict or not isinstance(body, bytes):
+        return  # read whole by another reader, or a stream
+    if said.isdecimal() and len(body) < int(said):
+        fault = f"{len(body)} of {said} bytes came"
+    elif response_dict["status_code"] == HTTPStatus.OK and body and not _is_json(body):
+        fault = f"the {len(body)} bytes that came are no JSON"
+    else:
+        return
+    # botocore's standard retries know this code as a passing failure.
+    failure = {"__type": "RequestTimeout", "message": fault}
+    response_dict["status_code"] = 500
+    response_dict["headers"] = {_CUT_SHORT: "true"}
+    response_dict["body"] = json.dumps(failure).encode()
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        json.loads(body)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_cut_reply(parsed: dict[str, Any], **_: Any) -> None:

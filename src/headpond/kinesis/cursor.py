@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headpond.errors import DataLoss
-from headpond.kinesis.calls import IteratorExpired, Page, PlaceRefused
+from headpond.kinesis.calls import IteratorExpired, PlaceRefused
+from headpond.kinesis.replies import Page
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from headpond.kinesis.calls import IteratorKind, StreamCalls
     from headpond.kinesis.positions import Position
+    from headpond.kinesis.replies import Record
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +64,6 @@ class LossRule:
         logger.warning("%s Going on with what is left (failOnDataLoss is false).", message)
 
 
-def arrival_ms(record: dict[str, Any]) -> int:
-    """When a record of a reply arrived."""
-    arrival: datetime = record["ApproximateArrivalTimestamp"]
-    return round(arrival.timestamp() * 1000)
-
-
 class ShardCursor:
     """A place in one shard that moves on.
 
@@ -91,7 +85,7 @@ class ShardCursor:
         self.closed = start.kind == "END"
         self.behind_ms = -1
 
-    def next_page(self, limit: int = MOST_RECORDS_PER_PAGE) -> list[dict[str, Any]]:
+    def next_page(self, limit: int = MOST_RECORDS_PER_PAGE) -> list[Record]:
         """Read one page: records in order, none twice; none at all at the tip, at a gap or at the end."""
         if self.closed:
             return []
@@ -108,12 +102,12 @@ class ShardCursor:
             # The service may round the time it is asked for.
             least_ms = self._start.time_ms or 0
             skipped = 0
-            while skipped < len(records) and arrival_ms(records[skipped]) < least_ms:
+            while skipped < len(records) and records[skipped].arrival_ms < least_ms:
                 skipped += 1
             records = records[skipped:]
             self._before_start = not records
         if records:
-            self.last = records[-1]["SequenceNumber"]
+            self.last = records[-1].sequence_number
         return records
 
     @property
@@ -152,20 +146,20 @@ class ShardCursor:
             self._unproven = False
             return self._calls.iterator(self._shard_id, "TRIM_HORIZON")
 
-    def _prove_start(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _prove_start(self, records: list[Record]) -> list[Record]:
         """Drop the start's own record (AT keeps it), or find out whether anything was lost with it."""
         number, wanted = self._start.number, self._start.kind == "AT"
-        if records and int(records[0]["SequenceNumber"]) == number:
+        if records and records[0].number == number:
             return records if wanted else records[1:]
         now_ms = self._calls.now_ms()
         expired_by_age = (self._start.time_ms or 0) + self._loss.retention_ms <= now_ms
         followers_safe = self._loss.known_ms + self._loss.retention_ms > now_ms
         if wanted or not (expired_by_age and followers_safe):
-            oldest = records[0]["SequenceNumber"] if records else None
+            oldest = records[0].sequence_number if records else None
             self._loss.lost(
                 self._shard_id,
                 f"the position {number} is gone, and the oldest record left is {oldest or 'none'}",
                 sequence_number=str(number),
                 oldest=oldest,
             )
-        return [record for record in records if int(record["SequenceNumber"]) > number]
+        return [record for record in records if record.number > number]

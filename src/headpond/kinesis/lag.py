@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from headpond.kinesis.calls import MOST_PARALLEL_CALLS, IteratorExpired, IteratorKind, PlaceRefused
-from headpond.kinesis.cursor import arrival_ms
 
 if TYPE_CHECKING:
     from headpond.kinesis.calls import StreamCalls
@@ -47,7 +46,7 @@ def _lag_ms(calls: StreamCalls, shard_id: str, at: Position) -> int | None:
         while iterator is not None:
             page = calls.page(iterator, shard_id, 1)
             if page.records:
-                return max(0, calls.now_ms() - arrival_ms(page.records[0]))
+                return max(0, calls.now_ms() - page.records[0].arrival_ms)
             if page.behind_ms == 0:
                 return 0
             # An empty reply with a lag is a gap in the shard, not its end.

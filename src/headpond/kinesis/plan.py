@@ -28,6 +28,7 @@ from headpond.kinesis.calls import MOST_PARALLEL_CALLS
 from headpond.kinesis.cursor import LossRule
 from headpond.kinesis.positions import END, HORIZON, Offset, Position
 from headpond.kinesis.read import ShardRange
+from headpond.kinesis.replies import Record
 from headpond.kinesis.shards import listing, position_of, readable, vanished
 from headpond.kinesis.tip import find_tip, first_after
 
@@ -270,7 +271,7 @@ class Planner:
         if target.kind == "SEQ" and begin.kind == "TS":
             # The target may lie before the time: only what follows the time can tell.
             first = first_after(self._calls, shard_id, begin, self._loss(begin, shard_id))
-            if not isinstance(first, dict) or int(first["SequenceNumber"]) > target.number:
+            if not isinstance(first, Record) or first.number > target.number:
                 return begin
         return target
 

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from headpond.errors import ServiceFailure
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from headpond.kinesis.calls import StreamCalls
     from headpond.kinesis.positions import Position
+    from headpond.kinesis.replies import Record
 
 EMPTY_REPLY_PAUSE_S = 0.2
 """Five reads a second are what a shard allows."""
@@ -71,11 +73,11 @@ def read_range(
     idle = 0
     while not cursor.closed:
         records = cursor.next_page(records_per_page)
-        if until is not None and records and int(records[-1]["SequenceNumber"]) >= until:
-            kept = [record for record in records if int(record["SequenceNumber"]) <= until]
+        if until is not None and records and records[-1].number >= until:
+            kept = [record for record in records if record.number <= until]
             if kept:
                 yield to_batch(kept, stream, wanted.shard_id)
-            if not kept or int(kept[-1]["SequenceNumber"]) != until:
+            if not kept or kept[-1].number != until:
                 loss.lost(wanted.shard_id, f"the batch's end {until} is gone", sequence_number=str(until))
             return
         if records:
@@ -95,16 +97,19 @@ def read_range(
         loss.lost(wanted.shard_id, f"the shard ends before {until}", sequence_number=str(until))
 
 
-def to_batch(records: list[dict[str, Any]], stream: str, shard_id: str) -> pa.RecordBatch:
-    """Turn records of a reply into a batch."""
+def to_batch(records: list[Record], stream: str, shard_id: str) -> pa.RecordBatch:
+    """Turn records of a reply into a batch, their data decoded."""
     count = len(records)
+    arrivals_s = np.fromiter((record.arrival_s for record in records), np.float64, count)
+    fraction, whole = np.modf(arrivals_s)  # as `Record.arrival_us`, for all at once
+    arrivals_us = whole.astype(np.int64) * 1_000_000 + np.rint(fraction * 1e6).astype(np.int64)
     columns: list[pa.Array[Any]] = [
-        pa.array([stream] * count, pa.string()),
-        pa.array([shard_id] * count, pa.string()),
-        pa.array([record["SequenceNumber"] for record in records], pa.string()),
-        pa.array([record["PartitionKey"] for record in records], pa.string()),
-        pa.array([record["ApproximateArrivalTimestamp"] for record in records], pa.timestamp("us", tz="UTC")),
+        pa.repeat(pa.scalar(stream, pa.string()), count),
+        pa.repeat(pa.scalar(shard_id, pa.string()), count),
+        pa.array([record.sequence_number for record in records], pa.string()),
+        pa.array([record.partition_key for record in records], pa.string()),
+        pa.array(arrivals_us).view(pa.timestamp("us", tz="UTC")),
         pa.nulls(count, pa.string()),
-        pa.array([record["Data"] for record in records], pa.binary()),
+        pa.array([record.data for record in records], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=KINESIS_RECORD_SCHEMA)

@@ -11,10 +11,11 @@ two are read through for the number itself::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headpond.kinesis.cursor import LossRule, ShardCursor, arrival_ms
+from headpond.kinesis.cursor import LossRule, ShardCursor
 from headpond.kinesis.positions import END, Position, after, at_time
+from headpond.kinesis.replies import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,15 +49,15 @@ def find_tip(
     first = _first(cursor)
     if first is None or isinstance(first, Position):
         return first or start
-    oldest_ms = arrival_ms(first)
+    oldest_ms = first.arrival_ms
     if newest_ms is not None and oldest_ms > newest_ms:
         return start
-    tip = after(first["SequenceNumber"], oldest_ms)
+    tip = after(first.sequence_number, oldest_ms)
     if not (cursor.closed or cursor.at_tip):
         for record in cursor.next_page(_worth_peeking(first)):
-            if newest_ms is not None and arrival_ms(record) > newest_ms:
+            if newest_ms is not None and record.arrival_ms > newest_ms:
                 return tip
-            tip = after(record["SequenceNumber"], arrival_ms(record))
+            tip = after(record.sequence_number, record.arrival_ms)
     if cursor.closed:
         return END
     if cursor.at_tip:
@@ -65,7 +66,7 @@ def find_tip(
 
     def hit(moment_ms: int) -> bool:
         found = first_after(calls, shard_id, at_time(moment_ms), loss)
-        return isinstance(found, dict) and (newest_ms is None or arrival_ms(found) <= newest_ms)
+        return isinstance(found, Record) and (newest_ms is None or found.arrival_ms <= newest_ms)
 
     now_ms = calls.date_ms() if newest_ms is None else min(newest_ms, calls.date_ms())
     hit_ms = _close_in(hit, oldest_ms, now_ms)
@@ -76,17 +77,17 @@ def find_tip(
 
 def first_after(
     calls: StreamCalls, shard_id: str, start: Position, loss: LossRule
-) -> dict[str, Any] | Position | None:
+) -> Record | Position | None:
     """Return the first record after a position; END at the end of a closed shard, None at the tip."""
     return _first(ShardCursor(calls, shard_id, start, loss))
 
 
-def _worth_peeking(record: dict[str, Any]) -> int:
+def _worth_peeking(record: Record) -> int:
     """How many records like this one cost less to read than a few more calls."""
-    return max(1, min(_PEEK_RECORDS, _PEEK_BYTES // max(1, len(record["Data"]))))
+    return max(1, min(_PEEK_RECORDS, _PEEK_BYTES // max(1, record.data_bytes)))
 
 
-def _first(cursor: ShardCursor) -> dict[str, Any] | Position | None:
+def _first(cursor: ShardCursor) -> Record | Position | None:
     for _ in range(_MOST_EMPTY_REPLIES):
         page = cursor.next_page(1)
         if page:
@@ -121,11 +122,11 @@ def _read_to_tip(cursor: ShardCursor, start: Position, began_ms: int, newest_ms:
     while True:
         page = cursor.next_page()
         for record in page:
-            if newest_ms is not None and arrival_ms(record) > newest_ms:
+            if newest_ms is not None and record.arrival_ms > newest_ms:
                 return tip
-            tip = after(record["SequenceNumber"], arrival_ms(record))
+            tip = after(record.sequence_number, record.arrival_ms)
         if cursor.closed:
             return END
         # A busy shard's tip runs away: what came after the search began need not be caught.
-        if cursor.at_tip or (page and arrival_ms(page[-1]) > began_ms):
+        if cursor.at_tip or (page and page[-1].arrival_ms > began_ms):
             return tip
