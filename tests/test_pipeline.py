@@ -65,6 +65,7 @@ chunk_timeout = "1 hour"
 chunk_memory = "256 MiB"
 chunk_disk = "8 GiB"
 unknown_tables = "quarantine"
+max_unknown_tables = 9
 raw_ion = false
 redaction = "keep"
 storage_options = { region = "us-east-1", aws_secret_access_key = "env:SECRET" }
@@ -172,6 +173,7 @@ def test_every_key_arrives_in_its_field() -> None:
         chunk_memory_bytes=256 * 1024**2,
         chunk_disk_bytes=8 * 1024**3,
         unknown_tables="quarantine",
+        max_unknown_tables=9,
         raw_ion=False,
         redaction="keep",
         storage_options={"region": "us-east-1", "aws_secret_access_key": "hush-secret"},
@@ -596,7 +598,8 @@ REFUSALS = {
         SMALLEST.replace('[tables."public.orders"]\nkeys = ["order_id"]\n', ""),
         (
             "There is no [tables] entry, so every change would be quarantined. "
-            'Add one per table, as in [tables."public.orders"] with keys = ["order_id"].'
+            'Add one per table, as in [tables."public.orders"] with keys = ["order_id"], or write '
+            'unknown_tables = "log" in [target].'
         ),
     ),
     "table without a schema": (
@@ -705,7 +708,6 @@ UNBUILT = {
     "source.consumer_name": (smallest(source='consumer_name = "c"'), '"c"'),
     "target.engine": (smallest(target='engine = "spark"'), '"spark"'),
     "target.chunk_disk": (smallest(target="chunk_disk = 1"), "1"),
-    "target.unknown_tables": (smallest(target='unknown_tables = "log"'), '"log"'),
     "target.raw_ion": (smallest(target="raw_ion = true"), "true"),
     "target.redaction": (smallest(target='redaction = "honour"'), '"honour"'),
     'tables."public.orders".partition_by': (smallest(tables='partition_by = ["a"]'), None),
@@ -735,6 +737,19 @@ def test_every_unbuilt_key_is_tried_above() -> None:
         if key.unbuilt or key.unbuilt_values
     }
     assert declared == set(UNBUILT)
+
+
+def test_an_open_configuration_needs_no_table() -> None:
+    """Every table gets a log then."""
+    text = SMALLEST.replace('[tables."public.orders"]\nkeys = ["order_id"]\n', "")
+    assert loads(text.replace("[target]", '[target]\nunknown_tables = "log"')).tables == ()
+
+
+def test_a_lake_whose_path_deltalake_would_misread_is_refused() -> None:
+    """It writes to such a folder and reads from another one."""
+    message = refusal(SMALLEST.replace('path = "lake"', 'path = "my%20lake"'), ConfigurationError)
+    assert message.startswith("target.path must be a path without % and two hexadecimal digits")
+    assert loads(SMALLEST.replace('path = "lake"', 'path = "50% lake"')).target.path.endswith("/50% lake")
 
 
 def test_an_unbuilt_key_at_its_default_is_taken() -> None:

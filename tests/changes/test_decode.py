@@ -14,6 +14,7 @@ from headpond.changes.config import DsqlConfig, TableSpec
 from headpond.changes.dsql import Decoded, decode
 from headpond.changes.model import changes_of, decode_version, image_hash
 from headpond.changes.schemas import OWN_FIELDS, PENDING_SCHEMA, QUARANTINE_SCHEMA
+from headpond.changes.unknown import schema_and_table, unknown_name
 from headpond.errors import ConfigurationError
 
 TABLE = TableSpec(
@@ -135,9 +136,46 @@ def test_changes_of_another_cluster_are_refused() -> None:
 def test_an_open_configuration_logs_unknown_tables() -> None:
     """Each unknown table becomes a raw log of its own, with the image as it came."""
     config = DsqlConfig(tables=(TABLE,), unknown_tables="log")
-    decoded = decode(records_of(change(after={"v": 1.50}, source={"table": "x"})), config)
-    (row,) = decoded.tables["public.x"].to_pylist()
-    assert (row["m:key"], row["m:after"], row["c:v"]) == (None, '{"v": 1.5}', "1.5")
+    upsert = change(after={"v": 1.50}, source={"table": "x"})
+    delete = change(op="d", before={"id": 1}, source={"table": "x"})
+    rows = decode(records_of(upsert, delete), config).tables["unknown:public.x"]
+    assert rows.schema.names == [field.name for field in OWN_FIELDS]
+    images = [(row["m:key"], row["m:before"], row["m:after"]) for row in rows.to_pylist()]
+    assert images == [(None, None, '{"v": 1.5}'), (None, '{"id": 1}', None)]
+
+
+def test_names_of_unknown_tables_are_told_apart_and_found_back() -> None:
+    """Whatever they hold; those that no database has are refused."""
+    pairs = [
+        ("a.b", "c"),
+        ("a", "b.c"),
+        ("", "a.b.c"),
+        ("A", "b"),
+        ("a", "B"),
+        ("a", "%62"),
+        ("../..", "etc"),
+        ("a\0", "\u202e"),
+        ("ü", "表"),
+        ("unknown:a", "b"),
+    ]
+    names = [unknown_name(*pair) for pair in pairs]
+    assert len(set(names)) == len(pairs)
+    assert [schema_and_table(name) for name in names] == pairs
+    assert all(name.isprintable() for name in names)
+    config = DsqlConfig(tables=(), unknown_tables="log")
+    long = records_of(
+        change(after={}, source={"table": "ü" * 127 + "x"}), change(after={}, source={"table": "ü" * 128})
+    )
+    decoded = decode(long, config)
+    assert [rows.num_rows for rows in decoded.tables.values()] == [1]
+    (row,) = decoded.quarantine.to_pylist()
+    assert (row["reason"], "256 bytes" in row["detail"]) == ("unknown_table", True)
+
+
+def test_no_configured_table_takes_the_name_of_an_unknown_one() -> None:
+    """The prefix is not for configured tables."""
+    with pytest.raises(ConfigurationError, match="does not begin with 'unknown:'"):
+        DsqlConfig(tables=(TableSpec(name="unknown:public.x", schema="public", table="y"),))
 
 
 def test_chunks_and_fragments_wait() -> None:

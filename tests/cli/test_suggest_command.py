@@ -8,10 +8,17 @@ import json
 import tomllib
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+from headpond.changes.dsql import decode
+from headpond.formats.archive import read_lines
+from headpond.formats.kinesis_records import open_records
 from headpond.formats.kpl import UserRecord, encode
 from headpond.kinesis.local import LocalKinesis
+from headpond.pipeline import load
+from headpond.pipeline.lake import open_lake
+from headpond.tables.apply import DecodedBatch, apply_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +89,27 @@ def test_a_file_without_tables_still_cannot_run(cli: Cli, archive: Path) -> None
     said = cli("run", archive)
     assert said.code == 2
     assert "There is no [tables] entry" in said.stderr
+
+
+def test_a_table_that_only_its_raw_log_knows_is_proposed_from_it(cli: Cli, archive: Path) -> None:
+    """What has left the source, or lies too far in, is in the lake."""
+    open_file = archive.with_name("open.toml")
+    open_file.write_text(archive.read_text().replace("[target]", '[target]\nunknown_tables = "log"'))
+    records = [data(1), data(2), data(2, delete=True)]
+    lines = [line(n, each.replace(b'"table": "t"', b'"table": "gone"')) for n, each in enumerate(records)]
+    lake, config = open_lake(load(open_file)), load(open_file).dsql_config()
+    read = read_lines(lines, stream="s", file="f", first_line=1)
+    for opened in open_records(read):
+        tables = {name: pa.Table.from_batches([rows]) for name, rows in decode(opened, config).tables.items()}
+        apply_batch(lake, DecodedBatch(tables))
+    (found,) = cli("suggest", open_file, "--json").lines()
+    assert found["tables"]["public.t"]["from_log"] == 0
+    gone = found["tables"]["public.gone"]
+    assert (gone["from_log"], gone["upserts"], gone["deletes"], gone["keys"]) == (3, 2, 1, ["id"])
+    assert {name: column["type"] for name, column in gone["columns"].items()} == {"id": "bigint", "v": "text"}
+    said = cli("suggest", open_file).stdout.decode()
+    assert "# from 3 entries of its raw log, not from the source" in said
+    assert tomllib.loads(said)["tables"]["public.gone"]["keys"] == ["id"]
 
 
 def test_a_stream_is_read_with_its_aggregates(cli: Cli, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SPEC = TableSpec(name="it's.t", schema="public", table="t", keys=("id",), columns={"id": "bigint"})
-CONFIG = DsqlConfig(tables=(SPEC,), unknown_tables="log")
+CONFIG = DsqlConfig(tables=(SPEC, TableSpec(name="public.u", schema="public", table="u")))
 
 
 def batch(*changes: tuple[int, dict[str, Any]], table: str = "t") -> dict[str, pa.Table]:

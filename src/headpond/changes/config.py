@@ -12,6 +12,9 @@ from headpond.formats.json_strict import MAX_DEPTH
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+UNKNOWN = "unknown:"
+"""Begins the names of the logs of tables that are not configured (`changes.unknown`)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
@@ -27,6 +30,7 @@ class TableSpec:
         rename: name in the stream → name in the lake.
         except_columns: columns left out.
         dedupe: what makes two log entries one: their place in the stream, or their content.
+        raw: a log of images alone, without columns of their values.
 
     Raises:
         ConfigurationError: the parts contradict each other, or a type does not exist.
@@ -41,6 +45,7 @@ class TableSpec:
     rename: Mapping[str, str] = field(default_factory=dict)
     except_columns: tuple[str, ...] = ()
     dedupe: Literal["identity", "content"] = "identity"
+    raw: bool = False
 
     def __post_init__(self) -> None:
         if self.keep is None:
@@ -71,7 +76,7 @@ class DsqlConfig:
     Args:
         tables: the configured tables.
         cluster: changes of another cluster are quarantined as `unexpected_cluster`; None takes all.
-        unknown_tables: `quarantine`, or `log`: a raw log per table, named `schema.table`.
+        unknown_tables: `quarantine`, or `log`: a raw log per table, named by `changes.unknown`.
         infinity: what becomes of infinite and out-of-range dates and timestamps.
         special_numeric: what becomes of NaN and infinities in decimal columns.
         keep_data: changes of keyed tables keep their record in `m:data`, so that `latest.too_late` can
@@ -94,6 +99,12 @@ class DsqlConfig:
         names: set[str] = set()
         places: set[tuple[str, str]] = set()
         for spec in self.tables:
+            if spec.name.startswith(UNKNOWN) and not spec.raw:
+                raise ConfigurationError(
+                    f"The table {spec.name!r} is named like the log of a table that is not configured.",
+                    next_step=f"Give it a name that does not begin with {UNKNOWN!r}.",
+                    table=spec.name,
+                )
             if spec.name in names or (spec.schema, spec.table) in places:
                 raise ConfigurationError(
                     f"The table {spec.name!r} ({spec.schema}.{spec.table}) is configured twice.",

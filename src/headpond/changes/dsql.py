@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from headpond.changes.config import DsqlConfig, TableSpec
 from headpond.changes.dsql_rows import typed_rows
 from headpond.changes.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
+from headpond.changes.unknown import too_long, unknown_spec
 from headpond.formats.dsql import CHECKED_AFTER_ROUTING
 from headpond.formats.dsql_batch import decode_batch
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["Decoded", "DsqlConfig", "TableSpec", "decode", "quarantine_rows"]
+
+_SHOWN = 200  # characters of a name in a detail
 
 OPS = frozenset({"c", "u", "d"})
 """Operations that are known; any other is an upsert and counted `unknown_op`."""
@@ -151,13 +154,18 @@ def _route(
         other = pc.fill_null(pc.not_equal(decoded.column("cluster"), config.cluster), fill_value=True)
         for row in np.flatnonzero(routable & other.to_numpy(zero_copy_only=False)).tolist():
             found[row] = ("unexpected_cluster", f"cluster is {decoded.column('cluster')[row].as_py()!r}")
-    if config.unknown_tables == "quarantine":
-        known = {(spec.schema, spec.table) for spec in config.tables}
-        for code in np.unique(route[routable]).tolist():
-            pair = _pair(schemas, tables, code)
-            if pair not in known:
-                for row in np.flatnonzero(routable & (route == code)).tolist():
-                    found.setdefault(row, ("unknown_table", f"{pair[0]}.{pair[1]} is not configured"))
+    known = {(spec.schema, spec.table) for spec in config.tables}
+    for code in np.unique(route[routable]).tolist():
+        pair = _pair(schemas, tables, code)
+        if pair in known:
+            continue
+        why = f"{pair[0][:_SHOWN]}.{pair[1][:_SHOWN]} is not configured"
+        if config.unknown_tables == "log":
+            if (long := too_long(*pair)) is None:
+                continue
+            why = f"not configured, and {long}"
+        for row in np.flatnonzero(routable & (route == code)).tolist():
+            found.setdefault(row, ("unknown_table", why))
     if found:
         at = np.zeros(len(reason), bool)
         at[list(found)] = True
@@ -180,16 +188,11 @@ def _routed_specs(
 ) -> Mapping[int, TableSpec]:
     """Code → table, of every table that full changes were routed to; an unknown one becomes a raw log."""
     specs = {(spec.schema, spec.table): spec for spec in config.tables}
-    taken = {spec.name for spec in config.tables}
     schemas, tables = (decoded.column(name).dictionary_encode() for name in ("schema", "table"))
     found: dict[int, TableSpec] = {}
     for code in np.unique(route[full]).tolist():
-        schema, table = _pair(schemas, tables, code)
-        name = f"{schema}.{table}"
-        while name in taken and (schema, table) not in specs:
-            name += "_log"
-        found[code] = specs.get((schema, table)) or TableSpec(name=name, schema=schema, table=table)
-        taken.add(found[code].name)
+        pair = _pair(schemas, tables, code)
+        found[code] = specs.get(pair) or unknown_spec(*pair)
     return found
 
 

@@ -82,6 +82,8 @@ def typed_rows(
         Typed rows, the refused ones, and counters.
     """
     counters: Counter[str] = Counter()
+    if spec.raw:
+        return _raw_rows(records, decoded, spec, config), [], counters
     images = _images(decoded, spec)
     rows = _Rows(records, decoded, _tokens(images), [])
     rows.drop(_key_problems(rows, images, spec))
@@ -98,6 +100,18 @@ def typed_rows(
     schema = pa.schema([*OWN_FIELDS, *(pa.field(f"c:{name}", array.type) for name, array in values.items())])
     columns = [*(arrays[field.name] for field in OWN_FIELDS), *values.values()]
     return pa.RecordBatch.from_arrays(columns, schema=schema), rows.refused, counters
+
+
+def _raw_rows(
+    records: pa.RecordBatch, decoded: pa.RecordBatch, spec: TableSpec, config: DsqlConfig
+) -> pa.RecordBatch:
+    """Rows of images alone: their values are not looked at, but for the hash."""
+    delete = pc.equal(decoded.column("op"), "d")
+    own = _own(_Rows(records, decoded, {}, []), delete, spec, config)
+    own["m:image_hash"] = image_hashes(_tokens(_images(decoded, spec)), delete)
+    own["m:key"] = pa.nulls(records.num_rows, pa.string())
+    own["m:data"] = records.column("data")  # a lake takes in only so many such tables
+    return pa.RecordBatch.from_arrays([own[field.name] for field in OWN_FIELDS], schema=pa.schema(OWN_FIELDS))
 
 
 def _images(decoded: pa.RecordBatch, spec: TableSpec) -> list[Mapping[str, Any]]:
@@ -230,7 +244,12 @@ def _own(rows: _Rows, delete: pa.Array, spec: TableSpec, config: DsqlConfig) -> 
         "m:delete": delete,
         "m:ts_ns": ts_ns,
         "m:tx_id": tx_id,
-        "m:after": decoded.column("after") if spec.keep == "log" else pa.nulls(records.num_rows, pa.string()),
+        **{
+            f"m:{name}": decoded.column(name)
+            if spec.keep == "log"
+            else pa.nulls(records.num_rows, pa.string())
+            for name in ("before", "after")
+        },
         "m:data": records.column("data") if keeps_data else pa.nulls(records.num_rows, pa.binary()),
         **{f"m:{name}": records.column(name) for name in ORIGIN_COLUMNS},
     }

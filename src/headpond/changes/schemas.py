@@ -60,7 +60,8 @@ OWN_FIELDS = [
     pa.field("m:tx_id", pa.string()),
     pa.field("m:image_hash", pa.binary()),  # 32 bytes
     *(field.with_name(f"m:{field.name}") for field in _ORIGIN),
-    pa.field("m:after", pa.string()),  # raw image, only for tables kept as log; else null
+    pa.field("m:before", pa.string()),  # raw images, only for tables kept as log; else null
+    pa.field("m:after", pa.string()),
     pa.field(
         "m:data", pa.binary()
     ),  # untouched record, only where it may be needed for quarantine; else null

@@ -205,12 +205,14 @@ class Survey:
         refused: how many of them are no changes, by reason.
         fragments: pieces of chunked changes, which name no table.
         tables: by schema and table, in the order of appearance.
+        logged: of those, the ones known from their raw log alone, with the entries looked at.
     """
 
     records: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     fragments: int = 0
     tables: dict[tuple[str, str], TableSeen] = field(default_factory=dict)
+    logged: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Look at a batch of `USER_RECORD_SCHEMA`."""
@@ -230,6 +232,20 @@ class Survey:
                 seen = self.tables.setdefault((schema, table), TableSeen(schema, table))
                 seen.add(op, before, after, chunked=verdict == "chunked")
 
+    def add_log(self, schema: str, table: str, entries: pa.Table) -> None:
+        """Look at entries of the raw log of a table that is not configured.
+
+        Args:
+            schema: the table's schema.
+            table: its name.
+            entries: `_op`, `_before`, `_after`, as a log has them.
+        """
+        seen = self.tables.setdefault((schema, table), TableSeen(schema, table))
+        self.logged[schema, table] = self.logged.get((schema, table), 0) + entries.num_rows
+        columns = (entries[name].to_pylist() for name in ("_op", "_before", "_after"))
+        for op, before, after in zip(*columns, strict=True):
+            seen.add(op, before, after, chunked=False)
+
 
 def document(survey: Survey, configured: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     """The proposal as plain values.
@@ -248,6 +264,7 @@ def document(survey: Survey, configured: Mapping[tuple[str, str], str]) -> dict[
             "upserts": seen.upserts,
             "deletes": seen.deletes,
             "chunked": seen.chunked,
+            "from_log": survey.logged.get(place, 0),
             "keys": keys,
             "keys_note": note,
             "columns": {name: _column(column) for name, column in seen.columns.items()},
@@ -289,6 +306,8 @@ def _entry(name: str, table: Mapping[str, Any]) -> list[str]:
     header = f"tables.{_quoted(name)}"
     counts = f"{table['upserts']:,} upserts, {table['deletes']:,} deletes, {table['chunked']:,} chunked"
     lines = [f"[{header}]  # {counts}"]
+    if table["from_log"]:
+        lines.append(f"# from {table['from_log']:,} entries of its raw log, not from the source")
     if table["configured_as"] is not None:
         lines.append(f"# there is an entry for this table: {_quoted(table['configured_as'])}")
     if name != f"{table['schema']}.{table['table']}" or name.count(".") != 1 or not all(name.split(".")):

@@ -55,6 +55,12 @@ def _lines(summary: Mapping[str, Any]) -> list[Text]:
     said.append(Text(f"in quarantine: {told}", style="yellow" if refused else ""))
     if summary["pending"]:
         said.append(Text(f"pending: {summary['pending']} records wait for the rest of their chunks"))
+    for name, unknown in summary["unknown_tables"].items():
+        what = f"{name} has a raw log of {unknown['rows']:,} changes"
+        if unknown["configured_as"] is None:
+            said.append(Text(f"{what}; it is not configured"))
+        else:
+            said.append(Text(f"{what} from before it was configured as {unknown['configured_as']}"))
     for table, columns in summary["columns"].items():
         names = ", ".join(f"{original!r} as {encoded}" for original, encoded in columns.items())
         said.append(Text(f"{table} holds {names}"))

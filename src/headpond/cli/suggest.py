@@ -23,6 +23,7 @@ from headpond.kinesis.positions import HORIZON
 from headpond.kinesis.read import to_batch
 from headpond.kinesis.shards import listing
 from headpond.pipeline import load
+from headpond.pipeline.lake import open_lake
 from headpond.spark.archive_files import open_pattern
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ _MOST_EMPTY_REPLIES = 1_000  # a gap in a shard may take some; then the shard is
 def suggest(output: Output, file: str, *, records: int) -> None:
     """Propose the [tables] of the pipeline FILE from what its source holds.
 
-    Reads from the beginning of the stream or archive, writes nothing, and starts no Spark. Keys are what
-    deletes name; types are guesses that take all values seen, for a person to correct. The FILE may have no
-    [tables] yet.
+    Reads from the beginning of the stream or archive, writes nothing, and starts no Spark. Tables that do not
+    appear there but have a raw log in the lake are proposed from that. Keys are what deletes name; types are
+    guesses that take all values seen, for a person to correct. The FILE may have no [tables] yet.
     """
     pipeline = load(file, tables_needed=False)
     survey = Survey()
@@ -67,6 +68,9 @@ def suggest(output: Output, file: str, *, records: int) -> None:
             for opened in open_records(batch, deaggregate=source.deaggregate):
                 survey.add(opened)
             show(f"{survey.records:,} records seen")
+        for unknown in open_lake(pipeline).unknown.all().values():
+            if (unknown.schema, unknown.table) not in survey.tables:
+                survey.add_log(unknown.schema, unknown.table, unknown.log.newest(records))
     configured = {(table.schema, table.table): table.name for table in pipeline.tables}
     proposal = document(survey, configured)
     output.result(proposal, lambda: Text(toml(proposal).rstrip("\n")))

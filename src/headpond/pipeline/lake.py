@@ -20,4 +20,10 @@ def open_lake(pipeline: Pipeline, *, files: FileMaker = DeltaFile) -> Lake:
         files: makes the file of each source table; the embedded engine's unless told otherwise.
     """
     target = pipeline.target
-    return Lake(target.path, pipeline.dsql_config().tables, target.storage_options, files=files)
+    return Lake(
+        target.path,
+        pipeline.dsql_config().tables,
+        target.storage_options,
+        files=files,
+        max_unknown_tables=target.max_unknown_tables,
+    )

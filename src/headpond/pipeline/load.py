@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from headpond.pipeline.schema import SECTIONS, SOURCE, SPARK, STREAM_ONLY, TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_PERCENT = re.compile("%[0-9A-Fa-f]{2}")
 
 
 def load(
@@ -83,7 +86,8 @@ def loads(
     folder = Path(base).absolute()
     source = _source(document.get("source", {}), folder, root.child("source"))
     target = _target(document.get("target", {}), folder, root.child("target"))
-    tables = _tables(document.get("tables", {}), root.child("tables"), needed=tables_needed)
+    needed = tables_needed and target.unknown_tables == "quarantine"
+    tables = _tables(document.get("tables", {}), root.child("tables"), needed=needed)
     verify = Verify(**read_section(document.get("verify", {}), VERIFY, root.child("verify")))
     spark = SPARK(document.get("spark", {}), root.child("spark"))
     return Pipeline(file=file, source=source, target=target, tables=tables, verify=verify, spark=spark)
@@ -125,6 +129,12 @@ def _source(raw: Any, folder: Path, place: Place) -> Source:
 def _target(raw: Any, folder: Path, place: Place) -> Target:
     values = read_section(raw, TARGET, place)
     values["path"] = _located(values["path"], folder).rstrip("/") or "/"
+    if "://" not in values["path"] and _PERCENT.search(values["path"]):
+        raise place.child("path").wrong(
+            "a path without % and two hexadecimal digits, which deltalake reads as one character",
+            raw["path"],
+            next_step="Call the folder otherwise.",
+        )
     if values["checkpoint"] is None:
         values["checkpoint"] = f"{values['path'].rstrip('/')}/_headpond/checkpoint"
     else:
@@ -138,7 +148,8 @@ def _tables(raw: Any, place: Place, *, needed: bool) -> tuple[Table, ...]:
     if not raw and needed:
         raise ConfigurationError(
             "There is no [tables] entry, so every change would be quarantined.",
-            next_step='Add one per table, as in [tables."public.orders"] with keys = ["order_id"].',
+            next_step='Add one per table, as in [tables."public.orders"] with keys = ["order_id"], or write '
+            'unknown_tables = "log" in [target].',
             key=place.path,
         )
     tables = tuple(_table(name, value, place.child(name)) for name, value in raw.items())

@@ -117,6 +117,7 @@ class Target:
     chunk_memory_bytes: int
     chunk_disk_bytes: int
     unknown_tables: Literal["quarantine", "log"]
+    max_unknown_tables: int
     raw_ion: bool
     redaction: Literal["keep", "honour"]
     storage_options: dict[str, str] = field(repr=False)

@@ -147,11 +147,8 @@ TARGET: dict[str, Key] = {
     "chunk_disk": Key(
         size, 8 * 1024 * _MIB, stored_as="chunk_disk_bytes", unbuilt="a bound on what chunks take on disk"
     ),
-    "unknown_tables": Key(
-        choice("quarantine", "log"),
-        "quarantine",
-        unbuilt_values={"log": "an automatic raw log for each table that is not configured"},
-    ),
+    "unknown_tables": Key(choice("quarantine", "log"), "quarantine"),
+    "max_unknown_tables": Key(integer(0), 1_000),
     "raw_ion": Key(boolean, default=False, unbuilt="tables from QLDB records"),
     "redaction": Key(choice("keep", "honour"), "keep", unbuilt="tables from QLDB records"),
     "storage_options": Key(mapping(any_text), {}, secret=True),

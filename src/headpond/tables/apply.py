@@ -105,12 +105,15 @@ def apply_batch(
     whole = _assemble(lake, batch, chunks) if chunks is not None else None
     if whole is not None:
         batch = whole.batch
+    between("logs of unknown tables")
+    beyond = lake.unknown.admit(batch.tables, transaction=transaction)
+    logs = lake.logs | lake.unknown.logs
     seen = lake.tombstones.version()
     decided = _decide(lake, batch)
     applied = Applied(decided.figures, counters=Counter(batch.counters), batches=1)
 
     between("quarantine")
-    quarantine = pa.concat_tables([batch.quarantine, *decided.refused])
+    quarantine = pa.concat_tables([batch.quarantine, beyond, *decided.refused])
     lake.quarantine.add(quarantine, transaction=transaction)
     applied.quarantined.update(quarantine["reason"].to_pylist())
 
@@ -134,9 +137,9 @@ def apply_batch(
     for name, history in decided.history.items():
         between(f"table {name}")
         lake.histories[name].write(history, transaction=transaction)
-    for name, changes in _of(lake.logs, batch):
+    for name, changes in _of(logs, batch):
         between(f"table {name}")
-        new = lake.logs[name].write(changes, transaction=transaction)
+        new = logs[name].write(changes, transaction=transaction)
         applied.tables[name] = Counter(appended=new, duplicates=changes.num_rows - new)
 
     if lake.tombstones.version() > seen + bool(put):
@@ -147,7 +150,8 @@ def apply_batch(
             lake.current[name].write(latest.upserts, latest.deletes, transaction=transaction)
 
     between("schema changes")
-    lake.schema_changes.record(batch.tables, transaction=transaction)
+    known = {name: rows for name, rows in batch.tables.items() if name in lake.typed}
+    lake.schema_changes.record(known, transaction=transaction)
 
     between("tombstones of keys that live again")
     lake.tombstones.drop(_with_table(decided.overtaken))

@@ -38,7 +38,8 @@ def apply_beside(
         Figures of the first time.
     """
     applied = apply_batch(lake, batch, chunks=chunks, between=between)
-    keyed = {name: rows for name, rows in batch.tables.items() if name not in lake.logs}
+    kept = lake.current.keys() | lake.histories.keys()
+    keyed = {name: rows for name, rows in batch.tables.items() if name in kept}
     if keyed:
         between("second look")
         apply_batch(lake, DecodedBatch(tables=keyed))

@@ -10,6 +10,8 @@
         tombstones/             versions of deleted keys
         deletes/                every delete of the tables that keep their history
         schema_changes/         when each column first and last had a value
+        unknown_tables/         which tables that are not configured have a log,
+        unknown/public.x/       and their logs
         checkpoint/             Spark's (not a table)
 """
 
@@ -29,6 +31,7 @@ from headpond.tables.schema_changes import SchemaChanges
 from headpond.tables.state import ORIGIN, FactTable
 from headpond.tables.tombstones import Tombstones
 from headpond.tables.typed import TypedTable
+from headpond.tables.unknown import MAX_TABLES, UnknownTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -49,6 +52,7 @@ class Lake:
         storage_options: for `deltalake`; never printed.
         files: makes the file of each source table, which does its merges; those of `_headpond/` are small
             and stay with `DeltaFile`.
+        max_unknown_tables: how many tables that are not configured get a log.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Lake:
         storage_options: Mapping[str, str] | None = None,
         *,
         files: FileMaker = DeltaFile,
+        max_unknown_tables: int = MAX_TABLES,
     ) -> None:
         self.path = path.rstrip("/")
         self._options = dict(storage_options or {})
@@ -65,8 +70,13 @@ class Lake:
         self.pending = PendingTable(self._own("pending"))
         self.tombstones = Tombstones(self._own("tombstones"))
         self.deletes = Deletes(self._own("deletes"))
-        specs = list(specs)
+        specs = self.specs = tuple(specs)
         self.schema_changes = SchemaChanges(self._own("schema_changes"), specs)
+        self.unknown = UnknownTables(
+            self._own("unknown_tables"),
+            lambda folder: files(f"{self.path}/{OWN_FOLDER}/unknown/{folder}", self._options),
+            max_unknown_tables,
+        )
         self.current: dict[str, CurrentTable] = {}
         self.histories: dict[str, HistoryTable] = {}
         self.logs: dict[str, LogTable] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headpond.tables.delta import copied, same
 from headpond.tables.state import first_of_each
@@ -21,6 +22,7 @@ LOG_OWN = {
     "ts_ns": ("_ts_ns", pa.int64()),
     "tx_id": ("_tx_id", pa.string()),
     "op": ("_op", pa.string()),
+    "before": ("_before", pa.string()),
     "after": ("_after", pa.string()),
     "image_hash": ("_image_hash", pa.binary()),
     "stream": ("_stream", pa.string()),
@@ -63,3 +65,12 @@ class LogTable:
             transaction=transaction,
         )
         return int(figures["num_target_rows_inserted"])
+
+    def newest(self, count: int) -> pa.Table:
+        """Read operation and images of at most so many entries, the newest ones."""
+        file = self.typed.file
+        if not file.exists():
+            return pa.table({name: pa.array([], pa.string()) for name in ("_op", "_before", "_after")})
+        times = file.read(["_ts_ns"])["_ts_ns"]
+        since = pc.min(times.take(pc.top_k_unstable(times, count))).as_py() if len(times) else 0
+        return file.read(["_op", "_before", "_after"], f'"_ts_ns" >= {since}')

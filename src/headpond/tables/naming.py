@@ -13,12 +13,16 @@ A column of a source may be called anything; a Delta column without column mappi
 The original name stands in the field's metadata under `ORIGINAL_NAME`; it, not the encoding, says which
 column of the source a column holds.
 
-A table's folder is named like the table, with what a path could not hold written as ``%XX``, a leading
-``_`` too (`_headpond` must stay ours). No name can leave the lake: ``/`` and a leading ``.`` are encoded.
+A table's folder is named like the table, with what a path could not hold written as ``~XX``, a leading
+``_`` too (`_headpond` must stay ours). No name can leave the lake: ``/`` and a leading ``.`` are encoded. Not
+``%XX``: deltalake writes to a folder of such a name and reads from the one that it stands for.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import unicodedata
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -33,7 +37,7 @@ ORIGINAL_NAME = "headpond.name"
 OWN_COLUMNS = frozenset(
     {
         # DSQL
-        "_ts_ns", "_tx_id", "_image_hash", "_valid_from_ns", "_valid_to_ns", "_op", "_after",
+        "_ts_ns", "_tx_id", "_image_hash", "_valid_from_ns", "_valid_to_ns", "_op", "_before", "_after",
         "_stream", "_shard_id", "_sequence_number", "_sub_sequence_number",
         # QLDB
         "_document_id", "_version", "_tx_time", "_block_sequence_no", "_hash", "_kind", "_ion",
@@ -114,13 +118,11 @@ def table_folder(name: str) -> str:
         ConfigurationError: the name is empty or too long for a file system.
 
     >>> table_folder("public.orders"), table_folder("_headpond"), table_folder("../../etc")
-    ('public.orders', '%5Fheadpond', '%2E.%2F..%2Fetc')
+    ('public.orders', '~5Fheadpond', '~2E.~2F..~2Fetc')
     """
     if not name:
         raise ConfigurationError("a table has an empty name", next_step='Name it in [tables."…"].')
-    encoded = "".join(c if c in "_-.$#@" or c.isalnum() else _escape(c) for c in name)
-    if name[0] in "_.":
-        encoded = _escape(name[0]) + encoded[1:]
+    encoded = _folder(name, "_-.$#@")
     if (size := len(encoded.encode())) > MAX_FOLDER_BYTES:
         raise ConfigurationError(
             f"the folder name of table {name[:40]!r}… takes {size} bytes, more than {MAX_FOLDER_BYTES}",
@@ -130,6 +132,37 @@ def table_folder(name: str) -> str:
     return encoded
 
 
+def log_folder(schema: str, table: str) -> str:
+    """Encode schema and table, whatever they are called, as the name of one folder: that of a raw log.
+
+    A name that a file system could mistake for another one (upper case, composed characters), or that is too
+    long, ends with ``~~`` and a part of the SHA-256 of both names.
+
+    >>> log_folder("public", "orders"), log_folder("a.b", "c/d"), log_folder("public", "Orders")[:16]
+    ('public.orders', 'a~2Eb.c~2Fd', 'public.Orders~~0')
+    """
+    encoded = f"{_folder(schema, _DOTLESS)}.{_folder(table, _DOTLESS)}"
+    if encoded[0] == ".":
+        encoded = _tilde(".") + encoded[1:]
+    same_when_folded = all(part == unicodedata.normalize("NFC", part).casefold() for part in (schema, table))
+    if same_when_folded and len(encoded.encode()) <= MAX_FOLDER_BYTES:
+        return encoded
+    mark = "~~" + hashlib.sha256(json.dumps([schema, table]).encode()).hexdigest()[:32]
+    return encoded.encode()[: MAX_FOLDER_BYTES - len(mark)].decode(errors="ignore") + mark
+
+
+_DOTLESS = "_-$#@"
+
+
+def _folder(name: str, plain: str) -> str:
+    encoded = "".join(c if c in plain or c.isalnum() else _tilde(c) for c in name)
+    return _tilde(name[0]) + encoded[1:] if encoded[:1] in ("_", ".") else encoded
+
+
+def _tilde(character: str) -> str:
+    return _escape(character).replace("%", "~")
+
+
 def table_of_folder(folder: str) -> str:
     """Give the table's name back from its folder's name."""
-    return unquote(folder)
+    return unquote(folder.replace("~", "%"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from headpond.changes.config import UNKNOWN
+
 if TYPE_CHECKING:
     from headpond.tables.apply import Applied
     from headpond.tables.lake import Lake
@@ -26,9 +28,10 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
     Returns:
         `tables`: per table `rows`, and of the run `upserts`, `deletes`, `appended` (logs), `duplicates`,
         `conflicting_duplicates`, `stale` (older than what was there), `superseded` (older than another of
-        the same batch); `quarantined`: rows in quarantine by reason; `pending`: records that wait for
-        others; `tombstones` per current table; `deletes` per history table; `columns`: names that Delta has
-        otherwise than the source.
+        the same batch); `unknown_tables`: per table that is not configured and has a log the same, `schema`,
+        `table`, and the name it is `configured_as` meanwhile; `quarantined`: rows in quarantine by reason;
+        `pending`: records that wait for others; `tombstones` per current table; `deletes` per history table;
+        `columns`: names that Delta has otherwise than the source.
     """
     tables: dict[str, Any] = {}
     columns: dict[str, Any] = {}
@@ -47,6 +50,7 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "lake": lake.path,
         "tables": tables,
+        "unknown_tables": _unknown(lake, applied),
         "quarantined": dict(lake.quarantine.counts_by("reason")),
         "pending": lake.pending.count(),
         "tombstones": lake.tombstones.counts(),
@@ -57,6 +61,25 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
         summary["batches"] = applied.batches
         summary["counters"] = dict(sorted(applied.counters.items()))
     return summary
+
+
+def _unknown(lake: Lake, applied: Applied | None) -> dict[str, Any]:
+    configured = {(spec.schema, spec.table): spec.name for spec in lake.specs}
+    found: dict[str, Any] = {}
+    for name, unknown in lake.unknown.all().items():
+        file = unknown.log.typed.file
+        told: dict[str, Any] = {
+            "schema": unknown.schema,
+            "table": unknown.table,
+            "rows": file.count() if file.exists() else 0,
+            "path": file.uri,
+            "configured_as": configured.get((unknown.schema, unknown.table)),
+        }
+        if applied is not None:
+            figures = applied.tables.get(name, Counter())
+            told |= {figure: figures.get(figure, 0) for figure in LOG_FIGURES}
+        found[name.removeprefix(UNKNOWN)] = told
+    return found
 
 
 def _keep(lake: Lake, name: str) -> str:
