@@ -22,7 +22,7 @@ from headpond.errors import (
 )
 
 if TYPE_CHECKING:
-    from headpond.kinesis.client import ConnectionSettings
+    from headpond.kinesis.connection import ConnectionSettings
 
 __all__ = ["error_code", "translate"]
 

@@ -7,83 +7,27 @@ test can split a shard while a client writes over HTTP. Names of streams may be 
 from __future__ import annotations
 
 import hashlib
-import time
 from base64 import b64encode
-from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headpond.kinesis.local import reshard
-from headpond.kinesis.local.limits import NO_LIMITS, Limits, ShardMeter
+from headpond.kinesis.local.limits import ShardMeter
 from headpond.kinesis.local.listing import ShardFilter, choose_shards
-from headpond.kinesis.local.model import MAX_HASH_KEY, Record, Shard, Stream, shard_id_of
+from headpond.kinesis.local.model import MAX_HASH_KEY, Stream, shard_id_of
 from headpond.kinesis.local.refusal import ServiceRefusalError
 from headpond.kinesis.local.sequence import STEP, unpack
+from headpond.kinesis.local.settings import Placed, Reading, Settings, wall_clock_ms
 from headpond.kinesis.local.tokens import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Engine", "Placed", "Reading", "Settings", "wall_clock_ms"]
+    from headpond.kinesis.local.model import Record, Shard
+
+__all__ = ["Engine", "Settings", "wall_clock_ms"]
 
 _MIB = 1024 * 1024
-
-
-def wall_clock_ms() -> int:
-    """The machine's time in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Bounds and identity of the local service.
-
-    Attributes:
-        region: Part of ARNs.
-        account: Part of ARNs.
-        limits: Traffic limits per shard; none by default.
-        settle_ms: How long a stream says CREATING or UPDATING after a change.
-        iterator_lifetime_ms: Age at which shard iterators and paging tokens expire.
-        reply_bytes: Most bytes of data in one GetRecords reply; one record always fits.
-        reply_records: Most records in one GetRecords reply.
-        request_bytes: Most bytes of data and keys in one PutRecords request.
-        max_streams: Most streams at a time.
-        max_shards: Most open shards of all streams.
-    """
-
-    region: str = "us-east-1"
-    account: str = "000000000000"
-    limits: Limits = NO_LIMITS
-    settle_ms: int = 0
-    iterator_lifetime_ms: int = 300_000
-    reply_bytes: int = 10 * _MIB
-    reply_records: int = 10_000
-    request_bytes: int = 10 * _MIB
-    max_streams: int = 1_000
-    max_shards: int = 20_000
-
-
-class Placed(NamedTuple):
-    """Where a record was stored."""
-
-    shard_id: str
-    sequence_number: int
-
-
-class Reading(NamedTuple):
-    """What a read gives.
-
-    Attributes:
-        records: Oldest first.
-        position: Where to go on; None at the end of a closed shard.
-        behind_ms: Time between what was read and the tip of the shard; 0 at the tip.
-        children: Shards below this one, at its end only.
-    """
-
-    records: list[Record]
-    position: Position | None
-    behind_ms: int
-    children: list[Shard]
 
 
 class Engine:

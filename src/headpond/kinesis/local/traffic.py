@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from msgspec import Raw
 
     from headpond.kinesis.local import requests
-    from headpond.kinesis.local.engine import Placed
     from headpond.kinesis.local.faults import Rule
+    from headpond.kinesis.local.settings import Placed
 
 __all__ = ["get_records", "get_shard_iterator", "put_record", "put_records"]
 
