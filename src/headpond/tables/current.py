@@ -83,16 +83,13 @@ class CurrentTable:
             deletes: typed rows of deletes, one per key, none of them among the upserts.
             transaction: stored with the commit.
         """
+        kept = self.typed.physical(upserts)  # columns that only changes without effect bring are added too
         if upserts.num_rows + deletes.num_rows == 0:
             return
         keys = [VALUE + key for key in self.keys]
         own = [f"m:{name}" for name in self.typed.own]
         gone = self.typed.physical(deletes.select([*keys, *own]))
-        kept = self.typed.physical(upserts)
-        # `kept` may have added columns after `gone` was made.
-        both = pa.concat_tables(
-            [_marked(kept, deleted=False), _marked(gone, deleted=True)], promote_options="default"
-        )
+        both = pa.concat_tables([_marked(kept, deleted=False), _marked(gone, deleted=True)])
         columns = copied(self.typed.columns)
         is_delete = quoted(_DELETE, "s")
         self.typed.file.merge(

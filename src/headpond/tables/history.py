@@ -116,6 +116,7 @@ class HistoryTable:
             outcome: what a step decided.
             transaction: stored with the commit.
         """
+        self.typed.physical(_with_start(outcome.inserts.slice(0, 0)))  # columns that no new version brings
         whole = [rows for rows in (outcome.inserts, outcome.corrections) if rows.num_rows]
         if not whole and outcome.ends.num_rows == 0:
             return

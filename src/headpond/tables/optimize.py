@@ -60,10 +60,12 @@ class Optimized:
 def files_of(lake: Lake) -> Iterator[tuple[str, DeltaFile]]:
     """Every Delta table of a lake that is there, the configured ones first, then `_headpond/…`."""
     found = {name: typed.file for name, typed in lake.typed.items()}
-    for part in vars(lake).values():
+    for part in (*vars(lake).values(), lake.deletes.facts, lake.unknown.index):
         file = getattr(part, "file", None)
         if isinstance(file, DeltaFile):
             found[f"{OWN_FOLDER}/{file.uri.rpartition('/')[2]}"] = file
+    for log in lake.unknown.logs.values():
+        found[f"{OWN_FOLDER}/unknown/{log.typed.file.uri.rpartition('/')[2]}"] = log.typed.file
     yield from ((name, file) for name, file in found.items() if file.exists())
 
 

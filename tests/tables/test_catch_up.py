@@ -1,0 +1,152 @@
+"""A table configured later is caught up from its raw log: the same as if it had always been there."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from lakes import decoded, lake_in
+from test_apply import EXPECTED, SMALL, STREAM, STREAM_EXPECTED, tables_text
+from test_unknown_tables import change
+
+from headpond.errors import UsageError
+from headpond.tables.apply import Chunks, apply_batch
+from headpond.tables.catch_up import catch_up_from_log
+from headpond.tables.requeue import requeue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headpond.tables.lake import Lake
+
+OPEN = 'unknown_tables = "log"\n'
+LOGS = {name: log | {"keys": []} for name, log in EXPECTED["append_logs"].items()}
+
+
+def state(lake: Lake) -> Any:
+    """Everything that lasts of a lake's configured tables, without the order of rows."""
+    tables = {}
+    for name, typed in lake.typed.items():
+        rows = typed.file.read()
+        columns = sorted(rows.column_names)
+        tables[name] = (columns, sorted(map(repr, rows.select(columns).to_pylist())))
+    beside = [lake.tombstones.file, lake.deletes.facts.file, lake.schema_changes.file]
+    kept = [sorted(map(repr, file.read().to_pylist())) if file.exists() else [] for file in beside]
+    return tables, [[row for row in rows if "'public.other'" not in row] for rows in kept]
+
+
+def as_if_always(folder: Path, tables: str, lines: list[bytes]) -> Any:
+    lake, config = lake_in(folder, OPEN + tables)
+    apply_batch(lake, decoded(config, lines), chunks=Chunks(config))
+    return state(lake)
+
+
+@pytest.mark.parametrize(
+    "keep",
+    ["current", *(pytest.param(keep, marks=pytest.mark.thorough) for keep in ("history", "log"))],
+)
+def test_a_table_caught_up_from_its_log_is_as_if_always_configured(keep: str, tmp_path: Path) -> None:
+    """Log, then the entry, changes going on, the log applied in small parts, twice: one and the same lake."""
+    text = tables_text(EXPECTED["tables"] | LOGS if keep == "log" else EXPECTED["tables"]).replace(
+        'keys = ["', f'keep = "{keep}"\nkeys = ["'
+    )
+    draw = random.Random(3)
+    lines = draw.sample(SMALL, len(SMALL))
+    expected = as_if_always(tmp_path / "always", text, lines)
+    lake, config = lake_in(tmp_path / "later", OPEN)
+    apply_batch(lake, decoded(config, lines[:90]))
+    lake, config = lake_in(tmp_path / "later", OPEN + text)
+    apply_batch(lake, decoded(config, lines[80:120], first_line=81))
+    for name in (spec.name for spec in config.tables):
+        done = catch_up_from_log(lake, config, name, rows_at_once=7)
+        assert done.entries == lake.unknown.logs[f"unknown:{name}"].typed.file.count()
+    apply_batch(lake, decoded(config, lines[120:], first_line=121))
+    assert state(lake) == expected
+    again = catch_up_from_log(lake, config, next(iter(EXPECTED["tables"])))
+    assert sum(again.applied.quarantined.values()) == 0
+    assert state(lake) == expected
+
+
+@pytest.mark.thorough
+def test_chunked_changes_that_became_whole_in_the_log_are_caught_up_too(tmp_path: Path) -> None:
+    """The whole stream through raw logs, and then into its tables."""
+    logs = {name: log | {"keys": []} for name, log in STREAM_EXPECTED["append_logs"].items()}
+    text = tables_text(STREAM_EXPECTED["tables"] | logs)
+    expected = as_if_always(tmp_path / "always", text, STREAM)
+    lake, config = lake_in(tmp_path / "later", OPEN)
+    apply_batch(lake, decoded(config, STREAM), chunks=Chunks(config))
+    lake, config = lake_in(tmp_path / "later", OPEN + text)
+    for spec in config.tables:
+        catch_up_from_log(lake, config, spec.name, bytes_at_once=20_000)
+    assert state(lake) == expected
+
+
+def lines_of_orders() -> list[bytes]:
+    return [
+        change(1, "orders", {"id": 1, "v": "a"}),
+        change(2, "orders", {"id": 70_000, "v": "b"}),
+        change(3, "orders", {"v": "no key"}),
+        change(4, "orders", None, op="d", before={"id": 1}),
+        change(5, "other", {"id": 9}),
+    ]
+
+
+NARROW = (
+    '[tables."orders"]\nschema = "public"\ntable = "orders"\nkeys = ["id"]\ncolumns = { id = "smallint" }\n'
+)
+
+
+def test_what_does_not_fit_goes_to_quarantine_and_can_be_fed_in_again(tmp_path: Path) -> None:
+    """As whole records, made of what the log knows."""
+    lake, config = lake_in(tmp_path, OPEN)
+    apply_batch(lake, decoded(config, lines_of_orders()))
+    lake, config = lake_in(tmp_path, OPEN + NARROW)
+    done = catch_up_from_log(lake, config, "orders")
+    assert done.applied.quarantined == {"cast_error": 1, "missing_key": 1}
+    assert lake.tombstones.counts() == {"orders": 1}
+    kept = lake.quarantine.read(["reason", "data", "stream", "sequence_number"]).to_pylist()
+    whole = {row["reason"]: json.loads(row["data"]) for row in kept}
+    assert whole["missing_key"]["after"] == {"v": "no key"}
+    assert {(row["stream"], row["sequence_number"]) for row in kept} == {("s", "2"), ("s", "3")}
+    (tmp_path / "wide").mkdir()
+    wide = NARROW.replace("smallint", "bigint").replace('"orders"]', '"wide"]')
+    lake, config = lake_in(tmp_path, OPEN + wide)
+    fed = requeue(lake, config, "cast_error")
+    assert (fed.left, lake.current["wide"].typed.file.read(["id"])["id"].to_pylist()) == (1, [70_000])
+
+
+class Crash(Exception):
+    """The process dies here."""
+
+
+@pytest.mark.parametrize("stage", ["quarantine", "tombstones", "table orders", "second look"])
+def test_a_crash_while_catching_up_is_healed_by_the_repeat(stage: str, tmp_path: Path) -> None:
+    """Started again it ends as an undisturbed one."""
+    lakes = {}
+    for name in ("calm", "torn"):
+        lake, config = lake_in(tmp_path / name, OPEN)
+        apply_batch(lake, decoded(config, lines_of_orders()))
+        lakes[name], config = lake_in(tmp_path / name, OPEN + NARROW)
+    catch_up_from_log(lakes["calm"], config, "orders")
+
+    def die(name: str) -> None:
+        if name == stage:
+            raise Crash
+
+    with pytest.raises(Crash):
+        catch_up_from_log(lakes["torn"], config, "orders", rows_at_once=2, between=die)
+    lake, config = lake_in(tmp_path / "torn", OPEN + NARROW)
+    catch_up_from_log(lake, config, "orders", rows_at_once=2)
+    assert state(lake) == state(lakes["calm"])
+    assert lake.quarantine.counts_by("reason") == lakes["calm"].quarantine.counts_by("reason")
+
+
+def test_a_table_without_a_log_or_an_entry_is_refused(tmp_path: Path) -> None:
+    """With what can be done instead."""
+    lake, config = lake_in(tmp_path, OPEN + NARROW)
+    with pytest.raises(UsageError, match=r"no raw log of public\.orders.*--from-start.*unknown_table"):
+        catch_up_from_log(lake, config, "orders")
+    with pytest.raises(UsageError, match=r"has no table 'x'\. It has orders"):
+        catch_up_from_log(lake, config, "x")
