@@ -17,6 +17,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from headpond.formats.ion_hash import escape
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -76,3 +78,8 @@ def revision_hash_ok(
     if given_data_hash is not None:
         return given == dot(metadata_hash, given_data_hash)
     return given in delete_hashes(metadata_hash)
+
+
+def statement_hash(statement: str) -> bytes:
+    """The digest of a statement that has no parameters: the Ion hash of its text."""
+    return sha256(b"\x0b\x80" + escape(statement.encode()) + b"\x0e").digest()
