@@ -89,7 +89,7 @@ def test_finding_a_tip_keeps_the_pace() -> None:
             clock.advance(60_000)
         paced = Paced(kinesis, clock, Pace(clock=clock))
         for shard_id in (SHARD, "shardId-000000000001"):
-            tip = find_tip(paced.calls, shard_id, HORIZON, LossRule(STREAM, 86_400_000))
+            tip = find_tip(paced.calls, shard_id, HORIZON, LossRule(STREAM, 86_400_000)).end
             assert tip.number == max(n for shard, n, _ in held(kinesis) if shard == shard_id)
     assert paced.refused == []
     assert paced.slept_s > 0

@@ -304,12 +304,13 @@ class TestLoss:
         assert "not listed any more" in caplog.text
         assert {row[0] for row in flat(batches)} == {"shardId-000000000001"}
 
+    @pytest.mark.parametrize("bound", ["64 MiB", "none"])
     def test_an_idle_shard_that_was_watched_lost_nothing(
-        self, kinesis: LocalKinesis, clock: ManualClock
+        self, kinesis: LocalKinesis, clock: ManualClock, bound: str
     ) -> None:
         """The last record may expire: a planner that saw that nothing followed it goes on."""
         put(kinesis, 10)
-        driver = Driver(kinesis)
+        driver = Driver(kinesis, maxBytesPerTrigger=bound)
         at, _ = driver.run(driver.initial())
         for _ in range(5):
             clock.advance(10 * HOUR_MS)

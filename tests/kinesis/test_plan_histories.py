@@ -100,7 +100,7 @@ class History:
             given.pop("maxRecordsPerTrigger")
         self.settings = read_options(given)
         self.calls = EngineCalls(self.engine)
-        self.planner = Planner(self.calls, self.settings)
+        self.planner = Planner(self.calls, self.settings, clock=lambda: self.clock() / 1000)
         self.at = through_json(self.planner.initial())
         self.count = 0
         self.old: set[tuple[str, int]] = set()  # what a query from LATEST must leave out
@@ -160,7 +160,7 @@ class History:
 
     def restart(self, *, available_now: bool = False) -> None:
         self.planner.close()
-        self.planner = Planner(self.calls, self.settings)
+        self.planner = Planner(self.calls, self.settings, clock=lambda: self.clock() / 1000)
         if available_now:
             self.planner.fix_ends()
 

@@ -60,8 +60,12 @@ class Ahead:
         """How far behind the tip the look-ahead is; -1 before the first look."""
         return self._cursor.behind_ms
 
-    def fill(self, records: int, size_bytes: int, records_per_page: int = MOST_RECORDS_PER_PAGE) -> None:
-        """Look ahead until so much is held, the tip is reached or the shard ends."""
+    def fill(self, records: int, size_bytes: int, records_per_page: int = MOST_RECORDS_PER_PAGE) -> bool:
+        """Look ahead until so much is held, the tip is reached or the shard ends.
+
+        Returns:
+            Whether it was asked and the tip was reached.
+        """
         empty = 0
         while not self._cursor.closed and len(self._marks) < records and self._held_bytes < size_bytes:
             limit = min(records_per_page, self._worth_asking(records, size_bytes))
@@ -74,7 +78,8 @@ class Ahead:
             self._seen += len(page)
             empty = 0 if page else empty + 1
             if self._cursor.at_tip or empty > _MOST_EMPTY_REPLIES:
-                return
+                return self._cursor.at_tip
+        return False
 
     def _worth_asking(self, records: int, size_bytes: int) -> int:
         """Estimate how many records make up what is missing, by the sizes seen so far."""

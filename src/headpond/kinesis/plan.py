@@ -27,10 +27,11 @@ from headpond.kinesis.begin import Beginning
 from headpond.kinesis.calls import MOST_PARALLEL_CALLS
 from headpond.kinesis.cursor import LossRule
 from headpond.kinesis.positions import END, HORIZON, Offset, Position
+from headpond.kinesis.quiet import Quiet
 from headpond.kinesis.read import ShardRange
 from headpond.kinesis.replies import Record
 from headpond.kinesis.shards import listing, position_of, readable, vanished
-from headpond.kinesis.tip import find_tip, first_after
+from headpond.kinesis.tip import Tip, find_tip, first_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -72,6 +73,7 @@ class Planner:
         self._listing: Listing = {}
         self._listed_at: float | None = None
         self._ahead: dict[str, Ahead] = {}
+        self._quiet = Quiet(clock)
         self._targets: dict[str, Position] | None = None
         self._known_ms: dict[tuple[str, Position], int] = {}
         self._warned: set[str] = set()
@@ -118,7 +120,7 @@ class Planner:
         loss = self._loss(HORIZON, "")
 
         def end(shard_id: str) -> Position:
-            return END if shards[shard_id].closed else find_tip(self._calls, shard_id, HORIZON, loss)
+            return END if shards[shard_id].closed else find_tip(self._calls, shard_id, HORIZON, loss).end
 
         self._targets = dict(self._each(end, shards))
 
@@ -148,7 +150,7 @@ class Planner:
         chosen = [
             shard_id
             for shard_id in readable(shards, known, parent_first=parent_first)
-            if self._targets is None or shard_id in self._targets
+            if self._targets is None or self._is_wanted(shard_id, position_of(known, shard_id))
         ]
         ends = self._bounded(known, chosen, limits) if any(limits) else self._unbounded(known, chosen)
         if all(position_of(known, shard_id) == end for shard_id, end in ends.items()):
@@ -218,12 +220,12 @@ class Planner:
         nothing_yet = True
         while active and left_records > 0 and left_bytes > 0:
             records, size_bytes = max(1, left_records // len(active)), max(1, left_bytes // len(active))
-            asked_ms = self._calls.now_ms()
+            asked_ms, asked_s = self._calls.now_ms(), self._clock()
 
-            def fill(shard_id: str, records: int = records, size_bytes: int = size_bytes) -> None:
-                self._ahead[shard_id].fill(records, size_bytes, self._settings.records_per_page)
+            def fill(shard_id: str, records: int = records, size_bytes: int = size_bytes) -> bool:
+                return self._ahead[shard_id].fill(records, size_bytes, self._settings.records_per_page)
 
-            self._each(fill, active)
+            at_tip = dict(self._each(fill, self._not_quiet(active, known)))
             going_on = []
             for shard_id in active:
                 ahead = self._ahead[shard_id]
@@ -237,8 +239,10 @@ class Planner:
                 ends[shard_id] = taken.end
                 left_records, left_bytes = left_records - taken.records, left_bytes - taken.size_bytes
                 nothing_yet = nothing_yet and not taken.records
-                if not ahead.held and ahead.behind_ms == 0:
-                    self._remember(shard_id, position_of(known, shard_id), taken.end, asked_ms)
+                if at_tip.get(shard_id):
+                    self._quiet.note(shard_id, taken.end, asked_s, self._hold_ms)
+                    if not ahead.held:
+                        self._remember(shard_id, position_of(known, shard_id), taken.end, asked_ms)
                 if taken.records and taken.end != END and (ahead.held or ahead.behind_ms):
                     going_on.append(shard_id)
             active = going_on
@@ -246,17 +250,48 @@ class Planner:
 
     def _unbounded(self, known: dict[str, Position], chosen: list[str]) -> dict[str, Position]:
         """Go to the tips, or to the ends fixed before."""
-        newest_ms = self._newest_ms()
+        if self._targets is not None:
+            return dict(
+                self._each(lambda shard_id: self._target(shard_id, position_of(known, shard_id)), chosen)
+            )
+        ends = {shard_id: position_of(known, shard_id) for shard_id in chosen}
+        ends |= {shard_id: END for shard_id in chosen if self._listing[shard_id].closed}
+        newest_ms, asked_ms, asked_s = self._newest_ms(), self._calls.now_ms(), self._clock()
 
-        def end(shard_id: str) -> Position:
-            begin = position_of(known, shard_id)
-            if self._targets is not None:
-                return self._target(shard_id, begin)
-            if self._listing[shard_id].closed:
-                return END
-            return find_tip(self._calls, shard_id, begin, self._loss(begin, shard_id), newest_ms=newest_ms)
+        def tip(shard_id: str) -> Tip:
+            begin = ends[shard_id]
+            loss, idle = self._loss(begin, shard_id), self._quiet.cursor(shard_id, begin)
+            return find_tip(self._calls, shard_id, begin, loss, newest_ms=newest_ms, idle=idle)
 
-        return dict(self._each(end, chosen))
+        open_shards = [shard_id for shard_id, end in ends.items() if end != END]
+        for shard_id, found in self._each(tip, self._not_quiet(open_shards, ends)):
+            begin, ends[shard_id] = ends[shard_id], found.end
+            if found.idle is not None:
+                self._quiet.note(shard_id, begin, asked_s, self._hold_ms, found.idle)
+                self._remember(shard_id, begin, begin, asked_ms)
+            elif found.young_ms is not None and newest_ms is not None:
+                self._quiet.note(shard_id, begin, asked_s, found.young_ms - newest_ms)
+        self._quiet.keep_only(open_shards)
+        return ends
+
+    def _not_quiet(self, shard_ids: Iterable[str], at: dict[str, Position]) -> list[str]:
+        """Leave out the shards that need not be asked yet."""
+        return [
+            shard_id
+            for shard_id in shard_ids
+            if not self._quiet.is_quiet(shard_id, position_of(at, shard_id))
+        ]
+
+    @property
+    def _hold_ms(self) -> int:
+        """For how long nothing new can count where nothing was a moment ago."""
+        return self._settings.probe_lag_ms if self._targets is None else 0
+
+    def _is_wanted(self, shard_id: str, at: Position) -> bool:
+        """Whether a reader at a position may be before the end that was fixed."""
+        assert self._targets is not None
+        target = self._targets.get(shard_id)
+        return target is not None and target != at and target.kind not in ("TS", "HORIZON")
 
     def _target(self, shard_id: str, begin: Position) -> Position:
         """Return the end fixed before, unless a reader at `begin` is there or beyond it already."""

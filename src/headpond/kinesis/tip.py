@@ -11,7 +11,7 @@ two are read through for the number itself::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.kinesis.cursor import LossRule, ShardCursor
 from headpond.kinesis.positions import END, Position, after, at_time
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headpond.kinesis.calls import StreamCalls
 
 CLOSE_ENOUGH_MS = 2_000
+_CLOCK_ERROR_MS = 1_000  # the server's clock is known from below, to a second
 _FIRST_SPAN_MS = 1_000
 _SPAN_GROWTH = 8
 _PEEK_RECORDS = 1_000
@@ -30,9 +31,30 @@ _PEEK_BYTES = 256 << 10
 _MOST_EMPTY_REPLIES = 1_000
 
 
+class Tip(NamedTuple):
+    """What a search found.
+
+    Attributes:
+        end: The position after the newest record; the start when nothing that counts follows it; END when the
+            shard is closed and all of it counts.
+        idle: The cursor, when it found no record at all: it can be asked again.
+        young_ms: When the first record arrived, if that is too late to count.
+    """
+
+    end: Position
+    idle: ShardCursor | None = None
+    young_ms: int | None = None
+
+
 def find_tip(
-    calls: StreamCalls, shard_id: str, start: Position, loss: LossRule, *, newest_ms: int | None = None
-) -> Position:
+    calls: StreamCalls,
+    shard_id: str,
+    start: Position,
+    loss: LossRule,
+    *,
+    newest_ms: int | None = None,
+    idle: ShardCursor | None = None,
+) -> Tip:
     """Find the position after a shard's newest record.
 
     Args:
@@ -41,28 +63,28 @@ def find_tip(
         start: A position not after the tip.
         loss: How loss at `start` is judged.
         newest_ms: Records that arrived later do not count; None: all do.
-
-    Returns:
-        The tip; `start` when nothing follows it; END when the shard is closed and all of it counts.
+        idle: The cursor of an earlier search from the same start that found nothing.
     """
-    cursor = ShardCursor(calls, shard_id, start, loss)
+    cursor = idle or ShardCursor(calls, shard_id, start, loss)
     first = _first(cursor)
-    if first is None or isinstance(first, Position):
-        return first or start
+    if first is None:
+        return Tip(start, idle=cursor)
+    if isinstance(first, Position):
+        return Tip(first)
     oldest_ms = first.arrival_ms
     if newest_ms is not None and oldest_ms > newest_ms:
-        return start
+        return Tip(start, young_ms=oldest_ms)
     tip = after(first.sequence_number, oldest_ms)
     if not (cursor.closed or cursor.at_tip):
         for record in cursor.next_page(_worth_peeking(first)):
             if newest_ms is not None and record.arrival_ms > newest_ms:
-                return tip
+                return Tip(tip)
             tip = after(record.sequence_number, record.arrival_ms)
     if cursor.closed:
-        return END
+        return Tip(END)
     if cursor.at_tip:
         # The usual case of a shard that is kept up with: two or three calls and no closing in.
-        return tip
+        return Tip(tip)
 
     def hit(moment_ms: int) -> bool:
         found = first_after(calls, shard_id, at_time(moment_ms), loss)
@@ -72,7 +94,7 @@ def find_tip(
     hit_ms = _close_in(hit, oldest_ms, now_ms)
     begin = at_time(hit_ms) if hit_ms > oldest_ms else start
     cursor = ShardCursor(calls, shard_id, begin, loss)
-    return _read_to_tip(cursor, start, calls.now_ms(), newest_ms)
+    return Tip(_read_to_tip(cursor, start, calls.now_ms() + _CLOCK_ERROR_MS, newest_ms))
 
 
 def first_after(

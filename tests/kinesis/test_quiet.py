@@ -1,0 +1,132 @@
+"""Idle shards are asked no more often than can matter, and no record waits longer for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from source_kit import STREAM, Driver, held, put
+
+from headpond.kinesis.plan import Planner
+from headpond.kinesis.testing import ManualClock, local_kinesis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headpond.kinesis.local import LocalKinesis
+    from headpond.kinesis.positions import Offset
+
+BOUNDS = ["64 MiB", "none"]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def kinesis(clock: ManualClock) -> Iterator[LocalKinesis]:
+    with local_kinesis(STREAM, shards=3, clock=clock) as running:
+        yield running
+
+
+class Asked:
+    """A planner whose calls are counted and whose clock is the stream's."""
+
+    def __init__(self, kinesis: LocalKinesis, clock: ManualClock, **options: str) -> None:
+        self.driver = Driver(kinesis, probeLag="500 ms", shardDiscoveryInterval="1 hour", **options)
+        self.made: list[str] = []
+        calls: Any = self.driver.calls
+        for name in ("iterator", "page"):
+            self._count(calls, name)
+        # The server's clock is known from its replies to a second only; here it is known.
+        calls.now_ms = clock
+        self.driver.planner = Planner(self.driver.calls, self.driver.settings, clock=lambda: clock() / 1000)
+
+    def _count(self, calls: Any, name: str) -> None:
+        before = getattr(calls, name)
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.made.append(name)
+            return before(*arguments, **named)
+
+        setattr(calls, name, counted)
+
+    def next(self, at: Offset) -> tuple[Offset, dict[str, int]]:
+        """Plan, and say which calls that took."""
+        self.made.clear()
+        end = self.driver.next(at)
+        return end, {name: self.made.count(name) for name in set(self.made)}
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_an_idle_stream_is_asked_once_in_probe_lag(
+    kinesis: LocalKinesis, clock: ManualClock, bound: str
+) -> None:
+    """Not at all within it, and then with one GetRecords a shard; what comes is found at the same moment."""
+    put(kinesis, 30)
+    clock.advance(10_000)
+    asked = Asked(kinesis, clock, maxBytesPerTrigger=bound)
+    at, _ = asked.driver.run(asked.driver.initial())
+    clock.advance(500)
+    assert asked.next(at)[0] == at
+    assert asked.next(at) == (at, {})
+    clock.advance(499)
+    assert asked.next(at) == (at, {})
+    clock.advance(1)
+    assert asked.next(at) == (at, {"page": 3})
+    put(kinesis, 30, first=30)
+    clock.advance(499)
+    assert asked.next(at) == (at, {})
+    clock.advance(1)
+    end, made = asked.next(at)
+    assert {shard for shard, _, _ in asked.driver.read(at, end)} == {shard for shard, _, _ in held(kinesis)}
+    assert len(asked.driver.read(at, end)) == 30
+    assert made["page"] >= 3
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_a_young_record_is_taken_as_soon_as_it_is_old_enough(
+    kinesis: LocalKinesis, clock: ManualClock, bound: str
+) -> None:
+    """A shard whose first record is too young is asked again when it no longer is, not later."""
+    put(kinesis, 30)
+    clock.advance(10_000)
+    asked = Asked(kinesis, clock, maxBytesPerTrigger=bound)
+    at, _ = asked.driver.run(asked.driver.initial())
+    clock.advance(10_000)
+    put(kinesis, 30, first=30)
+    clock.advance(300)
+    assert asked.next(at)[0] == at
+    clock.advance(199)
+    assert asked.next(at) == (at, {})
+    clock.advance(1)
+    end, _ = asked.next(at)
+    assert len(asked.driver.read(at, end)) == 30
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_shards_that_are_at_their_fixed_end_are_left_alone(
+    kinesis: LocalKinesis, clock: ManualClock, bound: str
+) -> None:
+    """With AvailableNow a shard is not asked again once it was read to the end that was taken."""
+    put(kinesis, 30)
+    clock.advance(10_000)
+    asked = Asked(kinesis, clock, maxBytesPerTrigger=bound)
+    start = asked.driver.initial()
+    asked.driver.planner.fix_ends()
+    at, batches = asked.driver.run(start)
+    assert sorted(row for rows in batches for row in rows) == held(kinesis)
+    put(kinesis, 30, first=30)
+    assert asked.next(at) == (at, {})
+
+
+def test_the_ends_of_now_have_the_records_of_the_last_moment() -> None:
+    """What was acknowledged before the ends were taken is before them, however much it is."""
+    with local_kinesis(STREAM, shards=1) as kinesis:
+        for first in range(0, 120, 40):
+            put(kinesis, 40, 25_000, first=first)
+        driver = Driver(kinesis)
+        driver.planner.fix_ends()
+        _, batches = driver.run(driver.initial())
+        assert sum(map(len, batches)) == 120
