@@ -80,11 +80,9 @@ def find_tip(
             if newest_ms is not None and record.arrival_ms > newest_ms:
                 return Tip(tip)
             tip = after(record.sequence_number, record.arrival_ms)
-    if cursor.closed:
-        return Tip(END)
-    if cursor.at_tip:
+    if cursor.closed or cursor.at_tip:
         # The usual case of a shard that is kept up with: two or three calls and no closing in.
-        return Tip(tip)
+        return Tip(END if cursor.closed else tip)
 
     def hit(moment_ms: int) -> bool:
         found = first_after(calls, shard_id, at_time(moment_ms), loss)
