@@ -47,6 +47,7 @@ COMMANDS = {
     "inspect": "Show what Kinesis records hold.",
     "aggregate": "Pack user records into KPL aggregates.",
     "store": "Look into Kafka Streams' window stores, and migrate them.",
+    "join": "Join two streams in time windows: try one on a time-line.",
     "local": "Serve a local Kinesis until stopped.",
 }
 """Command → its one line in the list of commands; the module and the function are called like it."""

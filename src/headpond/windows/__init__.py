@@ -8,9 +8,13 @@
     adapters, changelog, caching, metered  the layers of the KIP, one class each
     stores                                 suppliers and builders
     directory, migration                   directories that Kafka Streams left: reading and rewriting them
+    rules                                  the windowed join: windows, type, headers, counters
+    join_scalar, join_stores, outer_buffer the join on these stores, one record at a time
+    join_state, join_handover              what a join keeps, also where Kafka Streams stopped
 """
 
 from headpond.formats.headers import Header, Headers, SerializationError
+from headpond.formats.outer_join_buffer import BufferFormat, Side
 from headpond.formats.window_keys import WindowKey
 from headpond.formats.window_values import ValueFormat
 from headpond.windows.adapters import (
@@ -40,6 +44,10 @@ from headpond.windows.errors import (
     StoreLocked,
     TimestampsWouldBeLost,
 )
+from headpond.windows.join_handover import TaskStores, find_task_stores, read_initial_state
+from headpond.windows.join_scalar import JoinRecord, JoinResult, StreamJoin
+from headpond.windows.join_state import JoinState, fill_stores, state_of
+from headpond.windows.join_stores import JoinStores
 from headpond.windows.metered import (
     MeteredWindowStore,
     MeteredWindowStoreWithHeaders,
@@ -51,12 +59,22 @@ from headpond.windows.metered import (
     WindowStoreWithHeaders,
 )
 from headpond.windows.migration import MigrationReport, migrate
+from headpond.windows.outer_buffer import OuterJoinBuffer
 from headpond.windows.rocks_store import (
     ROCKSDB_STORES,
     RocksDBTimestampedWindowStore,
     RocksDBTimestampedWindowStoreWithHeaders,
     RocksDBWindowStore,
     RocksDBWindowStoreWithHeaders,
+)
+from headpond.windows.rules import (
+    Emit,
+    HeadersOf,
+    JoinClock,
+    JoinCounters,
+    JoinRules,
+    JoinType,
+    JoinWindows,
 )
 from headpond.windows.segmented import InMemoryWindowStore
 from headpond.windows.segments import StoreSettings
@@ -75,24 +93,37 @@ from headpond.windows.values import ValueAndHeaders, ValueAndTimestamp, ValueTim
 
 __all__ = [
     "ROCKSDB_STORES",
+    "BufferFormat",
     "BytesSerde",
     "CachingWindowStore",
     "ChangeLoggingWindowBytesStore",
     "ChangeLoggingWindowBytesStoreWithHeaders",
     "ChangelogRecord",
     "DslStoreFormat",
+    "Emit",
     "FormatAdapter",
     "FormatStats",
     "Header",
     "Headers",
+    "HeadersOf",
     "InMemoryWindowBytesStoreSupplier",
     "InMemoryWindowStore",
     "InconsistentStore",
+    "JoinClock",
+    "JoinCounters",
+    "JoinRecord",
+    "JoinResult",
+    "JoinRules",
+    "JoinState",
+    "JoinStores",
+    "JoinType",
+    "JoinWindows",
     "JsonSerde",
     "MeteredWindowStore",
     "MeteredWindowStoreWithHeaders",
     "MigrationReport",
     "NotAStore",
+    "OuterJoinBuffer",
     "PlainToHeadersWindowStoreAdapter",
     "PlainToPlainHeadersWindowStoreAdapter",
     "RecordContext",
@@ -105,6 +136,7 @@ __all__ = [
     "SegmentStats",
     "Serde",
     "SerializationError",
+    "Side",
     "StoreClosed",
     "StoreDirectory",
     "StoreFormatMismatch",
@@ -113,7 +145,9 @@ __all__ = [
     "StoreSettings",
     "StoredEntry",
     "Stores",
+    "StreamJoin",
     "StringSerde",
+    "TaskStores",
     "TimestampedHeadersToPlainHeadersWindowStoreAdapter",
     "TimestampedToHeadersWindowStoreAdapter",
     "TimestampedToPlainHeadersWindowStoreAdapter",
@@ -134,6 +168,10 @@ __all__ = [
     "Windowed",
     "adapted",
     "export_lines",
+    "fill_stores",
+    "find_task_stores",
     "migrate",
     "read_export",
+    "read_initial_state",
+    "state_of",
 ]
