@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headpond.errors import ConfigurationError, NotBuiltYet
 from headpond.kinesis.options import read_options
 from headpond.pipeline import Pipeline, Source, Table, Target, Verify, load, loads
+from headpond.pipeline.auto_cdc import REFUSED
 from headpond.pipeline.keys import REQUIRED, Key
 from headpond.pipeline.schema import SECTIONS, SOURCE, STREAM_ONLY, TABLE, TARGET, VERIFY
 
@@ -64,6 +65,7 @@ tombstone_retention = "2 weeks"
 chunk_timeout = "1 hour"
 chunk_memory = "256 MiB"
 chunk_disk = "8 GiB"
+timestamps = "utc"
 unknown_tables = "quarantine"
 max_unknown_tables = 9
 raw_ion = false
@@ -76,6 +78,7 @@ columns = { order_id = "bigint", item_id = "integer", price = "numeric(12,2)" }
 keep = "current"
 rename = { qty = "quantity" }
 except_columns = ["note"]
+timestamps = "ntz"
 
 [tables.events]
 schema = "audit.v2"
@@ -172,6 +175,7 @@ def test_every_key_arrives_in_its_field() -> None:
         chunk_timeout_ms=3_600_000,
         chunk_memory_bytes=256 * 1024**2,
         chunk_disk_bytes=8 * 1024**3,
+        timestamps="utc",
         unknown_tables="quarantine",
         max_unknown_tables=9,
         raw_ion=False,
@@ -188,6 +192,7 @@ def test_every_key_arrives_in_its_field() -> None:
             keep="current",
             rename={"qty": "quantity"},
             except_columns=("note",),
+            timestamps="ntz",
             dedupe="identity",
             partition_by=(),
             buckets=None,
@@ -202,6 +207,7 @@ def test_every_key_arrives_in_its_field() -> None:
             keep="log",
             rename={},
             except_columns=(),
+            timestamps=None,
             dedupe="content",
             partition_by=(),
             buckets=None,
@@ -737,6 +743,57 @@ def test_every_unbuilt_key_is_tried_above() -> None:
         if key.unbuilt or key.unbuilt_values
     }
     assert declared == set(UNBUILT)
+
+
+@pytest.mark.parametrize(
+    ("written", "ours"),
+    [
+        ("stored_as_scd_type = 1", 'keep = "current"'),
+        ("stored_as_scd_type = 2", 'keep = "history"'),
+        ('stored_as_scd_type = "2"', 'keep = "history"'),
+        ('except_column_list = ["note"]', 'except_columns = ["note"]'),
+    ],
+)
+def test_names_of_auto_cdc_are_taken_for_ours(written: str, ours: str) -> None:
+    """Where both mean the same."""
+    assert loads(smallest(tables=written)) == loads(smallest(tables=ours))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_names_of_auto_cdc_without_a_meaning_here_are_refused(name: str) -> None:
+    """With the reason, and what there is instead."""
+    why, next_step = REFUSED[name]
+    assert refusal(smallest(tables=f'{name} = "x"')) == (
+        f'tables."public.orders".{name} is a name of AUTO CDC that is not taken here: {why}. {next_step}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "start"),
+    [
+        ("stored_as_scd_type = 3", 'tables."public.orders".stored_as_scd_type must be 1 (the newest row'),
+        ("stored_as_scd_type = true", 'tables."public.orders".stored_as_scd_type must be 1'),
+        ('stored_as_scd_type = "BITEMPORAL"', 'tables."public.orders".stored_as_scd_type must be 1'),
+        (
+            'stored_as_scd_type = 1\nkeep = "current"',
+            'tables."public.orders".stored_as_scd_type and tables."public.orders".keep say the same thing.',
+        ),
+        ("except_column_list = [1]", 'tables."public.orders".except_column_list[0] must be a string'),
+        ('except_column_list = ["order_id"]', 'tables."public.orders".except_columns[0] must be a column'),
+    ],
+)
+def test_wrong_values_under_names_of_auto_cdc(written: str, start: str) -> None:
+    """The path is the one that was written."""
+    assert refusal(smallest(tables=written)).startswith(start)
+
+
+def test_a_table_says_otherwise_than_the_target_what_its_timestamps_are() -> None:
+    """And follows it where it says nothing."""
+    text = smallest(target='timestamps = "utc"')
+    assert loads(text).dsql_config().tables[0].timestamps == "utc"
+    text = text.replace("keys =", 'timestamps = "ntz"\nkeys =')
+    assert loads(text).dsql_config().tables[0].timestamps == "ntz"
+    assert loads(SMALLEST).dsql_config().tables[0].timestamps == "ntz"
 
 
 def test_an_open_configuration_needs_no_table() -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+import pyarrow as pa
+
 from headpond.errors import ConfigurationError
-from headpond.formats.dsql_types import parse_type
+from headpond.formats.dsql_types import arrow_type, parse_type
 from headpond.formats.json_strict import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+NTZ_TIMESTAMP = pa.timestamp("us")
+UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 UNKNOWN = "unknown:"
 """Begins the names of the logs of tables that are not configured (`changes.unknown`)."""
@@ -30,6 +35,8 @@ class TableSpec:
         rename: name in the stream → name in the lake.
         except_columns: columns left out.
         dedupe: what makes two log entries one: their place in the stream, or their content.
+        timestamps: what a PostgreSQL `timestamp` becomes: one without a time zone (`timestamp_ntz`), or one in
+            UTC, for readers of Delta that do not know the former.
         raw: a log of images alone, without columns of their values.
 
     Raises:
@@ -45,6 +52,7 @@ class TableSpec:
     rename: Mapping[str, str] = field(default_factory=dict)
     except_columns: tuple[str, ...] = ()
     dedupe: Literal["identity", "content"] = "identity"
+    timestamps: Literal["ntz", "utc"] = "ntz"
     raw: bool = False
 
     def __post_init__(self) -> None:
@@ -64,6 +72,17 @@ class TableSpec:
             )
         for kind in self.columns.values():
             parse_type(kind)
+
+    def type_of(self, column: str) -> pa.DataType:
+        """Give the Arrow type of a declared column."""
+        kind = arrow_type(self.columns[column])
+        return UTC_TIMESTAMP if self.timestamps == "utc" and kind == NTZ_TIMESTAMP else kind
+
+    def values_of(self, values: pa.Array) -> pa.Array:
+        """Give values that were cast by PostgreSQL type as this table keeps them."""
+        if self.timestamps == "utc" and values.type == NTZ_TIMESTAMP:
+            return values.cast(UTC_TIMESTAMP)  # the same microseconds
+        return values
 
     def _wrong(self, what: str, next_step: str) -> ConfigurationError:
         return ConfigurationError(f"The table {self.name!r} {what}.", next_step=next_step, table=self.name)

@@ -29,7 +29,7 @@ from headpond.formats.dsql_columns import (
     null_tokens_as_null,
     trimmed,
 )
-from headpond.formats.dsql_types import CastOptions, arrow_type
+from headpond.formats.dsql_types import CastOptions
 from headpond.formats.json_strict import read_object
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _values(
             continue
         column = tokens.get(name)
         if column is None:
-            values[name] = pa.nulls(count, arrow_type(spec.columns[name]))
+            values[name] = pa.nulls(count, spec.type_of(name))
             continue
         if not _named(rows, name, column, spec):
             continue
@@ -221,7 +221,7 @@ def _values(
         if name in spec.keys and name not in spec.columns:
             # Two spellings of one JSON text are one key.
             found.values = canonical(column).cast(pa.string())
-        values[name] = found.values
+        values[name] = spec.values_of(found.values)
         counters["out_of_range"] += found.out_of_range
         for row, code in found.failures.items():
             failed.setdefault(row, []).append(name if code == "cast_error" else f"{name} ({code})")

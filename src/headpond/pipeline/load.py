@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headpond.errors import ConfigurationError
+from headpond.pipeline.auto_cdc import TAKEN, in_our_words
 from headpond.pipeline.keys import Place, read_section, unknown_key
 from headpond.pipeline.model import Pipeline, Source, Table, Target, Verify
 from headpond.pipeline.schema import SECTIONS, SOURCE, SPARK, STREAM_ONLY, TABLE, TARGET, VERIFY
@@ -168,12 +169,14 @@ def _tables(raw: Any, place: Place, *, needed: bool) -> tuple[Table, ...]:
 
 
 def _table(name: str, raw: Any, place: Place) -> Table:
-    if isinstance(raw, dict) and raw and not any(key in TABLE for key in raw):
+    if isinstance(raw, dict) and raw and not any(key in TABLE or key in TAKEN for key in raw):
         inner = next(iter(raw))
         if isinstance(raw[inner], dict):
             # TOML read [tables.public.orders] as a table inside a table.
             hint = f'A name with a dot needs quotes: [tables."{name}.{inner}"].'
             raise unknown_key(inner, TABLE, place, next_step=hint)
+    if isinstance(raw, dict):
+        raw = in_our_words(raw, place)
     values = read_section(raw, TABLE, place)
     values["schema"], values["table"] = _identity(name, values["schema"], values["table"], place)
     keys = values["keys"]

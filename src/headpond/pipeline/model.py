@@ -22,6 +22,8 @@ from headpond.changes.config import DsqlConfig, TableSpec
 
 Keep = Literal["current", "history", "log"]
 """What a table keeps: the newest row per key, every version of it, or every change."""
+Timestamps = Literal["ntz", "utc"]
+"""What becomes of a PostgreSQL `timestamp`: `timestamp_ntz`, or a UTC `timestamp`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,7 @@ class Target:
     trigger_ms: int
     infinity: Literal["clamp", "null", "error"]
     special_numeric: Literal["error", "null"]
+    timestamps: Timestamps
     tombstone_retention_ms: int
     chunk_timeout_ms: int
     chunk_memory_bytes: int
@@ -136,6 +139,7 @@ class Table:
     keep: Keep
     rename: dict[str, str]  # name in the stream → name in the lake
     except_columns: tuple[str, ...]
+    timestamps: Timestamps | None  # as the target says when None
     dedupe: Literal["identity", "content"]
     partition_by: tuple[str, ...]
     buckets: int | None
@@ -175,6 +179,7 @@ class Pipeline:
                     rename=table.rename,
                     except_columns=table.except_columns,
                     dedupe=table.dedupe,
+                    timestamps=table.timestamps or self.target.timestamps,
                 )
                 for table in self.tables
             ),

@@ -132,15 +132,12 @@ STREAM_ONLY = (
 
 TARGET: dict[str, Key] = {
     "path": Key(text, REQUIRED),
-    "engine": Key(
-        choice("embedded", "spark"),
-        "embedded",
-        unbuilt_values={"spark": "merging on Spark's executors with Delta's own jars"},
-    ),
+    "engine": Key(choice("embedded", "spark"), "embedded"),
     "checkpoint": Key(text),
     "trigger": Key(span(0), 5_000, stored_as="trigger_ms"),
     "infinity": Key(choice("clamp", "null", "error"), "clamp"),
     "special_numeric": Key(choice("error", "null"), "error"),
+    "timestamps": Key(choice("ntz", "utc"), "ntz"),
     "tombstone_retention": Key(span(0), 7 * _DAY_MS, stored_as="tombstone_retention_ms"),
     "chunk_timeout": Key(span(1), 3_600_000, stored_as="chunk_timeout_ms"),
     "chunk_memory": Key(size, 256 * _MIB, stored_as="chunk_memory_bytes"),
@@ -165,6 +162,7 @@ TABLE: dict[str, Key] = {
     ),
     "rename": Key(mapping(text), {}),
     "except_columns": Key(names, ()),
+    "timestamps": Key(choice("ntz", "utc")),
     "dedupe": Key(choice("identity", "content"), "identity"),
     "partition_by": Key(names, (), unbuilt="partitioned tables"),
     "buckets": Key(integer(1), unbuilt="partitioned tables"),

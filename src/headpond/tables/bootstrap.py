@@ -26,7 +26,7 @@ from headpond.changes.model import encode_versions
 from headpond.changes.schemas import OWN_FIELDS
 from headpond.errors import DamagedInput, UsageError
 from headpond.formats.dsql_columns import cast_column
-from headpond.formats.dsql_types import CastOptions, arrow_type
+from headpond.formats.dsql_types import CastOptions
 from headpond.tables.apply import DecodedBatch
 from headpond.tables.beside import apply_beside
 from headpond.tables.parquet_wire import Unfit, wire_tokens
@@ -263,8 +263,8 @@ class Bootstrap:
         options = CastOptions(infinity=self.config.infinity, special_numeric=self.config.special_numeric)
         tokens: dict[str, pa.Array] = {}
         values = {
-            name: pa.nulls(batch.num_rows, arrow_type(kind))
-            for name, kind in self.spec.columns.items()
+            name: pa.nulls(batch.num_rows, self.spec.type_of(name))
+            for name in self.spec.columns
             if name not in self.spec.except_columns
         }
         for original, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -285,7 +285,11 @@ class Bootstrap:
                     file, original, f"holds a value that is no {declared} ({code})", first + row
                 )
             is_raw_key = name in self.spec.keys and name not in self.spec.columns
-            values[name] = canonical(tokens[original]).cast(pa.string()) if is_raw_key else cast.values
+            values[name] = (
+                canonical(tokens[original]).cast(pa.string())
+                if is_raw_key
+                else self.spec.values_of(cast.values)
+            )
             done.out_of_range += cast.out_of_range
             if name in self.spec.keys and values[name].null_count:
                 row = values[name].is_null().index(True).as_py()

@@ -20,7 +20,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headpond.changes.schemas import QUARANTINE_SCHEMA
-from headpond.formats.dsql_types import arrow_type
 from headpond.tables.current import CURRENT_OWN, CurrentTable
 from headpond.tables.delta import DeltaFile
 from headpond.tables.history import HISTORY_OWN, Deletes, HistoryTable
@@ -81,7 +80,7 @@ class Lake:
         self.histories: dict[str, HistoryTable] = {}
         self.logs: dict[str, LogTable] = {}
         for spec in specs:
-            declared = {column: arrow_type(kind) for column, kind in spec.columns.items()}
+            declared = {column: spec.type_of(column) for column in spec.columns}
             file = files(self.place_of(spec.name), self._options)
             if spec.keep == "log":
                 typed = TypedTable(spec.name, file, declared, LOG_OWN)

@@ -42,6 +42,13 @@ def _form(columns: Iterable[str]) -> str:
     return "log" if "_sequence_number" in have else "current"
 
 
+def _keep_type(have: pa.DataType, wanted: pa.DataType) -> str:
+    if pa.types.is_timestamp(have) and pa.types.is_timestamp(wanted):
+        kept = "ntz" if have.tz is None else "utc"
+        return f'Write timestamps = "{kept}" in the entry, or give the table a new name and fill it anew.'
+    return "Keep the old type, declare `any`, or give the table a new name."
+
+
 class TypedTable:
     """A Delta table that holds rows of one source table.
 
@@ -92,7 +99,7 @@ class TypedTable:
                 raise ConfigurationError(
                     f"column {column!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
                     f"but the configuration makes it {kind}",
-                    next_step="Keep the old type, declare `any`, or give the table a new name.",
+                    next_step=_keep_type(have.type, kind),
                     table=self.name,
                     column=column,
                 )
