@@ -712,7 +712,6 @@ UNBUILT = {
     "source.format": (SMALLEST.replace('"dsql"', '"qldb"'), '"qldb"'),
     "source.consumer_mode": (smallest(source='consumer_mode = "efo"'), '"efo"'),
     "source.consumer_name": (smallest(source='consumer_name = "c"'), '"c"'),
-    "target.engine": (smallest(target='engine = "spark"'), '"spark"'),
     "target.chunk_disk": (smallest(target="chunk_disk = 1"), "1"),
     "target.raw_ion": (smallest(target="raw_ion = true"), "true"),
     "target.redaction": (smallest(target='redaction = "honour"'), '"honour"'),

@@ -11,6 +11,7 @@ from headpond.formats.kinesis_records import open_records
 from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake
 from headpond.spark.decoded import FRAME_SCHEMA, decode_partition, gather
+from headpond.tables.delta import DeltaFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,14 +19,27 @@ if TYPE_CHECKING:
 
     from headpond.changes.config import DsqlConfig
     from headpond.tables.apply import DecodedBatch
-    from headpond.tables.lake import Lake
+    from headpond.tables.lake import FileMaker, Lake
+
+_files: FileMaker = DeltaFile
+
+
+def written_by(files: FileMaker | None) -> None:
+    """Choose the engine that writes the lakes opened from now on; null for the embedded one."""
+    global _files  # noqa: PLW0603 - a fixture sets it for a module, whose helpers open lakes in many places
+    _files = files or DeltaFile
+
+
+def target_file(place: Path) -> DeltaFile:
+    """Make the file of a source table for the engine chosen."""
+    return _files(str(place), {})
 
 
 def lake_in(folder: Path, tables: str) -> tuple[Lake, DsqlConfig]:
     """Open and prepare a lake for the `[tables]` part of a pipeline file."""
     text = f'[source]\narchive = "x.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n{tables}'
     pipeline = loads(text, folder)
-    lake = open_lake(pipeline)
+    lake = open_lake(pipeline, files=_files)
     lake.prepare()
     return lake, pipeline.dsql_config()
 

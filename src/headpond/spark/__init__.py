@@ -2,6 +2,7 @@
 
 `headpond.spark.register(spark)` makes the sources and sinks known to a session;
 `headpond.spark.follow(spark, pipeline)` starts the query that keeps a lake in step;
+`headpond.spark.delta_settings({})` gives the settings of a session that merges into Delta tables;
 `headpond.spark.without_repeats(frame)` removes what a Kinesis sink put twice.
 """
 
@@ -11,13 +12,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headpond.spark.delta_jars import delta_settings
     from headpond.spark.following import follow
     from headpond.spark.registration import register
     from headpond.spark.repeats import without_repeats
 
-__all__ = ["follow", "register", "without_repeats"]
+__all__ = ["delta_settings", "follow", "register", "without_repeats"]
 
 _HOMES = {
+    "delta_settings": "headpond.spark.delta_jars",
     "follow": "headpond.spark.following",
     "register": "headpond.spark.registration",
     "without_repeats": "headpond.spark.repeats",

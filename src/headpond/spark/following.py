@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 from headpond.changes.assemble import ChunkRules
 from headpond.pipeline.lake import open_lake
 from headpond.spark.decoded import FRAME_DDL, decode_partition, gather
+from headpond.spark.delta_file import SparkFiles
+from headpond.spark.delta_jars import require_delta
 from headpond.spark.errors import carried
 from headpond.spark.registration import register
 from headpond.tables.apply import Applied, Chunks, apply_batch
@@ -74,9 +76,15 @@ def follow(
 
     Raises:
         ConfigurationError: a table of the lake contradicts the pipeline.
+        EnvironmentLacks: the session cannot merge into Delta tables, though the pipeline says it should.
     """
     config = pipeline.dsql_config()
-    lake = open_lake(pipeline)
+    files = SparkFiles(spark)
+    if pipeline.target.engine == "spark":
+        require_delta(spark)
+        lake = open_lake(pipeline, files=files)
+    else:
+        lake = open_lake(pipeline)
     lake.prepare()
     lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
     # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine.
@@ -86,6 +94,7 @@ def follow(
 
     @carried
     def apply(frame: DataFrame, batch_id: int) -> None:
+        files.session = frame.sparkSession
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
         batch = gather(frame.toArrow())
         # Files may come in any order: only a stream that is read in step with itself can tell what is late.

@@ -12,6 +12,7 @@ from headpond.errors import ConfigurationError, EnvironmentLacks
 from headpond.kinesis.client import ConnectionSettings, StreamSummary, check_stream
 from headpond.pipeline.lake import open_lake
 from headpond.spark.archive_files import open_pattern
+from headpond.spark.delta_jars import delta_settings
 from headpond.spark.java import find_java
 from headpond.tables.remote import is_remote, is_s3
 
@@ -40,10 +41,11 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False) -> Lake:
         JavaMissing: no Java 17 or newer.
         EndpointUnreachable, StreamMissing, AccessRefused: the stream cannot be had.
         ConfigurationError: the archive matches no file, or a table contradicts the pipeline.
-        EnvironmentLacks: the lake's folder cannot be written, its object store cannot be used, or Spark
-            cannot keep a checkpoint where it is to be.
+        EnvironmentLacks: the lake's folder cannot be written, its object store cannot be used, Spark cannot
+            keep a checkpoint where it is to be, or cannot merge into Delta tables though it should.
     """
     check_checkpoint(pipeline)
+    session_settings(pipeline)
     find_java()
     if pipeline.source.archive is None:
         check_source(pipeline)
@@ -58,6 +60,24 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False) -> Lake:
         _writable(Path(pipeline.target.path))
     lake.prepare()
     return lake
+
+
+def session_settings(pipeline: Pipeline) -> dict[str, str]:
+    """Give the settings that a pipeline's session is started with: `[spark]`, and what its engine needs.
+
+    Raises:
+        EnvironmentLacks: Spark cannot have what the engine needs.
+    """
+    if pipeline.target.engine == "embedded":
+        return pipeline.spark
+    if is_remote(pipeline.target.path):
+        raise EnvironmentLacks(
+            f'engine = "spark" keeps lakes in folders, and {pipeline.target.path} is in an object store: '
+            "commits of Delta's jars and of deltalake would not see each other there.",
+            next_step='Set target.engine = "embedded", which is safe there.',
+            key="target.engine",
+        )
+    return delta_settings(pipeline.spark, jars=spark_jars())
 
 
 def _archive_files(pipeline: Pipeline) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headpond.errors import ServiceFailure
 from headpond.spark.errors import headpond_error_of
-from headpond.spark.preflight import preflight
+from headpond.spark.preflight import preflight, session_settings
 from headpond.spark.session import spark_session
 from headpond.tables.apply import Applied
 
@@ -63,7 +63,8 @@ class Run:
         lake = preflight(self.pipeline, files_must_exist=self.until_caught_up)
         self.say("starting Spark")
         begun = time.monotonic()
-        spark = spark_session("headpond", conf=self.pipeline.spark, log_path=self.log_path, quick=self.quick)
+        conf = session_settings(self.pipeline)
+        spark = spark_session("headpond", conf=conf, log_path=self.log_path, quick=self.quick)
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
         from headpond.spark import follow  # noqa: PLC0415 - pyspark, only after the checks

@@ -1,0 +1,190 @@
+"""A target table whose merges run on Spark's executors, with Delta's own MERGE.
+
+What a table is (its columns, their original names, its protocol, whether it is there) is read and written
+through `deltalake` as in the embedded engine, so that the layout is one and the same; only the merges, which
+read and rewrite data files, are Spark's.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from headpond.errors import ServiceFailure
+from headpond.spark.delta_sql import merge_sql, name
+from headpond.tables.delta import COMMIT_ATTEMPTS, FIRST_PAUSE_S, DeltaFile
+from headpond.tables.remote import is_s3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+TRANSACTION = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
+"""Settings under which Delta keeps an application's number with a commit."""
+
+_FIGURES = {
+    "num_inserted_rows": "num_target_rows_inserted",
+    "num_updated_rows": "num_target_rows_updated",
+    "num_deleted_rows": "num_target_rows_deleted",
+}
+_LOST = "io.delta.exceptions."  # what Delta raises when another writer was faster is in there
+
+
+@dataclass(slots=True)
+class SparkFiles:
+    """Makes the target tables of a lake.
+
+    Attributes:
+        session: what the tables merge in; a streaming query's batches have a session of their own.
+    """
+
+    session: SparkSession
+
+    def __call__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> SparkDeltaFile:
+        """Make the file of one table."""
+        return SparkDeltaFile(uri, storage_options, session=lambda: self.session)
+
+
+class SparkDeltaFile(DeltaFile):
+    """A Delta table at one place, merged by Spark.
+
+    Args:
+        uri: a folder, or an object-store URL.
+        storage_options: for `deltalake`; Spark's own access comes from the session's settings.
+        session: gives the session to merge in.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        session: Callable[[], SparkSession],
+    ) -> None:
+        super().__init__(uri, storage_options)
+        self._session = session
+
+    def merge(
+        self,
+        rows: pa.Table,
+        *,
+        match: str,
+        update: Mapping[str, str] | None = None,
+        update_if: str | None = None,
+        insert: Mapping[str, str] | None = None,
+        insert_if: str | None = None,
+        delete_if: str | None = None,
+        transaction: tuple[str, int] | None = None,
+    ) -> dict[str, Any]:
+        """Merge `rows` into the table in one commit, as `DeltaFile.merge` does, on the executors."""
+        frame = self._session().createDataFrame(
+            rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+        )
+        return self.merge_frame(
+            frame,
+            match=match,
+            update=update,
+            update_if=update_if,
+            insert=insert,
+            insert_if=insert_if,
+            delete_if=delete_if,
+            transaction=transaction,
+        )
+
+    def merge_frame(
+        self, frame: DataFrame, *, transaction: tuple[str, int] | None = None, **clauses: Any
+    ) -> dict[str, Any]:
+        """Merge the rows of a frame into the table in one commit.
+
+        Args:
+            frame: the source, at most one row per target row.
+            transaction: as for `DeltaFile.merge`.
+            **clauses: `match` and the rest, as for `DeltaFile.merge`.
+
+        Returns:
+            Rows inserted, updated and deleted, under deltalake's names of these figures.
+
+        Raises:
+            ServiceFailure: other writers were faster `COMMIT_ATTEMPTS` times.
+        """
+        session = frame.sparkSession
+        view = f"headpond_{uuid.uuid4().hex}"
+        frame.createOrReplaceTempView(view)
+        statement = merge_sql(f"delta.{name(self.place)}", view, **clauses)
+        try:
+            return self._retried(lambda: self._merged(session, statement, transaction))
+        finally:
+            session.catalog.dropTempView(view)
+
+    @property
+    def place(self) -> str:
+        """Where the table lies, as Spark's file systems name it."""
+        return "s3a://" + self.uri.partition("://")[2] if is_s3(self.uri) else self.uri
+
+    def _merged(
+        self, session: SparkSession, statement: str, transaction: tuple[str, int] | None
+    ) -> dict[str, Any]:
+        # Delta would leave a repeated number's merge out; what is new is up to the rows.
+        if transaction is not None and self.has_applied(transaction):
+            transaction = None
+        with numbered(session, transaction):
+            row = session.sql(statement).collect()[0].asDict()
+        return {ours: int(row[theirs]) for theirs, ours in _FIGURES.items()}
+
+    def _retried(self, attempt: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        pause = FIRST_PAUSE_S
+        for number in range(1, COMMIT_ATTEMPTS + 1):
+            try:
+                return attempt()
+            except (PySparkException, Py4JJavaError) as error:
+                if not lost_commit(error):
+                    raise
+                if number == COMMIT_ATTEMPTS:
+                    raise ServiceFailure(
+                        f"the Delta table at {self.uri} refused the commit {COMMIT_ATTEMPTS} times",
+                        next_step="Look for another writer of the same rows and stop one of the two.",
+                        table=self.uri,
+                    ) from error
+                time.sleep(pause)
+                pause *= 2
+        raise AssertionError  # the loop returns or raises
+
+
+@contextmanager
+def numbered(session: SparkSession, transaction: tuple[str, int] | None) -> Iterator[None]:
+    """Have commits of this session carry an application's number; null for none.
+
+    The session is the query's own, so that no other query's commits get the number.
+    """
+    if transaction is None:
+        yield
+        return
+    for setting, value in zip(TRANSACTION, transaction, strict=True):
+        session.conf.set(setting, str(value))
+    try:
+        yield
+    finally:
+        for setting in TRANSACTION:
+            session.conf.unset(setting)
+
+
+def lost_commit(error: BaseException) -> bool:
+    """Say whether another writer's commit is what made a merge fail."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    for _ in range(20):
+        if java is None:
+            return False
+        kind = java.getClass().getName()
+        if kind.startswith(_LOST) or kind.endswith("ConcurrentModificationException"):
+            return True
+        java = java.getCause()
+    return False

@@ -1,0 +1,45 @@
+"""What tests of several rooms share: the engine that lakes are written with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark for the whole run, with Delta's jars; skipped, with the reason, where there are none."""
+    from headpond.errors import EnvironmentLacks
+    from headpond.spark import delta_settings
+    from headpond.spark.delta_jars import require_delta
+    from headpond.spark.preflight import spark_jars
+    from headpond.spark.session import spark_session
+
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    try:
+        settings = delta_settings({}, jars=spark_jars())
+        session = spark_session("headpond tests", conf=settings, log_path=log, quick=True)
+        require_delta(session)
+    except EnvironmentLacks as error:
+        pytest.skip(f"{error.message} (`make test-maven` makes an environment in which this test can run.)")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("spark", marks=pytest.mark.maven)])
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run a module's tests once with each engine: every lake that `lakes` opens is written by it."""
+    import lakes
+
+    if request.param == "spark":
+        from headpond.spark.delta_file import SparkFiles
+
+        lakes.written_by(SparkFiles(request.getfixturevalue("delta_spark")))
+    yield request.param
+    lakes.written_by(None)
