@@ -20,7 +20,10 @@ from headpond.tables.summary import lake_summary
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENTRY = '[tables."public.t"]\nkeys = ["at"]\nkeep = "{keep}"\ncolumns = {{ at = "timestamp", seen = "timestamptz" }}\n'
+ENTRY = (
+    '[tables."public.t"]\nkeys = ["at"]\nkeep = "{keep}"\n'
+    'columns = {{ at = "timestamp", seen = "timestamptz" }}\n'
+)
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 LINES = [
     change(1, "t", {"at": 1, "seen": 2}),

@@ -35,8 +35,8 @@ class TableSpec:
         rename: name in the stream → name in the lake.
         except_columns: columns left out.
         dedupe: what makes two log entries one: their place in the stream, or their content.
-        timestamps: what a PostgreSQL `timestamp` becomes: one without a time zone (`timestamp_ntz`), or one in
-            UTC, for readers of Delta that do not know the former.
+        timestamps: what a PostgreSQL `timestamp` becomes: one without a time zone (`timestamp_ntz`), or one
+            in UTC, for readers of Delta that do not know the former.
         raw: a log of images alone, without columns of their values.
 
     Raises:
