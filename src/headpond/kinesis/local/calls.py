@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from headpond.kinesis.local import control, requests, traffic
+from headpond.kinesis.local import control, events, requests, traffic
 from headpond.kinesis.local.refusal import ServiceRefusalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headpond.kinesis.local.consumers import Subscription
     from headpond.kinesis.local.desk import Desk
 
 __all__ = ["CALLS", "answer"]
@@ -21,16 +22,16 @@ _R = TypeVar("_R", bound=msgspec.Struct)
 
 class _Call(NamedTuple):
     decode: Callable[[bytes], Any]
-    give: Callable[[Desk, Any], bytes]
+    give: Callable[[Desk, Any], bytes | Subscription]
 
 
-def _call(request: type[_R], give: Callable[[Desk, _R], bytes]) -> _Call:
+def _call(request: type[_R], give: Callable[[Desk, _R], bytes | Subscription]) -> _Call:
     return _Call(msgspec.json.Decoder(request).decode, give)
 
 
 CALLS = {
     "CreateStream": _call(requests.CreateStream, control.create_stream),
-    "DeleteStream": _call(requests.OnStream, control.delete_stream),
+    "DeleteStream": _call(requests.DeleteStream, control.delete_stream),
     "DescribeStream": _call(requests.DescribeStream, control.describe_stream),
     "DescribeStreamSummary": _call(requests.OnStream, control.describe_stream_summary),
     "ListStreams": _call(requests.ListStreams, control.list_streams),
@@ -45,12 +46,19 @@ CALLS = {
     "PutRecords": _call(requests.PutRecords, traffic.put_records),
     "GetShardIterator": _call(requests.GetShardIterator, traffic.get_shard_iterator),
     "GetRecords": _call(requests.GetRecords, traffic.get_records),
+    "RegisterStreamConsumer": _call(requests.RegisterStreamConsumer, events.register_stream_consumer),
+    "DeregisterStreamConsumer": _call(requests.OnConsumer, events.deregister_stream_consumer),
+    "DescribeStreamConsumer": _call(requests.OnConsumer, events.describe_stream_consumer),
+    "ListStreamConsumers": _call(requests.ListStreamConsumers, events.list_stream_consumers),
+    "SubscribeToShard": _call(requests.SubscribeToShard, events.subscribe_to_shard),
 }
 """Call name → its request and its answer."""
 
 
-def answer(desk: Desk, call: str, body: bytes) -> bytes:
+def answer(desk: Desk, call: str, body: bytes) -> bytes | Subscription:
     """Answer one call, a JSON body for a JSON body (empty where the service answers with nothing).
+
+    SubscribeToShard is answered with a subscription, whose events `events.frames` gives.
 
     Raises:
         ServiceRefusalError: The service says no, also to unknown calls and unreadable bodies.

@@ -50,8 +50,13 @@ def create_stream(desk: Desk, call: requests.CreateStream) -> bytes:
     return b""
 
 
-def delete_stream(desk: Desk, call: requests.OnStream) -> bytes:
-    """DeleteStream."""
+def delete_stream(desk: Desk, call: requests.DeleteStream) -> bytes:
+    """DeleteStream; consumers go with it only when told."""
+    if desk.engine.consumers.of_stream(call.stream()) and not call.enforce_consumer_deletion:
+        raise ServiceRefusalError(
+            "ResourceInUseException",
+            f"Stream {call.stream()} has consumers: deregister them, or set EnforceConsumerDeletion.",
+        )
     desk.engine.delete_stream(call.stream())
     return b""
 
@@ -73,7 +78,7 @@ def describe_stream_summary(desk: Desk, call: requests.OnStream) -> bytes:
     stream = desk.engine.stream(call.stream())
     described = _description(desk.engine, stream)
     described["OpenShardCount"] = len(stream.open_shards)
-    described["ConsumerCount"] = 0
+    described["ConsumerCount"] = len(desk.engine.consumers.of_stream(stream.name))
     described["MaxRecordSizeInKiB"] = stream.max_record_bytes // 1024
     return orjson.dumps({"StreamDescriptionSummary": described})
 

@@ -12,6 +12,7 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 from headpond.kinesis.local import reshard
+from headpond.kinesis.local.consumers import Consumers
 from headpond.kinesis.local.limits import ShardMeter
 from headpond.kinesis.local.listing import ShardFilter, choose_shards
 from headpond.kinesis.local.model import MAX_HASH_KEY, Stream, shard_id_of
@@ -44,6 +45,7 @@ class Engine:
         self._lock = RLock()
         self._streams: dict[str, Stream] = {}
         self._meters: dict[tuple[str, int, str], ShardMeter] = {}
+        self.consumers = Consumers(self, self._lock)
 
     # Streams
 
@@ -89,6 +91,7 @@ class Engine:
         """Delete a stream and all it holds, at once."""
         with self._lock:
             stream = self.stream(name)
+            self.consumers.forget_stream(stream.arn)
             del self._streams[stream.name]
             self._meters = {key: meter for key, meter in self._meters.items() if key[0] != stream.name}
 
@@ -199,8 +202,15 @@ class Engine:
                 after = shard.starting_sequence_number
             return Position(stream.name, stream.created_ms, shard.shard_id, after)
 
-    def read(self, position: Position, limit: int | None = None) -> Reading:
-        """Read on from a position, within the caps on records and bytes."""
+    def read(
+        self,
+        position: Position,
+        limit: int | None = None,
+        *,
+        metered: bool = True,
+        most_bytes: int | None = None,
+    ) -> Reading:
+        """Read on from a position, within the caps on records and bytes; unless `metered`, free of limits."""
         with self._lock:
             now_ms = self.clock()
             stream = self.stream(position.stream)
@@ -210,11 +220,13 @@ class Engine:
                     f"Stream {stream.name} of creation time {position.created_ms} not found.",
                 )
             shard = self._shard(stream, position.shard_id)
-            meter = self._meter(stream, shard, now_ms)
-            meter.start_read(now_ms)
+            meter = self._meter(stream, shard, now_ms) if metered else None
+            if meter is not None:
+                meter.start_read(now_ms)
             start = shard.index_after(position.after)
-            stop, size_bytes = self._reach(shard, start, limit)
-            meter.end_read(size_bytes)
+            stop, size_bytes = self._reach(shard, start, limit, most_bytes or self.settings.reply_bytes)
+            if meter is not None:
+                meter.end_read(size_bytes)
             records = shard.records[start:stop]
             at_tip = stop == len(shard.records)
             if at_tip and shard.closed_ms is not None:
@@ -338,14 +350,14 @@ class Engine:
             )
         # Later records never arrive below the clock, so a place in the order stands for the time.
         index = shard.index_at_time(-int(-timestamp_ms // 1))
-        return shard.sequences[index] - 1 if index < len(shard.sequences) else shard.last_sequence_number
+        return shard.sequences[index] - STEP if index < len(shard.sequences) else shard.last_sequence_number
 
-    def _reach(self, shard: Shard, start: int, limit: int | None) -> tuple[int, int]:
+    def _reach(self, shard: Shard, start: int, limit: int | None, most_bytes: int) -> tuple[int, int]:
         """Index just above the last record that a reply from `start` holds, and the bytes in it."""
         most = min(limit or self.settings.reply_records, self.settings.reply_records)
         size_bytes, stop = 0, start
         for record in shard.records[start : start + most]:
-            if stop > start and size_bytes + record.size_bytes > self.settings.reply_bytes:
+            if stop > start and size_bytes + record.size_bytes > most_bytes:
                 break
             size_bytes += record.size_bytes
             stop += 1

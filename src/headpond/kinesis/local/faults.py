@@ -12,6 +12,8 @@
     fail_entries        single entries of PutRecords fail, the others are stored
     empty_reads         GetRecords gives nothing and stays where it was, as across gaps
     expire_iterators    GetRecords finds its iterator expired
+    cut_events          a subscription's connection is cut in the middle of an event
+    fail_events         a subscription sends an exception instead of an event, and ends
 
 Each rule strikes a `share` of the calls named in `calls` (all when empty), leaves the first `skip` alone
 and ends after `times` strikes. Draws come from one seeded generator.
@@ -26,10 +28,20 @@ from typing import Literal
 
 __all__ = ["Faults", "Rule"]
 
-Effect = Literal["refuse", "cut_before", "cut_after", "cut_reply", "delay", "fail_entry", "empty_read"]
+Effect = Literal[
+    "refuse",
+    "cut_before",
+    "cut_after",
+    "cut_reply",
+    "delay",
+    "fail_entry",
+    "empty_read",
+    "cut_event",
+    "fail_event",
+]
 THROTTLED = "ProvisionedThroughputExceededException"
 _FIRST_SERVER_STATUS = 500
-_INNER = {"fail_entry", "empty_read"}
+_INNER = {"fail_entry", "empty_read", "cut_event", "fail_event"}
 
 
 @dataclass(slots=True)
@@ -150,6 +162,23 @@ class Faults:
             message=message,
         )
 
+    def cut_events(self, share: float = 1.0, *, skip: int = 0, times: int | None = None) -> Rule:
+        """Cut subscriptions in the middle of an event."""
+        return self._add(Rule("cut_event", share, frozenset({"SubscribeToShard"}), skip, times))
+
+    def fail_events(
+        self,
+        share: float = 1.0,
+        *,
+        code: str = "InternalFailureException",
+        message: str = "Failed by a fault rule.",
+        skip: int = 0,
+        times: int | None = None,
+    ) -> Rule:
+        """Let subscriptions end with an exception where an event would come."""
+        calls = frozenset({"SubscribeToShard"})
+        return self._add(Rule("fail_event", share, calls, skip, times, code=code, message=message))
+
     def remove(self, rule: Rule) -> None:
         """Lift one rule."""
         with self._lock:
@@ -165,7 +194,8 @@ class Faults:
 
         Args:
             call: The call's name.
-            inner: Ask for this effect inside a call (an entry of PutRecords, an empty read) instead.
+            inner: Ask for this effect inside a call (an entry of PutRecords, an empty read, an event)
+                instead.
         """
         if not self.rules:
             return []

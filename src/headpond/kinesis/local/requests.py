@@ -14,20 +14,26 @@ from headpond.kinesis.local.refusal import ServiceRefusalError
 
 __all__ = [
     "CreateStream",
+    "DeleteStream",
     "DescribeStream",
     "Entry",
     "Filter",
     "GetRecords",
     "GetShardIterator",
     "ListShards",
+    "ListStreamConsumers",
     "ListStreams",
     "MergeShards",
     "Mode",
+    "OnConsumer",
     "OnStream",
     "PutRecord",
     "PutRecords",
+    "RegisterStreamConsumer",
     "Retention",
     "SplitShard",
+    "StartingPosition",
+    "SubscribeToShard",
     "UpdateMaxRecordSize",
     "UpdateShardCount",
 ]
@@ -160,6 +166,51 @@ class GetRecords(_Request):
 
     shard_iterator: Annotated[str, Meta(min_length=1, max_length=512)]
     limit: UpTo10000 | None = None
+
+
+class RegisterStreamConsumer(_Request):
+    """A new consumer of a stream."""
+
+    stream_arn: Arn = field(name="StreamARN")
+    consumer_name: Name
+
+
+class OnConsumer(_Request):
+    """A call on one consumer, by its ARN or by stream and name."""
+
+    stream_arn: Arn | None = field(default=None, name="StreamARN")
+    consumer_name: Name | None = None
+    consumer_arn: Arn | None = field(default=None, name="ConsumerARN")
+
+
+class ListStreamConsumers(_Request):
+    """A page of consumers."""
+
+    stream_arn: Arn = field(name="StreamARN")
+    next_token: Token | None = None
+    max_results: UpTo10000 = 100
+
+
+class StartingPosition(_Request):
+    """Where a subscription starts."""
+
+    type: Literal["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"]
+    sequence_number: Number | None = None
+    timestamp: float | None = None
+
+
+class SubscribeToShard(_Request):
+    """A consumer's subscription to a shard."""
+
+    consumer_arn: Arn = field(name="ConsumerARN")
+    shard_id: Name
+    starting_position: StartingPosition
+
+
+class DeleteStream(_OnStream):
+    """A stream to delete, with its consumers if told so."""
+
+    enforce_consumer_deletion: bool = False
 
 
 class SplitShard(_OnStream, kw_only=True):

@@ -11,6 +11,8 @@ import orjson
 from aiohttp import web
 
 from headpond.kinesis.local.calls import answer
+from headpond.kinesis.local.consumers import Subscription
+from headpond.kinesis.local.events import frames
 from headpond.kinesis.local.refusal import ServiceRefusalError
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["start_server"]
 
 _CONTENT_TYPE = "application/x-amz-json-1.1"
+_EVENT_STREAM = "application/vnd.amazon.eventstream"
 _MAX_BODY_BYTES = 32 * 1024 * 1024  # 10 MiB of data as base64 text, with keys and room to spare
 _READ_BUFFER_BYTES = 1024 * 1024
 
@@ -77,17 +80,42 @@ class _Handler:
             "Date": formatdate(self._desk.now_ms / 1000, usegmt=True),
             "Content-Type": _CONTENT_TYPE,
         }
+        if isinstance(reply, Subscription):
+            return await self._send_events(request, reply, headers, cutting="cut_reply" in struck)
         if "cut_reply" in struck:
             return await self._cut_reply(request, status, reply, headers)
         return web.Response(status=status, body=reply, headers=headers)
 
-    def _reply(self, call: str, body: bytes, refusing: Rule | None) -> tuple[int, bytes]:
+    def _reply(self, call: str, body: bytes, refusing: Rule | None) -> tuple[int, bytes | Subscription]:
         if refusing is not None:
             return refusing.status, _refusal_json(refusing)
         try:
             return 200, answer(self._desk, call, body)
         except ServiceRefusalError as refusal:
             return refusal.status, _refusal_json(refusal)
+
+    async def _send_events(
+        self, request: web.Request, subscription: Subscription, headers: dict[str, str], *, cutting: bool
+    ) -> web.StreamResponse:
+        """Send a subscription's frames until it is over, it is cut, or the client is gone."""
+        response = web.StreamResponse(headers={**headers, "Content-Type": _EVENT_STREAM})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        try:
+            async for frame, cut_here in frames(self._desk, subscription):
+                transport = request.transport
+                if transport is None or transport.is_closing():
+                    break
+                if cutting or cut_here:
+                    await response.write(frame[: len(frame) // 2])
+                    transport.close()
+                    break
+                await response.write(frame)
+            else:
+                await response.write_eof()
+        except ConnectionResetError:
+            pass  # the client has what it wanted
+        return response
 
     @staticmethod
     def _cut(request: web.Request) -> web.StreamResponse:

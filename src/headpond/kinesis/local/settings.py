@@ -37,6 +37,12 @@ class Settings:
         request_bytes: Most bytes of data and keys in one PutRecords request.
         max_streams: Most streams at a time.
         max_shards: Most open shards of all streams.
+        max_consumers: Most registered consumers of a stream.
+        max_creating_consumers: Most of them in CREATING.
+        subscription_ms: How long a subscription to a shard lasts.
+        resubscribe_ms: For how long after a subscription its consumer gets no other one to the shard.
+        heartbeat_ms: Time between a subscription's events while there are no records.
+        event_bytes: Most bytes of data in one event; one record always fits.
     """
 
     region: str = "us-east-1"
@@ -49,6 +55,12 @@ class Settings:
     request_bytes: int = 10 * _MIB
     max_streams: int = 1_000
     max_shards: int = 20_000
+    max_consumers: int = 20
+    max_creating_consumers: int = 5
+    subscription_ms: int = 300_000
+    resubscribe_ms: int = 5_000
+    heartbeat_ms: int = 5_000
+    event_bytes: int = _MIB
 
 
 class Placed(NamedTuple):

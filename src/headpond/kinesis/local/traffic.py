@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from headpond.kinesis.local import requests
     from headpond.kinesis.local.faults import Rule
+    from headpond.kinesis.local.model import Shard
     from headpond.kinesis.local.settings import Placed
 
-__all__ = ["get_records", "get_shard_iterator", "put_record", "put_records"]
+__all__ = ["children_json", "get_records", "get_shard_iterator", "put_record", "put_records"]
 
 _BASE64_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _PADDINGS = (b"", b"=", b"==")
@@ -102,18 +103,19 @@ def get_records(desk: Desk, call: requests.GetRecords) -> bytes:
     reading = desk.engine.read(position, call.limit)
     tail: dict[str, Any] = {"MillisBehindLatest": reading.behind_ms}
     if reading.position is None:
-        tail["ChildShards"] = [
-            {
-                "ShardId": shard.shard_id,
-                "ParentShards": list(shard.parents),
-                "HashKeyRange": range_json(shard),
-            }
-            for shard in reading.children
-        ]
+        tail["ChildShards"] = children_json(reading.children)
     else:
         tail["NextShardIterator"] = seal_iterator(reading.position, now_ms)
     pieces = [b'{"Records":[', b",".join([record.wire for record in reading.records]), b"],"]
     return b"".join([*pieces, orjson.dumps(tail)[1:]])
+
+
+def children_json(children: list[Shard]) -> list[dict[str, Any]]:
+    """The shards below one that ended, as its last reply tells them."""
+    return [
+        {"ShardId": shard.shard_id, "ParentShards": list(shard.parents), "HashKeyRange": range_json(shard)}
+        for shard in children
+    ]
 
 
 def _store(desk: Desk, stream: str, record: _Incoming) -> Placed:

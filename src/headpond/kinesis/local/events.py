@@ -1,0 +1,148 @@
+"""Answers of the calls around enhanced fan-out: registering consumers, and what a subscription sends.
+
+A subscription sends an event at once, one whenever there are records, and an empty one now and then. Its
+last event at the end of a closed shard has children and no continuation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from headpond.kinesis.bucket import Bucket
+from headpond.kinesis.local.frames import event_frame, exception_frame
+from headpond.kinesis.local.refusal import ServiceRefusalError
+from headpond.kinesis.local.tokens import PageToken, open_page, seal_page
+from headpond.kinesis.local.traffic import children_json
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headpond.kinesis.local import requests
+    from headpond.kinesis.local.consumers import Consumer, Subscription
+    from headpond.kinesis.local.desk import Desk
+    from headpond.kinesis.local.faults import Rule
+    from headpond.kinesis.local.settings import Reading
+
+__all__ = [
+    "deregister_stream_consumer",
+    "describe_stream_consumer",
+    "frames",
+    "list_stream_consumers",
+    "register_stream_consumer",
+    "subscribe_to_shard",
+]
+
+_SHORTEST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.1
+
+
+def register_stream_consumer(desk: Desk, call: requests.RegisterStreamConsumer) -> bytes:
+    """RegisterStreamConsumer."""
+    consumer = desk.engine.consumers.register(call.stream_arn, call.consumer_name)
+    return orjson.dumps({"Consumer": {**_consumer_json(desk, consumer), "ConsumerStatus": "CREATING"}})
+
+
+def deregister_stream_consumer(desk: Desk, call: requests.OnConsumer) -> bytes:
+    """DeregisterStreamConsumer."""
+    desk.engine.consumers.deregister(_find(desk, call))
+    return b""
+
+
+def describe_stream_consumer(desk: Desk, call: requests.OnConsumer) -> bytes:
+    """DescribeStreamConsumer."""
+    consumer = _find(desk, call)
+    described = {**_consumer_json(desk, consumer), "StreamARN": consumer.stream_arn}
+    return orjson.dumps({"ConsumerDescription": described})
+
+
+def list_stream_consumers(desk: Desk, call: requests.ListStreamConsumers) -> bytes:
+    """ListStreamConsumers, a page of consumers by name."""
+    stream = desk.engine.stream(call.stream_arn)
+    after = ""
+    if call.next_token is not None:
+        page = open_page(call.next_token, desk.now_ms, desk.lifetime_ms)
+        if (page.stream, page.created_ms) != (stream.name, stream.created_ms):
+            raise ServiceRefusalError("InvalidArgumentException", "NextToken is of another stream.")
+        after = page.after_shard_id
+    found = [each for each in desk.engine.consumers.of_stream(stream.name) if each.name > after]
+    shown = found[: call.max_results]
+    reply: dict[str, Any] = {"Consumers": [_consumer_json(desk, each) for each in shown]}
+    if len(found) > len(shown):
+        token = PageToken(stream.name, stream.created_ms, shown[-1].name, None, None)
+        reply["NextToken"] = seal_page(token, desk.now_ms)
+    return orjson.dumps(reply)
+
+
+def subscribe_to_shard(desk: Desk, call: requests.SubscribeToShard) -> Subscription:
+    """SubscribeToShard, up to the point where events are sent."""
+    at = call.starting_position
+    return desk.engine.consumers.subscribe(
+        call.consumer_arn,
+        call.shard_id,
+        at.type,
+        sequence_number=None if at.sequence_number is None else int(at.sequence_number),
+        timestamp_ms=None if at.timestamp is None else round(at.timestamp * 1_000_000) / 1000,
+    )
+
+
+async def frames(desk: Desk, subscription: Subscription) -> AsyncIterator[tuple[bytes, bool]]:
+    """Give a subscription's frames as they become due, and for each whether it is to be cut in its middle."""
+    yield event_frame("initial-response", b"{}"), False
+    loop, settings = asyncio.get_running_loop(), desk.engine.settings
+    rate = settings.limits.read_bytes_per_second
+    bucket = None if rate is None else Bucket(rate, now_ms=loop.time() * 1000)
+    due_s, pause_s = loop.time(), _SHORTEST_PAUSE_S
+    while True:
+        try:
+            reading = desk.engine.consumers.read(subscription)
+        except ServiceRefusalError as refusal:
+            yield _exception(refusal), False
+            return
+        if reading is None:
+            return
+        if not (reading.records or reading.position is None or loop.time() >= due_s):
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            continue
+        due_s, pause_s = loop.time() + settings.heartbeat_ms / 1000, _SHORTEST_PAUSE_S
+        failing = desk.faults.strike("SubscribeToShard", inner="fail_event")
+        if failing:
+            yield _exception(failing[0]), False
+            return
+        cutting = bool(desk.faults.strike("SubscribeToShard", inner="cut_event"))
+        yield event_frame("SubscribeToShardEvent", _event_json(reading)), cutting
+        if bucket is not None:
+            bucket.take(sum(record.size_bytes for record in reading.records))
+            await asyncio.sleep(bucket.wait_ms(1, loop.time() * 1000) / 1000)
+
+
+def _exception(refusal: Rule | ServiceRefusalError) -> bytes:
+    return exception_frame(refusal.code, orjson.dumps({"message": refusal.message}))
+
+
+def _event_json(reading: Reading) -> bytes:
+    tail: dict[str, Any] = {"MillisBehindLatest": reading.behind_ms}
+    if reading.position is None:
+        tail["ChildShards"] = children_json(reading.children)
+    else:
+        tail["ContinuationSequenceNumber"] = str(reading.position.after)
+    pieces = [b'{"Records":[', b",".join([record.wire for record in reading.records]), b"],"]
+    return b"".join([*pieces, orjson.dumps(tail)[1:]])
+
+
+def _find(desk: Desk, call: requests.OnConsumer) -> Consumer:
+    return desk.engine.consumers.find(
+        arn=call.consumer_arn, stream_name=call.stream_arn, name=call.consumer_name
+    )
+
+
+def _consumer_json(desk: Desk, consumer: Consumer) -> dict[str, Any]:
+    return {
+        "ConsumerName": consumer.name,
+        "ConsumerARN": consumer.arn,
+        "ConsumerStatus": consumer.status(desk.now_ms),
+        "ConsumerCreationTimestamp": consumer.created_ms // 1000,
+    }
