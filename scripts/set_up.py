@@ -5,6 +5,7 @@
     python3 scripts/set_up.py run          what the commands need (`make demo` adds --java-if-needed)
     python3 scripts/set_up.py test         that, and what checks, tests and docs need
     python3 scripts/set_up.py fuzz         that, and the fuzzer
+    python3 scripts/set_up.py delta        an environment beside it, with the Spark that Delta's jars are for
     python3 scripts/set_up.py constraints  writes constraints.txt anew from pyproject.toml
 
 Standard library only. Packages are installed by uv where it is on the PATH or can be installed from the
@@ -35,6 +36,9 @@ CONSTRAINTS = ROOT / "constraints.txt"
 OLDEST = (3, 11)
 GROUPS = {"run": (), "test": ("dev", "docs"), "fuzz": ("tests", "fuzz")}
 ALWAYS = "build"  # the group that builds headpond itself
+
+# Environments of their own: purpose → its folder, groups, and pins that replace those of constraints.txt.
+BESIDE = {"delta": (ROOT / ".bench" / "envs" / "delta", ("tests",), {"pyspark": "4.2.0"})}
 
 # pip's setting → uv's environment variable and what stands between two values there.
 UV_SETTINGS = {
@@ -102,6 +106,12 @@ def uv_environment(listing: str, environ: dict[str, str]) -> dict[str, str]:
     return result
 
 
+def repinned(constraints: str, pins: dict[str, str]) -> str:
+    """Replace the pins of some packages."""
+    lines = [line for line in constraints.splitlines() if line.partition("==")[0] not in pins]
+    return "\n".join([*lines, *(f"{name}=={version}" for name, version in pins.items())]) + "\n"
+
+
 def digest() -> str:
     """Fingerprint of everything an installation depends on."""
     total = hashlib.sha256()
@@ -111,10 +121,10 @@ def digest() -> str:
     return total.hexdigest()
 
 
-def read_stamp() -> dict:
+def read_stamp(path: Path | None = None) -> dict:
     """What the last successful run left: its digest and the purposes it served."""
     try:
-        stamp = json.loads(STAMP.read_text())
+        stamp = json.loads((path or STAMP).read_text())
         return stamp if isinstance(stamp, dict) else {}
     except (OSError, ValueError):
         return {}
@@ -132,14 +142,16 @@ def say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def make_venv() -> None:
-    """Make `.venv` without pip, unless one of a fitting Python is there."""
+def make_venv(folder: Path | None = None) -> None:
+    """Make `.venv`, or another environment, without pip, unless one of a fitting Python is there."""
+    folder = folder or VENV
     probe = f"import sys; sys.exit(sys.version_info[:2] != {tuple(sys.version_info[:2])})"
-    if PYTHON.exists() and run(PYTHON, "-c", probe, quiet=True):
+    python = folder / "bin" / "python"
+    if python.exists() and run(python, "-c", probe, quiet=True):
         return
-    if VENV.exists():
-        shutil.rmtree(VENV)
-    if not run(sys.executable, "-m", "venv", "--without-pip", VENV):
+    if folder.exists():
+        shutil.rmtree(folder)
+    if not run(sys.executable, "-m", "venv", "--without-pip", folder):
         raise SetUpError(
             f"{sys.executable} cannot make virtual environments: install the package that holds its `venv` "
             "module (on Debian and Ubuntu `apt install python3-venv`)."
@@ -182,25 +194,26 @@ def uv_settings() -> dict[str, str]:
     return uv_environment(listing, dict(os.environ))
 
 
-def install(wanted: list[str]) -> None:
-    """Install pinned packages and headpond itself, editable."""
+def install(wanted: list[str], python: Path | None = None, constraints: Path | None = None) -> None:
+    """Install pinned packages and headpond itself, editable; into `.venv` unless told otherwise."""
     uv = find_uv()
-    constrained = ["-c", str(CONSTRAINTS), *wanted]
+    python, constraints = python or PYTHON, constraints or CONSTRAINTS
+    constrained = ["-c", str(constraints), *wanted]
     itself = ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]
     if uv:
         env = uv_settings()
-        command = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
+        command = [uv, "pip", "install", "--quiet", "--python", str(python)]
         if run(*command, *constrained, env=env) and run(*command, *itself, env=env):
             return
         say("uv could not install everything; pip tries now.")
-    if not run(PYTHON, "-m", "pip", "--version", quiet=True) and not run(
-        PYTHON, "-m", "ensurepip", "--default-pip", quiet=True
+    if not run(python, "-m", "pip", "--version", quiet=True) and not run(
+        python, "-m", "ensurepip", "--default-pip", quiet=True
     ):
         raise SetUpError(
             f"{sys.executable} brings no pip: install the package that holds its `ensurepip` module (on "
             "Debian and Ubuntu `apt install python3-venv`), or install uv."
         )
-    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if not (run(*command, *constrained) and run(*command, *itself)):
         raise SetUpError(
             "The packages could not be installed (see above): check the network, and pip's settings where a "
@@ -237,6 +250,24 @@ def set_up(purpose: str, *, java_if_needed: bool) -> None:
         STAMP.write_text(json.dumps({**stamp, "java": True}))
 
 
+def set_up_beside(purpose: str) -> None:
+    """Make an environment of its own for a purpose that `.venv` cannot serve."""
+    import tomllib  # noqa: PLC0415 - absent from the Pythons that check_python refuses
+
+    folder, groups, pins = BESIDE[purpose]
+    stamp = folder / STAMP.name
+    if read_stamp(stamp).get("digest") == digest() and (folder / "bin" / "python").exists():
+        return
+    say(f"Setting up {folder.relative_to(ROOT)} (the first time takes some minutes: Spark is large).")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_venv(folder)
+    constraints = folder / CONSTRAINTS.name
+    constraints.write_text(repinned(CONSTRAINTS.read_text(), pins))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    install(requirements(project, (ALWAYS, *groups)), folder / "bin" / "python", constraints)
+    stamp.write_text(json.dumps({"digest": digest(), "purposes": [purpose]}))
+
+
 def write_constraints() -> None:
     """Resolve every dependency, extra and group anew, for every supported Python, into constraints.txt."""
     make_venv()
@@ -263,13 +294,15 @@ def write_constraints() -> None:
 def main() -> int:
     """Parse the command line, set up, and report a failure as one sentence."""
     parser = argparse.ArgumentParser(description="Set up .venv.")
-    parser.add_argument("purpose", choices=[*GROUPS, "constraints"])
+    parser.add_argument("purpose", choices=[*GROUPS, *BESIDE, "constraints"])
     parser.add_argument("--java-if-needed", action="store_true", help="install a Java where there is none")
     arguments = parser.parse_args()
     try:
         check_python(tuple(sys.version_info[:3]))
         if arguments.purpose == "constraints":
             write_constraints()
+        elif arguments.purpose in BESIDE:
+            set_up_beside(arguments.purpose)
         else:
             set_up(arguments.purpose, java_if_needed=arguments.java_if_needed)
     except SetUpError as error:

@@ -64,6 +64,15 @@ def test_the_script_knows_groups_that_exist(set_up: ModuleType) -> None:
         assert set_up.requirements(project, (set_up.ALWAYS, *groups), ("java",))
 
 
+def test_an_environment_beside_has_its_own_pins(set_up: ModuleType) -> None:
+    """Only the packages named get another version, and each of them is one that is pinned."""
+    assert set_up.repinned("a==1\nab==2 ; x\nb==3\n", {"a": "9"}) == "ab==2 ; x\nb==3\na==9\n"
+    pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    for _, groups, pins in set_up.BESIDE.values():
+        assert set(pins) <= pinned
+        assert groups
+
+
 def test_pip_settings_hold_for_uv(set_up: ModuleType) -> None:
     """The environment wins over files, values of more than one word are joined as uv wants them."""
     listing = (
