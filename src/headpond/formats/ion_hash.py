@@ -42,6 +42,9 @@ from headpond.formats.ion import (
 )
 from headpond.formats.ion import node as node_at
 from headpond.formats.ion_scalars import decimal_parts, sign_and_magnitude
+from headpond.formats.ion_write import signed
+from headpond.formats.ion_write import var_int as write_var_int
+from headpond.formats.ion_write import var_uint as write_var_uint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,54 +192,23 @@ def _decimal(data: bytes, node: Node) -> bytes:
     negative, coefficient, exponent = decimal_parts(data, node)
     if not (negative or coefficient or exponent):
         return b""
-    return _var_int(exponent) + _int(coefficient, negative=negative)
+    return write_var_int(exponent) + signed(coefficient, negative=negative)
 
 
 def _timestamp(data: bytes, node: Node) -> bytes:
     at, stop = node.body, node.stop
     negative, offset, at = var_int(data, at, stop)
-    parts = [b"\xc0" if negative and not offset else _var_int(-offset if negative else offset)]
+    parts = [b"\xc0" if negative and not offset else write_var_int(-offset if negative else offset)]
     while at < stop and len(parts) < _SECOND_PART:
         part, at = var_uint(data, at, stop)
-        parts.append(_var_uint(part))
+        parts.append(write_var_uint(part))
     if at < stop:
         below, exponent, at = var_int(data, at, stop)
         negative, coefficient = sign_and_magnitude(data, at, stop)
         if below and exponent:
-            parts.append(_var_int(-exponent))
+            parts.append(write_var_int(-exponent))
             if coefficient:
-                parts.append(_int(coefficient, negative=negative))
+                parts.append(signed(coefficient, negative=negative))
         elif coefficient:
             refuse("bad_ion", node.start, "a fraction of a second that is one second or more")
     return b"".join(parts)
-
-
-def _var_uint(value: int) -> bytes:
-    groups = [value & 0x7F | 0x80]
-    while value := value >> 7:
-        groups.append(value & 0x7F)
-    return bytes(reversed(groups))
-
-
-def _var_int(value: int) -> bytes:
-    sign = 0x40 if value < 0 else 0
-    value = abs(value)
-    groups = []
-    end = 0x80
-    while value > 0x3F:  # noqa: PLR2004 - what fits beside the sign
-        groups.append(value & 0x7F | end)
-        value >>= 7
-        end = 0
-    groups.append(value | sign | end)
-    return bytes(reversed(groups))
-
-
-def _int(magnitude: int, *, negative: bool) -> bytes:
-    if not magnitude and not negative:
-        return b""
-    raw = bytearray(magnitude.to_bytes((magnitude.bit_length() + 7) // 8 or 1))
-    if raw[0] & 0x80:
-        raw.insert(0, 0)
-    if negative:
-        raw[0] |= 0x80
-    return bytes(raw)

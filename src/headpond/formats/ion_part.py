@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headpond.formats.ion import Node  # noqa: TC001 - a NamedTuple's field type
+from headpond.formats.ion import MARKER, Node
 from headpond.formats.ion_hash import ion_hash
 from headpond.formats.ion_symbols import Symbols, only_value
 
@@ -16,14 +16,11 @@ class IonPart(NamedTuple):
     """The datum."""
     node: Node
     symbols: Symbols
-    context: tuple[int, int]
-    """Where the version marker and the symbol tables lie that count for it."""
 
     @property
     def raw(self) -> bytes:
         """The value with its symbol tables: Ion that can be read alone."""
-        low, high = self.context
-        return self.data[low:high] + self.data[self.node.start : self.node.stop]
+        return MARKER + self.symbols.tables + self.data[self.node.start : self.node.stop]
 
     def ion_hash(self) -> bytes:
         """Its Ion hash (SHA-256)."""
@@ -37,4 +34,4 @@ class IonPart(NamedTuple):
             RefusedIon: The bytes are not one Ion 1.0 value.
         """
         value = only_value(raw)
-        return cls(raw, value.node, value.symbols, (value.context, value.node.start))
+        return cls(raw, value.node, value.symbols)

@@ -55,6 +55,8 @@ class Symbols:
     imported: int = 0
     """Symbols of shared tables, none of which has a text here."""
     own: tuple[str | None, ...] = ()
+    tables: bytes = field(default=b"", compare=False, repr=False)
+    """The symbol tables that say so, to be written after a version marker."""
     by_id: tuple[str | None, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -96,8 +98,6 @@ class Value(NamedTuple):
 
     node: Node
     symbols: Symbols
-    context: int
-    """Where the version marker lies whose symbols count; data[context : node.stop] can be read alone."""
 
 
 _cache: dict[bytes, Symbols] = {}
@@ -116,13 +116,13 @@ def values(
         refuse("empty", at, "there are no bytes")
     if data[at : at + 4] != MARKER:
         refuse("not_binary_ion", at, not_ion(data[at : min(end, at + 64)]))
-    symbols, context = SYSTEM_SYMBOLS, at
+    symbols = SYSTEM_SYMBOLS
     while at < end:
         if data[at] == MARKER[0]:
             if data[at : at + 4] != MARKER:
                 cut = end - at < len(MARKER)
                 refuse("truncated" if cut else "bad_ion", at, "a version marker other than E0 01 00 EA")
-            symbols, context = SYSTEM_SYMBOLS, at
+            symbols = SYSTEM_SYMBOLS
             at += 4
             continue
         known = _known(data, at, end) if symbols is SYSTEM_SYMBOLS else None
@@ -134,7 +134,7 @@ def values(
         if _is_table(data, found):
             symbols = _table(data, found, symbols)
         elif found.kind != NULL or found.is_null:  # else it is padding
-            yield Value(found, symbols, context)
+            yield Value(found, symbols)
 
 
 def _table(data: bytes, found: Node, before: Symbols) -> Symbols:
@@ -182,10 +182,11 @@ def _read(data: bytes, table: Node, before: Symbols) -> Symbols:
     imports, symbols = parts.get(_IMPORTS), parts.get(_SYMBOLS)
     imported = 0
     own: tuple[str | None, ...] = ()
+    tables = data[table.start : table.stop]
     if imports is not None and not imports.is_null:
         if imports.kind == SYMBOL:
             if int.from_bytes(data[imports.body : imports.stop]) == _SYMBOL_TABLE:
-                imported, own = before.imported, before.own
+                imported, own, tables = before.imported, before.own, before.tables + tables
         elif imports.kind == LIST:
             imported = sum(_imported(data, one) for one in children(data, imports))
             if imported > _MAX_IMPORTED:
@@ -196,7 +197,7 @@ def _read(data: bytes, table: Node, before: Symbols) -> Symbols:
             text(data, one) if one.kind == STRING and not one.is_null else None
             for one in children(data, symbols)
         ]
-    return Symbols(imported, own + tuple(more))
+    return Symbols(imported, own + tuple(more), tables)
 
 
 def _imported(data: bytes, one: Node) -> int:

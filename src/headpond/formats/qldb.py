@@ -57,7 +57,7 @@ def read(data: bytes, *, max_depth: int = MAX_DEPTH) -> Record | Refused:
         value = only_value(data, max_depth=max_depth)
         if value.node.kind != STRUCT or value.node.is_null:
             refuse("not_struct", value.node.start, f"expected a struct, found {value.node.type_name}")
-        reader = Reader(data, value.symbols, (value.context, value.node.start))
+        reader = Reader(data, value.symbols)
         return _record(reader, value.node, kind)
     except RefusedIon as error:
         return Refused(error.reason, error.detail, error.offset, kind[0] if kind else None)

@@ -6,6 +6,8 @@ repeated name is `wrong_type`. A field whose name cannot be told may be any of o
 
 from __future__ import annotations
 
+import base64
+import binascii
 from typing import TYPE_CHECKING, NoReturn
 
 from headpond.formats.ion import (
@@ -24,7 +26,7 @@ from headpond.formats.ion import (
 from headpond.formats.ion_check import check
 from headpond.formats.ion_part import IonPart
 from headpond.formats.ion_scalars import integer, text
-from headpond.formats.ion_timestamps import read_timestamp
+from headpond.formats.ion_timestamps import parse_text, read_timestamp
 
 if TYPE_CHECKING:
     from headpond.formats.ion import Node
@@ -38,16 +40,15 @@ _INT64_MAX = 2**63 - 1
 class Reader:
     """Reads fields of one checked datum."""
 
-    __slots__ = ("context", "data", "symbols")
+    __slots__ = ("data", "symbols")
 
-    def __init__(self, data: bytes, symbols: Symbols, context: tuple[int, int]) -> None:
+    def __init__(self, data: bytes, symbols: Symbols) -> None:
         self.data = data
         self.symbols = symbols
-        self.context = context
 
     def part(self, node: Node) -> IonPart:
         """A value to be taken out of the datum."""
-        return IonPart(self.data, node, self.symbols, self.context)
+        return IonPart(self.data, node, self.symbols)
 
     def check_inside(self, node: Node) -> None:
         """Look at every scalar in a value that is kept or hashed whole."""
@@ -159,3 +160,33 @@ class Reader:
 
 
 _ADDRESS = frozenset({"strandId", "sequenceNo"})
+
+
+class DownConverted(Reader):
+    """Reads fields that went through JSON: timestamps and blobs are strings there."""
+
+    __slots__ = ()
+
+    def hash_of(self, node: Node, name: str, *, or_empty: bool = False) -> bytes:
+        """The 32 bytes that a string has as base64."""
+        raw = self._base64(self.text_of(node, name)) if node.kind == STRING else None
+        if raw is None:
+            self.wrong(node, name, f"{HASH_BYTES} bytes as base64")
+        if len(raw) != HASH_BYTES and (raw or not or_empty):
+            refuse("wrong_type", node.start, f"{name}: expected {HASH_BYTES} bytes, found {len(raw)}")
+        return raw
+
+    def timestamp(self, members: dict[str, Node], name: str, parent: Node) -> Timestamp:
+        """A required timestamp, as text."""
+        node = self.need(members, name, parent)
+        found = parse_text(self.text_of(node, name)) if node.kind == STRING else None
+        if found is None:
+            self.wrong(node, name, "a timestamp as text")
+        return found
+
+    @staticmethod
+    def _base64(text: str) -> bytes | None:
+        try:
+            return base64.b64decode(text, validate=True)
+        except binascii.Error:
+            return None

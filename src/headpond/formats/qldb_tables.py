@@ -130,6 +130,8 @@ REVISIONS_SCHEMA = pa.schema(
     ]
 )
 BLOCK_CHECKS = BLOCKS_SCHEMA.names[BLOCKS_SCHEMA.get_field_index("transaction_info_hash") :]
+CONTENT_CHECKS = BLOCK_CHECKS[:4]
+"""Those that need the very contents of transactionInfo and redactionInfo."""
 REVISION_CHECKS = REVISIONS_SCHEMA.names[REVISIONS_SCHEMA.get_field_index("metadata_hash") :]
 
 
