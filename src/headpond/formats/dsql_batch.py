@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 
 from headpond.formats.dsql import Chunked, ChunkRef, Fragment, Full, Refused, Source, parse
 from headpond.formats.dsql_columns import offsets_of
+from headpond.formats.dsql_match import Bools, Ints, Matched, match_shape
 from headpond.formats.dsql_quick import quick_parse
-from headpond.formats.dsql_shape import WORD, Bools, Ints, Matched, Shape, are_integers, match_shape, shape_of
-from headpond.formats.dsql_text import BatchText
+from headpond.formats.dsql_shape import Shape, shape_of
+from headpond.formats.dsql_text import BatchText, Room
 from headpond.formats.json_strict import MAX_DEPTH
 
 DECODED_SCHEMA = pa.schema(
@@ -76,15 +77,15 @@ def decode_batch(data: pa.Array, *, max_depth: int = MAX_DEPTH) -> pa.RecordBatc
     """
     known: dict[int, list[_Known]] = {}
     offsets = offsets_of(data)
-    blocks, start, room = [], 0, np.empty(0, np.uint8)
+    blocks, start, room = [], 0, Room()
     while start < len(data):
         end = int(np.searchsorted(offsets, offsets[start] + BLOCK_BYTES))
         end = min(max(end, start + 1), len(data))
-        size = int(offsets[end] - offsets[start]) + WORD
-        room = room if len(room) >= size else np.empty(size, np.uint8)
         text = BatchText(data.slice(start, end - start), room)
         blocks.append(_decode_block(text, data.slice(start, end - start), known, max_depth))
         start = end
+    if len(blocks) == 1:
+        return blocks[0]
     return pa.concat_batches(blocks) if blocks else _rows_to_batch([])
 
 
@@ -124,7 +125,7 @@ def _learn(text: BatchText, row: int, count: int, max_depth: int) -> _Known | No
         return None
     first = text.first_quote[row]
     shape = shape_of(record, (text.quotes[first : first + count] - text.starts[row]).tolist())
-    if shape is None or not _SLOTS.keys() <= set(shape.paths):
+    if shape is None or not _SLOTS.keys() <= set(shape.paths) or _TS_NS not in shape.digits:
         return None
     return _Known(shape, example.source, example.op == "d")
 
@@ -133,19 +134,23 @@ def _take_shape(text: BatchText, rows: Ints, columns: _Columns, known: _Known) -
     """Take the records of one shape; give those that are left."""
     if not len(rows):
         return rows
-    matched, plain = match_shape(
-        known.shape, text.words, text.quotes, text.first_quote[rows], text.starts[rows], text.ends[rows]
+    matched = match_shape(
+        known.shape, text.view, text.quotes, text.first_quote[rows], text.starts[rows], text.ends[rows]
     )
-    good = text.all_plain(plain, len(matched.rows))
+    good = text.all_plain(matched.plain(), len(matched.rows))
     good &= columns.fits(matched, rows, is_delete=known.is_delete)
-    columns.take(matched, good, rows[matched.rows], known.source)
+    if not good.all():
+        matched = matched.only(good)
+    columns.take(matched, rows[matched.rows], known.source)
     rest = np.ones(len(rows), bool)
-    rest[matched.rows[good]] = False
+    rest[matched.rows] = False
     return rows[rest]
 
 
-_SLOTS = {("op",): "op", ("source", "txId"): "tx_id", ("source", "ts_ns"): "ts_ns"}
+_SLOTS = {("op",): "op", ("source", "txId"): "tx_id"}
 """Slots a shape must have, and the columns they fill."""
+_TS_NS = ("source", "ts_ns")
+_TS_NS_DIGITS = 19  # of 2^63
 
 
 class _Columns:
@@ -154,7 +159,7 @@ class _Columns:
     def __init__(self, text: BatchText) -> None:
         self.text = text
         count = len(text.starts)
-        names = (*_SLOTS.values(), "before", "after")
+        names = (*_SLOTS.values(), "ts_ns", "before", "after")
         self.starts = {name: text.starts.copy() for name in names}
         self.ends = {name: text.starts.copy() for name in names}
         self.there = {name: np.zeros(count, bool) for name in ("before", "after")}
@@ -164,32 +169,31 @@ class _Columns:
 
     def fits(self, matched: Matched, rows: Ints, *, is_delete: bool) -> Bools:
         """Whether op and ts_ns are as in the shape's example, and the texts we cut out hold no escape."""
-        start, end = matched.slots["op",]
+        start, end = matched.slot(("op",))
+        good = end > start
+        good &= self.text.is_literal(rows[matched.rows], start, end)
         op_is_d = (end - start == 1) & (self.text.bytes[start] == ord("d"))
-        start, end = matched.slots["source", "ts_ns"]
-        # At most 18 digits, or 19 that do not begin with a nine: below 2^63 whatever they are.
-        first = self.text.bytes[start]
-        small = (end - start < 19) | ((end - start == 19) & (first < ord("9")))  # noqa: PLR2004 - digits
-        small &= (first != ord("-")) & are_integers(self.text.words, start, end)
-        good: Bools = (op_is_d == is_delete) & small
-        start, end = matched.slots["op",]
-        good &= end > start
-        for path in (("op",), ("source", "txId")):
-            good &= self.text.is_literal(rows[matched.rows], *matched.slots[path])
+        good &= op_is_d == is_delete
+        start, end = matched.digits(_TS_NS)
+        if len(start) and end[0] - start[0] >= _TS_NS_DIGITS:
+            # Digits of this length that do not begin with a nine are below 2^63.
+            good &= (end - start == _TS_NS_DIGITS) & (self.text.bytes[start] < ord("9"))
+        good &= self.text.is_literal(rows[matched.rows], *matched.slot(("source", "txId")))
         return good
 
-    def take(self, matched: Matched, good: Bools, rows: Ints, source: Source) -> None:
+    def take(self, matched: Matched, rows: Ints, source: Source) -> None:
         """Note the spans of matched records; `rows` are their numbers in the batch."""
-        at = rows[good]
-        self.done[at] = True
-        self.source_codes[at] = len(self.sources)
+        self.done[rows] = True
+        self.source_codes[rows] = len(self.sources)
         self.sources.append(source)
-        spans = {name: matched.slots[path] for path, name in _SLOTS.items()} | matched.images
+        spans = {name: matched.slot(path) for path, name in _SLOTS.items()}
+        spans["ts_ns"] = matched.digits(_TS_NS)
+        spans |= {name: (matched.place(a), matched.place(b)) for name, (a, b) in matched.shape.images.items()}
         for name, (start, end) in spans.items():
-            self.starts[name][at] = start[good]
-            self.ends[name][at] = end[good]
+            self.starts[name][rows] = start
+            self.ends[name][rows] = end
             if name in self.there:
-                self.there[name][at] = True
+                self.there[name][rows] = True
 
     def batch(self, data: pa.Array, max_depth: int) -> pa.RecordBatch:
         """All rows: from the spans, and the rest one by one."""

@@ -25,16 +25,18 @@ from typing import Any
 
 import numpy as np
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 WORD = 8
-"""Bytes compared at once; a text given as words is followed by as many bytes of padding."""
+"""Bytes compared at once."""
 
 _PIECES = re.compile(rb"[ ]+|[:,{}\[\]]|[^ :,{}\[\]]+")
-_OPEN, _CLOSE = b"{[", b"}]"
+# Times: their lengths do not vary, so they are looked at together with what surrounds them.
+_DIGITS = frozenset({("ts_ms",), ("ts_ns",), ("source", "ts_ms"), ("source", "ts_ns")})
+_IS_NATURAL = re.compile(rb"0|[1-9][0-9]{0,18}")
+_OPEN = b"{["
+_IMAGES = ("before", "after")
+_MEMBER = 2  # how many names lead to a value in an image
 # Values the meaning of the record hangs on, or that hardly vary among records with the same columns: they are
 # part of the runs, so every record of the shape shares them.
 _FIXED = frozenset(
@@ -47,16 +49,40 @@ _FIXED = frozenset(
 )
 
 
-@dataclass(slots=True)
+End = tuple[int, int]
+"""A place in every record of a shape: a run, and the offset from its begin."""
+
+
+@dataclass
 class Run:
     """Bytes that do not vary; they begin `before` bytes before quote `quote`, or before the end for -1.
 
-    Run 0 begins at the record's start, whatever `quote` says.
+    Run 0 begins at the record's start, whatever `quote` says. Within a run may be fields of digits that
+    vary, as many in every record: `text` has a zero for each, and `holes` tells where they are (offset,
+    length).
     """
 
     quote: int
     before: int
     text: bytes = b""
+    holes: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._compiled: tuple[Words, Words, Words] | None = None
+
+    def compiled(self) -> tuple[Words, Words, Words]:
+        """Words of the text; what is to be added to a difference; which bits of it must then be unset."""
+        if self._compiled is None:
+            size = -(-len(self.text) // WORD) * WORD
+            more, bad = bytearray(size), bytearray(b"\xff" * len(self.text)).ljust(size, b"\0")
+            for start, length in self.holes:
+                # A digit differs from a zero by 0 … 9: no high half, and none after adding 6.
+                more[start : start + length] = b"\x06" * length
+                bad[start : start + length] = b"\xf0" * length
+            text = self.text.ljust(size, b"\0")
+            expected, adding, unset = (np.frombuffer(bytes(part), "<u8") for part in (text, more, bad))
+            self._compiled = expected, adding, unset
+        return self._compiled
 
 
 @dataclass(slots=True)
@@ -67,16 +93,28 @@ class Shape:
         runs: see `Run`.
         paths: per slot, the names that lead to it.
         is_text: per slot, whether it is the inside of a string.
-        images: `before` and `after` where they are objects, each as (run, offset) of its two ends.
+        images: `before` and `after` where they are objects, each by its two ends.
+        digits: by path the fields of digits within runs.
+        members: the values in these objects, each by (image, name) and its two ends, quotes included.
     """
 
     runs: list[Run] = field(default_factory=list)
     paths: list[tuple[str, ...]] = field(default_factory=list)
     is_text: list[bool] = field(default_factory=list)
-    images: dict[str, tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=dict)
+    images: dict[str, tuple[End, End]] = field(default_factory=dict)
+    members: dict[tuple[str, str], tuple[End, End]] = field(default_factory=dict)
+    digits: dict[tuple[str, ...], tuple[End, End]] = field(default_factory=dict)
+
+    def note(self, path: list[str], start: End, end: End) -> None:
+        """Keep the ends of an image or of a value in one; other values are not asked for."""
+        if path and path[0] in _IMAGES:
+            if len(path) == 1:
+                self.images[path[0]] = (start, end)
+            elif len(path) == _MEMBER:
+                self.members[path[0], path[1]] = (start, end)
 
 
-def shape_of(record: bytes, quotes: list[int]) -> Shape | None:  # noqa: C901, PLR0912 - one scan, told in its order
+def shape_of(record: bytes, quotes: list[int]) -> Shape | None:  # noqa: C901, PLR0912, PLR0915 - one scan, told in its order
     """Take the shape of a record that the oracle accepted as `full`.
 
     Args:
@@ -89,7 +127,7 @@ def shape_of(record: bytes, quotes: list[int]) -> Shape | None:  # noqa: C901, P
     """
     shape = Shape(runs=[Run(0, 0)])
     path: list[str] = []  # one name per open container; "" in an array and where no name came yet
-    starts: dict[str, tuple[int, int]] = {}
+    starts: dict[int, End] = {}  # of open containers, by their depth
     at = 0
     for number in range(0, len(quotes) + 1, 2):
         last = number >= len(quotes)
@@ -101,20 +139,27 @@ def shape_of(record: bytes, quotes: list[int]) -> Shape | None:  # noqa: C901, P
             if piece in b"{}[]" and len(piece) == 1:
                 name = path[0] if len(path) == 1 else ""
                 if piece in _OPEN:
-                    if piece == b"{" and name in {"before", "after"}:
-                        starts[name] = (len(shape.runs) - 1, len(run.text))
+                    if (piece == b"{" and name in _IMAGES) or (len(path) == _MEMBER and path[0] in _IMAGES):
+                        starts[len(path)] = (len(shape.runs) - 1, len(run.text))
                     path.append("")
                 else:
                     path.pop()
-                    if len(path) == 1 and path[0] in starts:
-                        shape.images[path[0]] = (
-                            starts.pop(path[0]),
-                            (len(shape.runs) - 1, len(run.text) + 1),
-                        )
+                    if (start := starts.pop(len(path), None)) is not None:
+                        shape.note(path, start, (len(shape.runs) - 1, len(run.text) + 1))
             elif piece.strip() and piece not in {b":", b","} and tuple(path) not in _FIXED:
+                if tuple(path) in _DIGITS and _IS_NATURAL.fullmatch(piece):
+                    begin = len(run.text)
+                    shape.digits[tuple(path)] = (
+                        (len(shape.runs) - 1, begin),
+                        (len(shape.runs) - 1, begin + len(piece)),
+                    )
+                    run.holes.append((begin, len(piece)))
+                    run.text += b"0" * len(piece)
+                    continue
                 if plain:
                     return None
                 plain = True
+                shape.note(path, (len(shape.runs) - 1, len(run.text)), (len(shape.runs), 0))
                 shape.paths.append(tuple(path))
                 shape.is_text.append(False)
                 shape.runs.append(Run(-1 if last else number, gap_end - match.end()))
@@ -130,6 +175,7 @@ def shape_of(record: bytes, quotes: list[int]) -> Shape | None:  # noqa: C901, P
                 return None
             path[-1] = content.decode()
         elif tuple(path) not in _FIXED:
+            shape.note(path, (len(shape.runs) - 1, len(shape.runs[-1].text)), (len(shape.runs), 1))
             shape.runs[-1].text += b'"'
             shape.paths.append(tuple(path))
             shape.is_text.append(True)
@@ -137,135 +183,3 @@ def shape_of(record: bytes, quotes: list[int]) -> Shape | None:  # noqa: C901, P
             continue
         shape.runs[-1].text += record[opening:at]
     return shape
-
-
-@dataclass(slots=True)
-class Matched:
-    """Records of one shape: which of those offered, and the start and end of their slots and images."""
-
-    rows: Ints
-    slots: dict[tuple[str, ...], tuple[Ints, Ints]]
-    images: dict[str, tuple[Ints, Ints]]
-
-
-def match_shape(  # noqa: PLR0917 - parallel arrays
-    shape: Shape, words: Words, quotes: Ints, first: Ints, starts: Ints, ends: Ints
-) -> tuple[Matched, list[tuple[Ints, Ints]]]:
-    """Find the records that have a shape, but for their plain values.
-
-    Args:
-        shape: the shape.
-        words: the eight bytes that begin at each byte of the text.
-        quotes: positions of all quotes of the text.
-        first: which of them is each record's first; each record has as many quotes as the shape.
-        starts: where each record begins.
-        ends: where each record ends.
-
-    Returns:
-        The records whose runs are equal, and their spans of plain values, which are still to be checked.
-    """
-    positions: list[Ints] = []
-    kept = np.arange(len(starts))
-
-    def cut(mask: Bools) -> None:
-        nonlocal first, starts, ends, kept
-        first, starts, ends, kept = first[mask], starts[mask], ends[mask], kept[mask]
-        positions[:] = [position[mask] for position in positions]
-
-    for number, run in enumerate(shape.runs):
-        if number == 0:
-            position = starts
-        else:
-            position = (ends if run.quote < 0 else quotes[first + run.quote]) - run.before
-        positions.append(position)
-        same = _same(words, position, run.text)
-        if number and not shape.is_text[number - 1]:
-            # A plain value needs at least a byte between its runs.
-            same &= positions[number - 1] + len(shape.runs[number - 1].text) < position
-        if not same.all():
-            cut(same)
-    same = positions[-1] + len(shape.runs[-1].text) == ends
-    if not same.all():
-        cut(same)
-    slots: dict[tuple[str, ...], tuple[Ints, Ints]] = {}
-    plain: list[tuple[Ints, Ints]] = []
-    for number, path in enumerate(shape.paths):
-        span = (positions[number] + len(shape.runs[number].text), positions[number + 1])
-        if shape.is_text[number]:
-            slots[path] = span
-        else:
-            plain.append(span)
-            slots[path] = span
-    images = {
-        name: (positions[begin[0]] + begin[1], positions[past[0]] + past[1])
-        for name, (begin, past) in shape.images.items()
-    }
-    return Matched(kept, slots, images), plain
-
-
-def _same(words: Words, at: Ints, text: bytes) -> Bools:
-    """Whether the text stands at each position."""
-    same = np.ones(len(at), bool)
-    # A run found from its end may claim to begin before the text does; such a record has another shape.
-    if len(at) and at.min() < 0:
-        same = at >= 0
-        at = np.maximum(at, 0)
-    for offset in range(0, len(text), WORD):
-        # The last word overlaps the one before it; a text shorter than a word is compared under a mask.
-        start = max(min(offset, len(text) - WORD), 0)
-        chunk = text[start : start + WORD]
-        expected = np.uint64(int.from_bytes(chunk, "little"))
-        found = words[at + start if start else at]
-        if len(chunk) < WORD:
-            found &= np.uint64((1 << (8 * len(chunk))) - 1)
-        same &= found == expected
-    return same
-
-
-def are_integers(words: Words, starts: Ints, ends: Ints) -> Bools:
-    """Whether each span is a JSON integer of at most 24 digits.
-
-    Args:
-        words: as for `match_shape`.
-        starts: where the spans begin.
-        ends: where they end; no span is empty.
-    """
-    first = words[starts] & _LOW_BYTE
-    begin = starts + (first == ord("-"))
-    length = ends - begin
-    good: Bools = (length > 0) & (length <= len(_MASKS) - 1)
-    first = words[begin]
-    good &= (length == 1) | ((first & _LOW_BYTE) != ord("0"))
-    longest = int(length.max(initial=0, where=good))
-    for offset in range(0, longest, WORD):
-        word = words[np.minimum(begin + offset, len(words) - 1)] if offset else first
-        mask = _MASKS[np.clip(length - offset, 0, WORD)]
-        word = (word & mask) | (_ZEROS & ~mask)
-        # A digit is 0x30 … 0x39: its high half is 3, and still is after adding 6.
-        good &= ((word & _HIGH_HALVES) == _ZEROS) & (((word + _SIXES) & _HIGH_HALVES) == _ZEROS)
-    return good
-
-
-def are_plain(words: Words, starts: Ints, ends: Ints) -> Bools:
-    """Whether each span is `null`, `true`, `false` or an integer; other numbers are left for others to judge.
-
-    Args: as for `are_integers`.
-    """
-    good = are_integers(words, starts, ends)
-    if good.all():
-        return good
-    first = words[starts]
-    four = first & np.uint64(0xFFFFFFFF)
-    length = ends - starts
-    good |= (length == len(b"null")) & ((four == _word(b"null")) | (four == _word(b"true")))
-    good |= (length == len(b"false")) & ((first & np.uint64(0xFFFFFFFFFF)) == _word(b"false"))
-    return good
-
-
-def _word(text: bytes) -> np.uint64:
-    return np.uint64(int.from_bytes(text, "little"))
-
-
-_LOW_BYTE = np.uint64(0xFF)
-_ZEROS, _SIXES, _HIGH_HALVES = _word(b"0" * 8), _word(b"\x06" * 8), _word(b"\xf0" * 8)
-_MASKS = np.array([(1 << (8 * min(n, WORD))) - 1 for n in range(3 * WORD + 1)], np.uint64)

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.formats.dsql_columns import bytes_of, offsets_of
-from headpond.formats.dsql_shape import WORD, Bools, Bytes, Ints, Words, are_plain
+from headpond.formats.dsql_match import PADDING, Bools, Bytes, Ints, Text, are_plain
+from headpond.formats.dsql_shape import WORD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,22 +26,36 @@ _SIMPLE[list(b'"\\/bfnrt')] = True
 _NUMBER = r"\A-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\z"
 
 
+class Room:
+    """Memory for the bytes of a batch, kept for the next: fresh memory costs more than a look at it."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+        self._found = np.empty(0, bool)
+
+    def of(self, size: int) -> tuple[Bytes, Bools]:
+        """Give room for `size` bytes and `PADDING`, and for a mask of the former."""
+        if len(self._found) < size:
+            self._bytes, self._found = np.empty(size + PADDING, np.uint8), np.empty(size, bool)
+        return self._bytes[: size + PADDING], self._found[:size]
+
+
 class BatchText:
     """One view of all texts; positions count from the first byte of the first text.
 
     Args:
         data: binary array without nulls.
-        room: bytes to copy the texts to, at least eight more than they have; used again by the next batch.
+        room: memory to work in; used again by the next batch.
     """
 
-    def __init__(self, data: pa.Array, room: Bytes | None = None) -> None:
+    def __init__(self, data: pa.Array, room: Room) -> None:
         offsets = offsets_of(data).astype(np.int64)
         size = int(offsets[-1] - offsets[0])
-        self.bytes: Bytes = np.empty(size + WORD, np.uint8) if room is None else room[: size + WORD]
+        self.bytes, found = room.of(size)
         self.bytes[:size] = bytes_of(data)[offsets[0] : offsets[-1]]
         self.bytes[size:] = 0
         self.size = size
-        self.words: Words = np.ndarray((size + 1,), np.dtype("<u8"), buffer=self.bytes.data, strides=(1,))
+        self.view = Text(self.bytes)
         self.starts: Ints = offsets[:-1] - offsets[0]
         self.ends: Ints = offsets[1:] - offsets[0]
         text = self.bytes[:size]
@@ -49,14 +64,16 @@ class BatchText:
             self._mark(irregular, np.flatnonzero(text < _SPACE))
         if text.max(initial=0) >= _HIGH and not _is_utf8(data):
             self._mark(irregular, np.flatnonzero(text >= _HIGH))
-        is_quote = text == _QUOTE
-        self._backslashes: Ints = np.flatnonzero(text == _BACKSLASH)
+        self._backslashes: Ints = _rare(np.equal(text, _BACKSLASH, out=found))
         self._has_escape = np.zeros(len(self.starts), bool)
         if len(self._backslashes):
             self._mark(self._has_escape, self._backslashes)
             escaped = _escaped(self._backslashes)
             self._mark(irregular, escaped[~_SIMPLE[self.bytes[escaped]]])
-            is_quote[escaped[escaped < size]] = False
+            escaped = escaped[escaped < size]
+        is_quote = np.equal(text, _QUOTE, out=found)
+        if len(self._backslashes):
+            is_quote[escaped] = False
         quotes = np.flatnonzero(is_quote)
         self.quotes: Ints = quotes
         borders = np.searchsorted(quotes, offsets - offsets[0])
@@ -70,10 +87,10 @@ class BatchText:
 
     def by_quotes(self) -> Iterator[tuple[int, Ints]]:
         """Regular texts by their number of quotes: that number, and the texts' numbers."""
-        rows = np.flatnonzero(self._regular)
-        counts = self._quote_counts[rows]
+        counts = np.where(self._regular, self._quote_counts, 0)
         for count in np.unique(counts).tolist():
-            yield count, rows[counts == count]
+            if count:
+                yield count, np.flatnonzero(counts == count)
 
     def record(self, row: int) -> bytes:
         """One text."""
@@ -94,7 +111,7 @@ class BatchText:
         if not spans or not count:
             return good
         start, end = (np.concatenate([span[side] for span in spans]) for side in (0, 1))
-        plain = are_plain(self.words, start, end)
+        plain = are_plain(self.view, start, end)
         if not plain.all():
             odd = np.flatnonzero(~plain)
             odd = odd[np.argsort(start[odd])]
@@ -111,6 +128,16 @@ class BatchText:
             pa.string(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(self.bytes)]
         )
         return pieces.take(pa.array(np.arange(0, len(cuts) - 1, 2, dtype=np.int64)))
+
+
+def _rare(found: Bools) -> Ints:
+    """Where a mask is set that is so in few words."""
+    whole = len(found) // WORD * WORD
+    words = np.flatnonzero(found[:whole].view(np.uint64) != 0)
+    at = (words[:, None] * WORD + np.arange(WORD)).reshape(-1)
+    at = np.concatenate([at, np.arange(whole, len(found))])
+    rare: Ints = at[found[at]]
+    return rare
 
 
 def _is_utf8(data: pa.Array) -> bool:
