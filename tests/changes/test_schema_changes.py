@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headpond.changes.config import DsqlConfig
 from headpond.changes.dsql import decode
 from headpond.changes.schema_changes import IDENTITY, MINUTE_NS, SCHEMA_CHANGES_SCHEMA, schema_step
+from headpond.changes.schemas import COLUMNS_TYPE
 from support import vector_json, vector_lines
 
 Row = dict[str, Any]
@@ -49,12 +50,15 @@ class Store:
 
 
 def batch(*changes: tuple[int, str, dict[str, str | None] | None]) -> dict[str, pa.Table]:
-    """Changes of table t as `ts_ns, txId, raw values`; a delete has no values."""
+    """Changes of table t as `ts_ns, txId, raw values` (None is null); a delete has no values."""
     names = sorted({name for _, _, values in changes for name in values or {}})
     columns = {
         "m:ts_ns": pa.array([ts for ts, _, _ in changes], pa.int64()),
         "m:tx_id": pa.array([tx for _, tx, _ in changes], pa.string()),
         "m:delete": pa.array([values is None for _, _, values in changes], pa.bool_()),
+        "m:columns": pa.array(
+            [None if values is None else json.dumps(sorted(values)) for _, _, values in changes], COLUMNS_TYPE
+        ),
     }
     for name in names:
         columns[f"c:{name}"] = pa.array([(values or {}).get(name) for _, _, values in changes], pa.string())
@@ -130,12 +134,56 @@ def test_a_declared_column_has_the_type_it_arrives_as(kind: str, value: Any, wir
     assert told[0]["v", wire] == ("initial", 7, "a")
 
 
-def test_deletes_and_nulls_show_nothing() -> None:
-    """A batch without a value of any column leaves the table's row alone; one of deletes leaves nothing."""
+def test_deletes_show_nothing_and_a_null_shows_its_column() -> None:
+    """Where the names of an image are not known, a null shows nothing either."""
     store = Store()
     assert store.tell(batch((5, "a", None))) == 0
-    store.tell(batch((5, "a", {"v": None})))
-    assert set(store.told()) == {("", "table")}
+    unknown = batch((5, "a", {"v": None}))["t"]
+    nobody_knows = pa.nulls(unknown.num_rows, COLUMNS_TYPE)
+    for rows in (unknown.drop_columns("m:columns"), unknown.set_column(3, "m:columns", nobody_knows)):
+        store = Store()
+        store.tell({"t": rows})
+        assert set(store.told()) == {("", "table")}
+    store.tell({"t": unknown})
+    assert store.told()["v", "null"] == ("initial", 5, "a")
+
+
+def test_absent_and_null_are_told_apart() -> None:
+    """A column that newer images leave out has disappeared, one that they name and that is null has not."""
+    store = Store()
+    store.tell(batch((5, "a", {"dropped": "1", "empty": "1"})))
+    store.tell(batch((MINUTE_NS, "b", {"empty": None, "new": None}), (2 * MINUTE_NS, "c", {"empty": None})))
+    assert store.told() == {
+        ("", "table"): ("table", 5, "a"),
+        ("dropped", "number"): ("initial", 5, "a"),
+        ("dropped", "none"): ("disappeared", 0, None),
+        ("empty", "number"): ("initial", 5, "a"),
+        ("empty", "null"): ("first_null", MINUTE_NS, "b"),
+        ("new", "null"): ("added", MINUTE_NS, "b"),
+        ("new", "none"): ("disappeared", MINUTE_NS, None),
+    }
+    store.tell(batch((3 * MINUTE_NS, "d", {"empty": None, "new": "[]"}), (3 * MINUTE_NS, "e", {"new": "{}"})))
+    assert ("new", "none") not in store.told()
+    assert store.told()["new", "array"] == ("first_value", 3 * MINUTE_NS, "d")
+    assert store.told()["new", "object"] == ("type_changed", 3 * MINUTE_NS, "e")
+
+
+def test_the_decoder_tells_which_columns_an_image_names() -> None:
+    """Nulls among them, under their new names, whatever the order in the record; a refused row tells nothing."""
+    source = {"version": "1.0", "ts_ns": 7, "txId": "a", "schema": "public", "table": "t"}
+    images: list[dict[str, Any]] = [
+        {"id": 1, "old": None, "x": "1"},
+        {"x": None, "id": 2, "old": 3},
+        {"id": "no number", "never": 1},
+        {"id": 4},
+    ]
+    changes = [{"type": "full", "op": "c", "source": source, "after": image} for image in images]
+    changes.append({"type": "full", "op": "d", "source": source, "before": {"id": 9}})
+    spec = spec_of("public.t", {"keys": ["id"], "columns": {"id": "bigint"}}, rename={"old": "new"})
+    rows = decode(records_of(*(json.dumps(c).encode() for c in changes)), DsqlConfig(tables=(spec,)))
+    columns = rows.tables["public.t"].column("m:columns")
+    assert columns.to_pylist() == ['["id", "new", "x"]', '["id", "new", "x"]', '["id"]', '["id"]']
+    assert len(columns.dictionary) <= 3
 
 
 def test_an_empty_name_is_a_column_like_any_other() -> None:
@@ -174,12 +222,21 @@ def test_the_rows_depend_on_the_set_of_changes_alone(changes: list[Any], seed: i
         assert store.tell(batch(*feed[:cut])) == 0
         feed = feed[cut:]
     assert store.rows == at_once.rows
+    images = [c for c in changes if c[2] is not None]
+    for column in {name for _, _, values in images for name in values}:
+        last = max(c[0] for c in images if column in c[2]) // MINUTE_NS * MINUTE_NS
+        gone = last < max(c[0] for c in images) // MINUTE_NS * MINUTE_NS
+        assert store.told().get((column, "none")) == (("disappeared", last, None) if gone else None)
+        first = min(
+            (t[1], t[2]) for (name, kind), t in store.told().items() if name == column and kind != "none"
+        )
+        assert first == min(c[:2] for c in images if column in c[2])
     begins = {"number": "1", "string": '"', "array": "["}
     for (column, kind), (label, ts_ns, tx_id) in store.told().items():
         if kind in begins:
             shown = [c for c in changes if c[2] and (c[2].get(column) or "").startswith(begins[kind])]
             assert (ts_ns, tx_id) == min(c[:2] for c in shown)
-            assert label in {"initial", "added", "type_changed"}
+            assert label in {"initial", "added", "type_changed", "first_value"}
 
 
 def test_the_stream_shows_its_schema_changes() -> None:

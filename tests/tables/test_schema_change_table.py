@@ -59,6 +59,7 @@ def test_each_change_is_a_row(tmp_path: Path) -> None:
         ("it's.t", "c'd", "added", "string", MINUTE_NS, f"tx{MINUTE_NS}"),
         ("it's.t", "id", "initial", "number", 1, "tx1"),
         ("public.u", "", "table", "table", 7, "tx7"),
+        ("public.u", "v", "initial", "null", 7, "tx7"),
     ]
     assert store.file.schema().names == SCHEMA_CHANGES_SCHEMA.names
 

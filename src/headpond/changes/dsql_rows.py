@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 
 from headpond.changes.keys import key_column
 from headpond.changes.model import NO_IMAGE_HASH, canonical_token, encode_versions, quote, sha256_each
-from headpond.changes.schemas import ORIGIN_COLUMNS, OWN_FIELDS
+from headpond.changes.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS
 from headpond.formats.dsql_columns import (
     cast_column,
     first_bytes,
@@ -33,7 +34,7 @@ from headpond.formats.dsql_types import CastOptions
 from headpond.formats.json_strict import read_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headpond.changes.config import DsqlConfig, TableSpec
 
@@ -51,6 +52,7 @@ class _Rows:
     records: pa.RecordBatch
     decoded: pa.RecordBatch
     tokens: dict[str, pa.Array]  # raw tokens per column, as named in the stream
+    columns: pa.Array  # `m:columns`
     refused: list[Refusals]
 
     def drop(self, reasons: Mapping[int, tuple[str, str]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -64,6 +66,7 @@ class _Rows:
             mask = pa.array(kept)
             self.records, self.decoded = self.records.filter(mask), self.decoded.filter(mask)
             self.tokens = {name: tokens.filter(mask) for name, tokens in self.tokens.items()}
+            self.columns = self.columns.filter(mask)
         return kept
 
 
@@ -85,7 +88,7 @@ def typed_rows(
     if spec.raw:
         return _raw_rows(records, decoded, spec, config), [], counters
     images = _images(decoded, spec)
-    rows = _Rows(records, decoded, _tokens(images), [])
+    rows = _Rows(records, decoded, _tokens(images), columns_named(images, spec), [])
     rows.drop(_key_problems(rows, images, spec))
     tokens, twice = _renamed(rows.tokens, spec)
     values, failures = _values(rows, tokens, spec, config, counters)
@@ -107,7 +110,9 @@ def _raw_rows(
 ) -> pa.RecordBatch:
     """Rows of images alone: their values are not looked at, but for the hash."""
     delete = pc.equal(decoded.column("op"), "d")
-    own = _own(_Rows(records, decoded, {}, []), delete, spec, config)
+    own = _own(
+        _Rows(records, decoded, {}, pa.nulls(records.num_rows, COLUMNS_TYPE), []), delete, spec, config
+    )
     own["m:image_hash"] = image_hashes(_tokens(_images(decoded, spec)), delete)
     own["m:key"] = pa.nulls(records.num_rows, pa.string())
     own["m:data"] = records.column("data")  # a lake takes in only so many such tables
@@ -133,6 +138,23 @@ def _tokens(images: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
     """Raw tokens per column, in order of first appearance; absent and JSON null are null."""
     names = dict.fromkeys(chain.from_iterable(images))
     return {name: null_tokens_as_null(_binary([image.get(name) for image in images])) for name in names}
+
+
+def columns_named(images: Sequence[Iterable[str]], spec: TableSpec) -> pa.Array:
+    """`m:columns` of each image; images of one shape share an entry."""
+    shapes: dict[tuple[str, ...], int] = {}
+    count = len(images)
+    codes = np.fromiter((shapes.setdefault(tuple(image), len(shapes)) for image in images), np.int32, count)
+    texts: dict[str, int] = {}
+    entry = [
+        texts.setdefault(
+            json.dumps(sorted({spec.rename.get(name, name) for name in shape}), ensure_ascii=False),
+            len(texts),
+        )
+        for shape in shapes
+    ]
+    indices = np.array(entry, np.int32)[codes] if shapes else codes
+    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(list(texts), pa.string()))
 
 
 def _binary(values: Sequence[Any]) -> pa.Array:
@@ -244,6 +266,7 @@ def _own(rows: _Rows, delete: pa.Array, spec: TableSpec, config: DsqlConfig) -> 
         "m:delete": delete,
         "m:ts_ns": ts_ns,
         "m:tx_id": tx_id,
+        "m:columns": rows.columns,
         **{
             f"m:{name}": decoded.column(name)
             if spec.keep == "log"

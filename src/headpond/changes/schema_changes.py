@@ -1,24 +1,26 @@
 """Columns that appear, disappear or change type: a step from (what was seen, batches) to what to write.
 
-A stream has no DDL records, and its records come in any order. What can be told is in which commits a column
-had a value. Per table and column, and per JSON type of the value, two facts are kept: the first commit, and
-the minute of the last one. First and last are a minimum and a maximum, so the facts depend on the set of
+A stream has no DDL records, and its records come in any order. What can be told is which columns an image
+names. Per table and column, and per JSON type of the value (null among them), two facts are kept: the first
+commit, and the minute of the last one. First and last are a minimum and a maximum, so the facts depend on the set of
 changes alone; what changed is read off the facts::
 
     the table     ├─────────────────────────────────────────┤   table          its first and last commit
     id            ├─────────────────────────────────────────┤   initial        in the table's first commit
-    qty           ├──────────────────┤                          disappeared    no value in the minutes since
+    qty           ├──────────────────┤                          disappeared    not named in the minutes since
     quantity                          ├─────────────────────┤   added          after the table's first commit
     price         ├─ number ──┤
                                 ├─ string ──────────────────┤   type_changed   another type came first
+    note          ├─ null ──────────────────────────────────┤   initial        there, and null
+                                         ├─ number ─────────┤   first_value    only null came before
 
-A null value and a column that is left out are the same thing here as everywhere: a column that holds nothing
-for a minute looks as if it had disappeared, and one that is null at first as if it were added later.
-A rename is a column that disappears and another that is added.
+A column that is named and null is there; one that is left out is not. Rows of which the names are not known
+(`m:columns` is null) only show their values. A rename is a column that disappears and another that is added.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,8 +41,9 @@ SCHEMA_CHANGES_SCHEMA = pa.schema(
     [
         pa.field("table", pa.string()),
         pa.field("column", pa.string()),  # "" in the table's own row
-        pa.field("change", pa.string()),  # table | initial | added | type_changed | disappeared
-        pa.field("value_type", pa.string()),  # number, string, boolean, object, array; else see below
+        # table | initial | added | type_changed | first_value | first_null | disappeared
+        pa.field("change", pa.string()),
+        pa.field("value_type", pa.string()),  # number, string, boolean, object, array, null; else see below
         pa.field("first_ts_ns", pa.int64()),  # when it happened
         pa.field("tx_id", pa.string()),  # in which transaction; null for disappeared
         pa.field("last_seen_ns", pa.int64()),  # start of the minute of the last commit
@@ -51,6 +54,8 @@ IDENTITY = ("table", "column", "value_type")
 
 TABLE = "table"
 """`value_type` of a table's own row."""
+NULL = "null"
+"""`value_type` of a column that an image names and that holds null."""
 NONE = "none"
 """`value_type` of a row that says that a column has disappeared."""
 
@@ -140,13 +145,38 @@ def _sightings(batch: pa.Table, declared: Mapping[str, str]) -> Iterator[tuple[t
         return _Seen(ts_ns[first].as_py(), tx_id[first].as_py(), ts_ns[last].as_py() // MINUTE_NS * MINUTE_NS)
 
     yield ("", TABLE), seen(np.ones(rows.num_rows, bool))
+    named = _Named(rows)
     for name in rows.column_names:
         if name.startswith(VALUE):
             column = name[len(VALUE) :]
             raw = declared.get(column, "any") == "any"
-            for kind, there in _kinds(whole(rows[name]), raw=raw):
+            values = whole(rows[name])
+            for kind, there in _kinds(values, raw=raw):
                 if there.any():
                     yield (column, kind), seen(there)
+            if values.null_count:
+                null = named.in_row(column) & values.is_null().to_numpy(zero_copy_only=False)
+                if null.any():
+                    yield (column, NULL), seen(null)
+
+
+class _Named:
+    """Which rows name which columns."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._count = rows.num_rows
+        self._codes = np.full(self._count, -1, np.int64)
+        self._shapes: list[frozenset[str]] = []
+        if "m:columns" in rows.column_names:
+            encoded = whole(rows["m:columns"])
+            self._codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+            self._shapes = [frozenset(json.loads(text)) for text in encoded.dictionary.to_pylist()]
+
+    def in_row(self, column: str) -> Bools:
+        """Whether each row names a column; not where it is not known."""
+        # One more entry, for code -1.
+        has = np.array([*(column in shape for shape in self._shapes), False], bool)
+        return has[self._codes]
 
 
 def _kinds(values: pa.Array, *, raw: bool) -> Iterator[tuple[str, Bools]]:
@@ -181,10 +211,13 @@ def _changes(table: str, facts: Facts) -> Iterator[dict[str, Any]]:
         else:
             columns.setdefault(column, []).append((seen, kind))
     for column, spans in columns.items():
-        spans.sort(key=lambda span: (span[0][:2], span[1]))
+        spans.sort(key=lambda span: (span[0][:2], span[1] == NULL, span[1]))
         first = "initial" if spans[0][0][:2] == whole_table[:2] else "added"
         for number, (seen, kind) in enumerate(spans):
-            yield _row(table, column, "type_changed" if number else first, kind, seen)
+            later = "first_null" if kind == NULL else "type_changed"
+            if kind != NULL and [before for _, before in spans[:number]] == [NULL]:
+                later = "first_value"
+            yield _row(table, column, later if number else first, kind, seen)
         last_ns = max(seen.last_seen_ns for seen, _ in spans)
         if last_ns < whole_table.last_seen_ns:
             yield _row(table, column, "disappeared", NONE, _Seen(last_ns, "", last_ns)) | {"tx_id": None}

@@ -51,6 +51,9 @@ ASSEMBLY_SCHEMA = PENDING_SCHEMA.append(pa.field("status", pa.string()))
 (the main record alone, so that late copies are known). Rows without a status are waiting.
 """
 
+COLUMNS_TYPE = pa.dictionary(pa.int32(), pa.string())
+"""The columns that an image names: a JSON array of names after renaming, sorted; most rows share one."""
+
 OWN_FIELDS = [
     pa.field("m:key", pa.string()),  # canonical JSON array of the key's values; null in a log without a key
     pa.field("m:version", pa.binary()),  # comparable byte by byte, see changes.model
@@ -59,6 +62,7 @@ OWN_FIELDS = [
     pa.field("m:ts_ns", pa.int64()),
     pa.field("m:tx_id", pa.string()),
     pa.field("m:image_hash", pa.binary()),  # 32 bytes
+    pa.field("m:columns", COLUMNS_TYPE),  # names in the image, nulls among them; null where not known
     *(field.with_name(f"m:{field.name}") for field in _ORIGIN),
     pa.field("m:before", pa.string()),  # raw images, only for tables kept as log; else null
     pa.field("m:after", pa.string()),

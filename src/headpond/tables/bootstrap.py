@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from headpond.changes.dsql_rows import canonical, image_hashes
+from headpond.changes.dsql_rows import canonical, columns_named, image_hashes
 from headpond.changes.keys import key_column
 from headpond.changes.model import encode_versions
 from headpond.changes.schemas import OWN_FIELDS
@@ -301,6 +301,7 @@ class Bootstrap:
         ts_ns = pa.repeat(pa.scalar(self.ts_ns, pa.int64()), count)
         tx_id = pa.repeat(pa.scalar("", pa.string()), count)
         own: dict[str, Any] = {
+            "m:columns": columns_named([list(tokens)] * count, self.spec),
             "m:key": key_column(self.spec, values),
             "m:version": encode_versions(ts_ns, tx_id, delete),
             "m:op": pa.repeat(pa.scalar("c"), count),
