@@ -203,16 +203,44 @@ def test_aggregates_read_as_changes_are_hinted_at(cli: Cli) -> None:
     assert result.stderr == "1 of the records look like KPL aggregates: --as kpl opens them.\n"
 
 
-def test_qldb_is_refused_as_not_built(cli: Cli) -> None:
-    """Exit code 2 and the reason."""
-    assert cli("inspect", "--as", "qldb") == (
-        2,
-        b"",
+def test_every_qldb_vector_is_told_as_expected(cli: Cli) -> None:
+    """One line per record, with the verdict of the vectors; auto knows Ion binary."""
+    cases = vector_lines("qldb/malformed.jsonl")
+    result = cli("inspect", "--as", "qldb", "--json", stdin=vector_bytes("qldb/malformed.jsonl"))
+    assert (result.code, result.stderr) == (0, "")
+    lines = result.lines()
+    assert [line["n"] for line in lines] == list(range(1, len(cases) + 1))
+    for case, line in zip(cases, lines, strict=True):
+        assert line["verdict"] in (case["expect"], *case["expect"].split("_or_")), case["what"]
+    auto = cli("inspect", "--json", stdin=vector_bytes("qldb/real_block.jsonl"))
+    assert [(line["verdict"], line["record_type"], line["identity"]) for line in auto.lines()] == [
+        ("ok", "BLOCK_SUMMARY", {"strand_id": "HbD9IggL584EPHmfwjmVz0", "sequence_no": 3}),
         (
-            "Error: --as qldb asks for something this version does not have yet: reading QLDB records.\n"
-            "Choose kpl or dsql.\n"
+            "ok",
+            "REVISION_DETAILS",
+            {
+                "table_name": "Person",
+                "table_id": "1SUXCa3wwV0GD7kV78RbSg",
+                "document_id": "D35qd3e2prnJYmtKW6kok1",
+                "version": 0,
+            },
         ),
-    )
+    ]
+
+
+def test_qldb_for_a_person(cli: Cli) -> None:
+    """A line of words: what the record is and whose, or where it is damaged; aggregates are hinted at."""
+    blobs = [base64.b64decode(line["data"]) for line in vector_lines("qldb/real_block.jsonl")]
+    result = cli("inspect", "--as", "qldb", stdin=archive(blobs[0], blobs[1][:-1], encode(TWO).data))
+    first, second, third = result.stdout.decode().splitlines()
+    assert first.split() == ["1", "ok", "BLOCK_SUMMARY", "HbD9IggL584EPHmfwjmVz0", "3"]
+    assert second.split()[:4] == ["2", "truncated", "byte", "200:"]
+    assert third.split()[1] == "not_binary_ion"
+    assert third.endswith("this is a KPL aggregate that was not opened")
+    assert "--as kpl opens them" in result.stderr
+    result = cli("inspect", "--as", "qldb", "--json", stdin=b"no record")
+    assert result.code == 1
+    assert result.lines()[0]["verdict"] == "archive_bad_line"
 
 
 @pytest.mark.parametrize("command", ["inspect", "aggregate"])

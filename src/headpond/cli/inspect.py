@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headpond.cli.common import input_argument, input_blob, input_lines, with_output
-from headpond.errors import DamagedInput, NotBuiltYet
-from headpond.formats import dsql
+from headpond.errors import DamagedInput
+from headpond.formats import dsql, qldb
 from headpond.formats.archive import BAD_LINE, BadLine, read_line
+from headpond.formats.ion import MARKER as ION_MARKER
 from headpond.formats.kpl import MAGIC
 from headpond.formats.kpl_json import inspect_blob
 
@@ -36,7 +37,7 @@ SHOWN_BYTES = 60  # of a record's data, for a person
     "view",
     type=click.Choice(["auto", "kpl", "dsql", "qldb"]),
     default="auto",
-    help="What to read the data as; auto: dsql for a JSON object, else kpl.",
+    help="What to read the data as; auto: dsql for a JSON object, qldb for Ion binary, else kpl.",
 )
 @click.option("--raw", is_flag=True, help="The input is the data of one record, not an archive.")
 @input_argument
@@ -46,20 +47,15 @@ def inspect(output: Output, file: str, view: str, *, raw: bool) -> None:
 
     FILE (standard input when `-` or absent; gzip is recognised) is an archive: JSON Lines, one Kinesis
     record a line, its data in base64 under "data". With --json one line comes out per line that goes in:
-    kpl {"n", "outcome", "reason", "records"}, dsql {"n", "verdict", "reason", "detail"}; n is the line's
-    number. Ends with 1 when a line is no record at all.
+    kpl {"n", "outcome", "reason", "records"}, dsql {"n", "verdict", "reason", "detail"},
+    qldb {"n", "verdict", "record_type", "identity", "detail"}; n is the line's number. Ends with 1 when a
+    line is no record at all.
     """
-    if view == "qldb":
-        raise NotBuiltYet(
-            "--as qldb asks for something this version does not have yet: reading QLDB records.",
-            next_step="Choose kpl or dsql.",
-            option="--as",
-        )
     counts: Counter[str] = Counter()
     records = iter([(1, input_blob(file), None)]) if raw else _archive(file)
     for number, data, problem in records:
         document = {"n": number, **_look(data, problem, view)}
-        counts["aggregates"] += view == "dsql" and data.startswith(MAGIC)
+        counts["aggregates"] += view in ("dsql", "qldb") and data.startswith(MAGIC)
         counts["unread"] += problem is not None
         output.result(document, partial(_shown, document))
     if counts["aggregates"]:
@@ -87,18 +83,23 @@ def _archive(file: str) -> Iterator[tuple[int, bytes, str | None]]:
 def _look(data: bytes, problem: str | None, view: str) -> dict[str, Any]:
     if view == "auto":
         is_json = not data.startswith(MAGIC) and data.lstrip()[:1] == b"{"
-        view = "dsql" if is_json else "kpl"
+        view = "dsql" if is_json else "qldb" if data.startswith(ION_MARKER) else "kpl"
     if problem is not None:
         if view == "kpl":
             return {"outcome": "malformed", "reason": BAD_LINE, "records": []}
+        if view == "qldb":
+            return {"verdict": BAD_LINE, "record_type": None, "identity": None, "detail": problem}
         return {"verdict": "quarantine", "reason": BAD_LINE, "detail": problem}
+    if view == "qldb":
+        return qldb.inspect_view(data)
     return inspect_blob(data) if view == "kpl" else dsql.inspect_view(data)
 
 
 def _shown(document: dict[str, Any]) -> RenderableType:
     """Draw one record for a person."""
     word = document.get("outcome") or document["verdict"]
-    told = [document["reason"], document.get("detail")]
+    told = [document.get("reason"), document.get("record_type"), document.get("detail")]
+    told.extend(str(value) for value in (document.get("identity") or {}).values())
     head = Text.assemble((f"{document['n']:>6} ", "dim"), (word, _colour(word)))
     head.append("".join(f"  {words}" for words in told if words))
     records = document.get("records")
@@ -117,9 +118,9 @@ def _shown(document: dict[str, Any]) -> RenderableType:
 
 
 def _colour(word: str) -> str:
-    return {"aggregate": "green", "full": "green", "malformed": "red", "quarantine": "red"}.get(
-        word, "yellow"
-    )
+    if word in ("aggregate", "full", qldb.OK):
+        return "green"
+    return "red" if word in ("malformed", "quarantine", *qldb.VERDICTS) else "yellow"
 
 
 def _excerpt(data: bytes) -> str:

@@ -10,8 +10,8 @@
     <strand>.<first>-<last>.ion | .json         an object: blocks one after the other
     <export>.<strand>.completed.manifest        { keys: [ object, … ] }
 
-An object is Ion text, Ion binary or JSON Lines. JSON Lines are a down-conversion: types are lost, so the hashes
-of contents cannot be computed again (`exact` is false); hashes of blocks and the chain can.
+An object is Ion text, Ion binary or JSON Lines. JSON Lines are a down-conversion: types are lost, so hashes of
+contents cannot be computed again; hashes of blocks and the chain can.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _table(document: DocumentInfo | None) -> tuple[str, str] | tuple[None, None]
 
 
 def _split_text(data: bytes, max_depth: int) -> Iterator[Datum | Exported]:
-    """Values of a text as datums; damage costs the lines up to the next one that begins a value that holds."""
+    """Values of a text as datums; damage costs the lines up to the next that begins a value that holds."""
     at = 0
     while at < len(data):
         stop = at
@@ -177,8 +177,6 @@ def read_manifest(data: bytes) -> list[str]:
                 items = list(children(data, member))
                 if all(item.kind == STRING and not item.is_null for item in items):
                     return [text(data, item) for item in items]
-    refuse(
-        "missing_field",
-        value.node.start,
-        "expected a manifest: a struct with the field keys, a list of strings",
+    return refuse(
+        "missing_field", value.node.start, "expected a manifest: a struct with a list keys of strings"
     )
