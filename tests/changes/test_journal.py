@@ -16,6 +16,7 @@ from headpond.changes import journal as journal_module
 from headpond.changes.journal import Journal
 from headpond.changes.journal_check import KINDS, OTHER_TABLE, OTHER_TRANSACTION, check_gaps
 from headpond.changes.journal_facts import JournalFacts, journal_facts
+from headpond.changes.journal_summary import Strand, summarize
 from headpond.formats.qldb_batch import decode_qldb
 from support import vector_json, vector_lines
 
@@ -253,3 +254,31 @@ def test_the_kinds_are_those_of_the_documentation() -> None:
     seen = {anomaly["kind"] for name in FILES for anomaly in EXPECTED["files"][name]["anomalies"]}
     assert seen <= set(KINDS)
     assert len(KINDS) == len(set(KINDS)) == 12
+
+
+def test_the_figures_are_those_of_the_journal(clean: JournalFacts) -> None:
+    """Ranges, days and tables; repeats count once."""
+    summary = summarize(JournalFacts.together([clean, clean]))
+    first, blocks = EXPECTED["first_sequence_no"], EXPECTED["blocks"]
+    assert summary.strands == (Strand(STRAND, first, first + blocks - 1, ((first, first + blocks - 1),)),)
+    assert summary.strands[0].blocks == blocks
+    assert sum(count for _, count in summary.days) == blocks
+    assert [table.name for table in summary.tables] == [
+        "Mixed",
+        "Person",
+        "VehicleRegistration",
+        "Über-Konten",
+    ]
+    kinds = {
+        kind: sum(table.revisions.get(kind, 0) for table in summary.tables) for kind in ("delete", "redacted")
+    }
+    assert kinds == {"delete": EXPECTED["counts"]["deletes"], "redacted": EXPECTED["counts"]["redacted"]}
+    assert sum(table.documents for table in summary.tables) == len(EXPECTED["final_state"])
+
+
+def test_a_gap_makes_two_ranges() -> None:
+    """The missing block lies between."""
+    (strand,) = summarize(facts_of(datums("missing_block.jsonl"))).strands
+    gone = EXPECTED["files"]["missing_block.jsonl"]["removed_sequence_no"]
+    assert strand.ranges == ((strand.first, gone - 1), (gone + 1, strand.last))
+    assert summarize(JournalFacts.none()).strands == ()

@@ -42,6 +42,7 @@ BLOCK_FACTS = pa.schema(
         ("transaction_id", pa.string()),
         ("block_hash", HASH),
         ("previous_block_hash", pa.binary()),  # 32 bytes, or none at the beginning of a strand
+        ("day", pa.date32()),  # of the block's time in UTC, which no hash covers; null beyond 64-bit ns
         *((check, pa.bool_()) for check in BLOCK_CHECKS),
     ]
 )
@@ -107,8 +108,9 @@ def journal_facts(blocks: pa.Table, revisions: pa.Table) -> JournalFacts:
         revisions: `formats.qldb_tables.REVISIONS_SCHEMA`, decoded with `verify`.
     """
     listed = _items(blocks, "revision_summaries")
+    days = blocks["block_timestamp_ns"].cast(pa.timestamp("ns")).cast(pa.date32(), safe=False)
     return JournalFacts(
-        blocks.select(BLOCK_FACTS.names).cast(BLOCK_FACTS),
+        blocks.append_column("day", days).select(BLOCK_FACTS.names).cast(BLOCK_FACTS),
         listed.filter(pc.is_valid(listed["document_id"])).select(LISTED_FACTS.names).cast(LISTED_FACTS),
         _items(blocks, "documents").select(DOCUMENT_FACTS.names).cast(DOCUMENT_FACTS),
         revisions.select(REVISION_FACTS.names).cast(REVISION_FACTS),

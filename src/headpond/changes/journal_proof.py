@@ -8,8 +8,8 @@
 
 The file is the one AWS's migration sample saved beside each journal export: JSON with `Ledger`, `Digest`
 (base64), `DigestTipAddress` {`strandId`, `sequenceNo`}, `LastBlockNum` (the block the proof is of), `Proof`
-(list of base64), and `Export`, `LastBlockTimestamp`. Only a digest that was kept apart from the records proves
-that nobody rewrote them.
+(list of base64), and `Export`, `LastBlockTimestamp`. Only a digest that was kept apart from the records
+proves that nobody rewrote them.
 """
 
 from __future__ import annotations
