@@ -11,7 +11,7 @@ import importlib
 
 from pyspark.daemon import manager
 
-PRELOADED = ("pyspark.worker", "headpond.spark.source", "headpond.spark.decoded")
+PRELOADED = ("pyspark.worker", "headpond.spark.decoding")
 """What the workers of the main job import first.
 
 Arrow starts threads of its own when imported; it and its allocator are made to be forked (they hook into

@@ -2,7 +2,7 @@
 
 ::
 
-    source (kinesis | headpond-archive) ─► decode on executors ─► foreachBatch on the driver ─► Delta
+    read (kinesis | archive) and decode, on executors ─► foreachBatch on the driver ─► Delta
 
 Spark keeps the positions (its checkpoint) and replays a batch exactly; `tables.apply` makes the replay
 harmless. A row counts as applied when its table's commit stands, and the batch as done when all do.
@@ -13,16 +13,15 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from headpond.changes.assemble import ChunkRules
 from headpond.pipeline.lake import open_lake
-from headpond.spark.decoded import FRAME_DDL, decode_partition, gather
+from headpond.spark.decoded import gather
+from headpond.spark.decoding import RULES, DecodedArchiveSource, DecodedKinesisSource, written_rules
 from headpond.spark.delta_file import SparkFiles
 from headpond.spark.delta_jars import require_delta
 from headpond.spark.errors import carried
-from headpond.spark.registration import register
 from headpond.tables.apply import Applied, Chunks, apply_batch
 from headpond.tables.remote import is_remote, is_s3
 
@@ -32,16 +31,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from headpond.changes.config import DsqlConfig
     from headpond.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
 
-def user_records(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
-    """Read the pipeline's source as a streaming frame of user records."""
-    register(spark)
+def decoded_changes(spark: SparkSession, pipeline: Pipeline, config: DsqlConfig) -> DataFrame:
+    """Read the pipeline's source as a streaming frame of decoded parts (`decoded.FRAME_SCHEMA`)."""
     source = pipeline.source
-    if source.archive is not None:
+    if source.archive is None:
+        kind, options = DecodedKinesisSource, source.source_options()
+    else:
+        kind = DecodedArchiveSource
         options = {
             "path": source.archive,
             "maxBytesPerTrigger": str(source.max_bytes_per_trigger),
@@ -52,8 +54,9 @@ def user_records(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
         }
         if is_remote(source.archive) and pipeline.target.storage_options:
             options["storageOptions"] = json.dumps(pipeline.target.storage_options)
-        return spark.readStream.format("headpond-archive").options(**options).load()
-    return spark.readStream.format("headpond-kinesis").options(**source.source_options()).load()
+    spark.dataSource.register(kind)
+    reader = spark.readStream.format(kind.name()).options(**options)
+    return reader.option(RULES, written_rules(config)).load()
 
 
 def follow(
@@ -105,8 +108,7 @@ def follow(
         if on_batch is not None:
             on_batch(batch_id, applied)
 
-    records = user_records(spark, pipeline)
-    decoded = records.mapInArrow(partial(decode_partition, config), FRAME_DDL)
+    decoded = decoded_changes(spark, pipeline, config)
     writer = decoded.writeStream.foreachBatch(apply).option(
         "checkpointLocation", _for_spark(pipeline.target.checkpoint)
     )

@@ -1,0 +1,131 @@
+"""Sources that give decoded changes: what `kinesis` and `headpond-archive` read, decoded where it is read.
+
+::
+
+    one task:   page or part of a file ─► user records ─► decode ─► frames (`decoded.FRAME_SCHEMA`) ─► Spark
+
+A record so never passes through the JVM: it would cross to it as a row and back to another Python worker,
+which costs several times what decoding does. Offsets, options and tasks are those of the source wrapped.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from headpond.kinesis.options import read_options as kinesis_options
+from headpond.spark.archive import ArchiveStreamReader
+from headpond.spark.archive import read_options as archive_options
+from headpond.spark.decoded import FRAME_SCHEMA, decode_partition
+from headpond.spark.errors import carried
+from headpond.spark.source import KinesisStreamReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import StructType
+
+    from headpond.changes.config import DsqlConfig
+
+RULES = "changerules"
+"""The option that holds the tables and rules; all others are those of the wrapped source."""
+
+BYTES_PER_DECODE = 16 << 20
+"""Data gathered before it is decoded: many small pages cost more one by one."""
+
+
+def written_rules(config: DsqlConfig) -> str:
+    """Give the rules as the text of the option `RULES`."""
+    return base64.b64encode(pickle.dumps(config)).decode()
+
+
+def _without_rules(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if name.lower() != RULES}
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], size_bytes: int = BYTES_PER_DECODE
+) -> Iterator[pa.RecordBatch]:
+    """Put small batches together, up to about `size_bytes` each."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if waiting and size + batch.nbytes > size_bytes:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+        waiting.append(batch)
+        size += batch.nbytes
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+class _Decoding:
+    """A reader whose tasks give frames."""
+
+    rules: DsqlConfig
+
+    @carried
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read and decode one task's part."""
+        records: Iterator[pa.RecordBatch] = super().read(partition)  # type: ignore[misc]  # the other base's
+        return decode_partition(self.rules, gathered(records))
+
+
+class DecodingArchiveReader(_Decoding, ArchiveStreamReader):
+    """Micro-batches of an archive, decoded."""
+
+
+class DecodingKinesisReader(_Decoding, KinesisStreamReader):
+    """Micro-batches of a stream, decoded."""
+
+
+class DecodingDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
+    """What both sources share."""
+
+    @carried
+    def schema(self) -> StructType:
+        """The columns of frames."""
+        schema: StructType = from_arrow_schema(FRAME_SCHEMA)
+        return schema
+
+    def rules(self) -> Any:
+        """The tables and rules: written by `written_rules` in the driver of the same query."""
+        return pickle.loads(base64.b64decode(self.options[RULES]))  # noqa: S301 - our own driver's
+
+
+class DecodedArchiveSource(DecodingDataSource):
+    """`spark.readStream.format("headpond-decoded-archive")`: for `follow` alone."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "headpond-decoded-archive"
+
+    @carried
+    def streamReader(self, schema: StructType) -> DecodingArchiveReader:  # noqa: ARG002, N802 (Spark's name and signature)
+        """Read in micro-batches."""
+        reader = DecodingArchiveReader(archive_options(_without_rules(self.options)))
+        reader.rules = self.rules()
+        return reader
+
+
+class DecodedKinesisSource(DecodingDataSource):
+    """`spark.readStream.format("headpond-decoded-kinesis")`: for `follow` alone."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "headpond-decoded-kinesis"
+
+    @carried
+    def streamReader(self, schema: StructType) -> DecodingKinesisReader:  # noqa: ARG002, N802 (Spark's name and signature)
+        """Read in micro-batches."""
+        reader = DecodingKinesisReader(kinesis_options(_without_rules(self.options)))
+        reader.rules = self.rules()
+        return reader
