@@ -19,7 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.errors import UsageError
-from headpond.formats.headers import Header, SerializationError, decode_headers, encode_headers, encode_varint
+from headpond.formats.headers import (
+    Header,
+    SerializationError,
+    decode_headers,
+    encode_headers,
+    encode_varint,
+    prefix_bounds,
+)
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 """Headers as Spark's Kafka source gives them."""
@@ -137,6 +144,43 @@ def canonical_headers(blocks: pa.Array) -> pa.Array:
         SerializationError: A block is damaged; `facts["row"]` is the first such row.
     """
     return encode_headers_column(decode_headers_column(blocks))
+
+
+def join_prefix(blocks: pa.Array, values: pa.Array) -> pa.Array:
+    """Put headersBytes and values together as plain+headers: headersSize, headersBytes, value."""
+    return pc.binary_join_element_wise(varints(_numbers(pc.binary_length(blocks))), blocks, values, _EMPTY)
+
+
+def split_prefix(payloads: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Take plain+headers bytes without nulls apart into headersBytes and values.
+
+    Raises:
+        SerializationError: A size is damaged; `facts["row"]` is the first such row.
+    """
+    offsets, buffer = _binary_buffers(payloads)
+    data = np.frombuffer(buffer, np.uint8) if buffer is not None else np.empty(0, np.uint8)
+    starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
+    sizes, at, sound = _read_varints(data, starts, ends)
+    middle = at + sizes
+    if not sound or (sizes < 0).any() or (middle > ends).any():
+        _raise_first_bad_prefix(payloads)
+    bounds = np.empty(3 * len(starts) + 1, np.int32)
+    bounds[0:-1:3], bounds[1::3], bounds[2::3] = starts, at, middle
+    bounds[-1] = ends[-1] if len(ends) else 0
+    parts = pa.Array.from_buffers(pa.binary(), 3 * len(starts), [None, pa.py_buffer(bounds), buffer])
+    places = np.arange(len(starts), dtype=np.int64) * 3
+    return parts.take(pa.array(places + 1)), parts.take(pa.array(places + 2))
+
+
+def _raise_first_bad_prefix(payloads: pa.Array) -> None:
+    for row, payload in enumerate(payloads.to_pylist()):
+        try:
+            prefix_bounds(payload)
+        except SerializationError as error:
+            raise SerializationError(
+                f"Row {row}: {error.message}", next_step=error.next_step, **error.facts, row=row
+            ) from error
+    raise AssertionError("the batch check and the scalar check disagree")
 
 
 def _count_and_rest(blocks: pa.Array) -> tuple[_Int, pa.Array]:

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headpond.spark.delta_jars import delta_settings
     from headpond.spark.following import follow
+    from headpond.spark.join import windowed_join
     from headpond.spark.registration import register
     from headpond.spark.repeats import without_repeats
 
-__all__ = ["delta_settings", "follow", "register", "without_repeats"]
+__all__ = ["delta_settings", "follow", "register", "windowed_join", "without_repeats"]
 
 _HOMES = {
     "delta_settings": "headpond.spark.delta_jars",
     "follow": "headpond.spark.following",
     "register": "headpond.spark.registration",
+    "windowed_join": "headpond.spark.join",
     "without_repeats": "headpond.spark.repeats",
 }
 

@@ -114,14 +114,22 @@ class BatchJoin:
         rules: What it does.
         schemas: Per side the schema of records: key, headers, value, further columns.
         max_pairs: See MAX_PAIRS.
+        keeps_headers: Whether the state's format has a place for headers. Without, a record's headers are
+            gone once it is a stored one: where it waited, or where `merge` would take them from a partner.
     """
 
     def __init__(
-        self, rules: JoinRules, schemas: dict[Side, pa.Schema], *, max_pairs: int = MAX_PAIRS
+        self,
+        rules: JoinRules,
+        schemas: dict[Side, pa.Schema],
+        *,
+        max_pairs: int = MAX_PAIRS,
+        keeps_headers: bool = True,
     ) -> None:
         self.rules = rules
         self.schemas = schemas
         self._max_pairs = max_pairs
+        self._keeps_headers = keeps_headers
         self._self_join = rules.type is JoinType.SELF
         self._sides = (Side.LEFT,) if self._self_join else (Side.LEFT, Side.RIGHT)
 
@@ -188,7 +196,8 @@ class BatchJoin:
                 numbers=numbers,
             )
         after = TaskState(clock, state.next_seq + count, numbers.following, sides)
-        return Step(after, Results(rows.sorted(), sources, batch.left, batch.row, rules), counters)
+        results = Results(rows.sorted(), sources, batch.left, batch.row, rules, self._keeps_headers)
+        return Step(after, results, counters)
 
     def _arranged(self, state: TaskState, arrivals: dict[Side, Arrivals], count: int) -> _Batch:
         ts, row = np.zeros(count, np.int64), np.zeros(count, np.int64)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headpond.formats.header_batch import merge_headers_columns
 from headpond.formats.outer_join_buffer import Side
@@ -212,6 +213,7 @@ class Results:
     trigger_left: Bool  # per record of the batch: is it a left one?
     trigger_row: Int64  # … its row among its side's new records
     rules: JoinRules
+    keeps_headers: bool = True  # whether the state's format has a place for headers
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -260,6 +262,11 @@ class Results:
         (keys,) = self._of_either(*of_record, ["key"])
         if rules.headers is HeadersOf.TRIGGER:
             return keys, self._of_either(*of_trigger, ["headers"])[0]
+        if not self.keeps_headers:
+            # What came out of a store without headers has none, also before it was stored: results must not
+            # depend on where a stream was cut into batches.
+            headers = self._of_either(*of_trigger, ["headers"])[0]
+            return keys, pc.if_else(pa.array(~expired), headers, pa.scalar(b"", pa.binary()))
         headers = self._of_either(*of_record, ["headers"])[0]
         if rules.headers is HeadersOf.MERGE:
             both = np.flatnonzero((left >= 0) & (right >= 0))

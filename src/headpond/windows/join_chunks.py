@@ -115,6 +115,11 @@ class Chunk:
         return self._data
 
     @property
+    def loaded(self) -> bool:
+        """Whether the records are at hand."""
+        return self._data is not None
+
+    @property
     def records(self) -> pa.RecordBatch:
         """The columns of the records."""
         return self.data.records

@@ -1,0 +1,145 @@
+"""The windowed join of two streams, on Spark: Kafka Streams' rules and results, headers included."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headpond.errors import ConfigurationError, UsageError
+from headpond.formats.outer_join_buffer import Side
+from headpond.formats.window_values import ValueFormat
+from headpond.spark.join_columns import SideColumns, output_type, side_columns
+from headpond.spark.join_labels import labels
+from headpond.spark.join_pack import PACKED_DDL, Packer, Unpacker, packing, unpacking
+from headpond.windows.rules import Emit, HeadersOf, JoinRules, JoinType, JoinWindows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MAX_TASKS = 4096
+METRICS = "headpond_join"
+_SIDES = (Side.LEFT, Side.RIGHT)
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+
+def windowed_join(
+    left: DataFrame,
+    right: DataFrame | None,
+    windows: JoinWindows,
+    how: JoinType | str = JoinType.INNER,
+    *,
+    tasks: int,
+    headers: HeadersOf | str = HeadersOf.OWN,
+    emit: Emit | str = Emit.EAGER,
+    emit_interval_ms: int = 0,
+    state_format: ValueFormat | str = ValueFormat.PLAIN_HEADERS,
+    name: str = METRICS,
+) -> DataFrame:
+    """Join two streams of keyed records in time windows, as Kafka Streams does.
+
+    Args:
+        left: A streaming frame with `key` and `value` (binary or string), `timestamp`, `headers` (may be
+            missing) and its records' places: `partition` and `offset`, or `shard_id`, `sequence_number` and
+            `sub_sequence_number`. All further columns come out again.
+        right: The other one; None for a self-join.
+        windows: Which records are near enough to join.
+        how: "inner", "left", "outer" or "self".
+        tasks: Number of join tasks: what partitions are to Kafka Streams. Keys go to tasks as Kafka's
+            partitioner sends them to partitions. A checkpoint belongs to one number of tasks.
+        headers: Whose headers a result carries: "own", "trigger" or "merge".
+        emit: When an unmatched result leaves: "eager" or "final".
+        emit_interval_ms: Least time between two rounds of letting expired unmatched results go.
+        state_format: How values lie in the state; anything but "plain_headers" is for going back.
+        name: Of the figures in the query's progress (`observedMetrics`).
+
+    Returns:
+        A streaming frame: `key`, `timestamp` (the greater of both, in ms), `headers`, and per side
+        `left_timestamp`, `left_value`, `left_<further column>` …; all null where the side is missing.
+
+    Raises:
+        UsageError: A column is missing or has a type that cannot be, or an argument is no choice.
+        ConfigurationError: Spark's state store is not RocksDB.
+    """
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - pyspark's own name for it; only when used
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+    from headpond.spark.join_task import FIGURES, OUT_DDL, JoinPlan, JoinProcessor  # noqa: PLC0415
+
+    rules = JoinRules(JoinType(how), windows, HeadersOf(headers), Emit(emit), emit_interval_ms)
+    if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= MAX_TASKS:
+        raise UsageError(f"tasks is a number from 1 to {MAX_TASKS}, not {tasks!r}.", option="tasks")
+    frames = _frames(left, right, rules)
+    _check_spark(left.sparkSession)
+    columns = {side: side_columns(frame.schema, side) for side, frame in frames.items()}
+    _check_keys(columns)
+    plan = JoinPlan(
+        rules, tuple(columns.values()), tuple(labels(tasks)), ValueFormat(state_format), uuid.uuid4().hex
+    )
+    packed = None
+    for side, frame in frames.items():
+        selected = frame.select(*[f"`{each}`" for each in columns[side].selected])
+        mine = selected.mapInArrow(packing(Packer(columns[side], plan.labels)), PACKED_DDL)
+        packed = mine if packed is None else packed.unionAll(mine)
+    assert packed is not None
+    # One time per micro-batch, written down with its offsets: a batch that is run again gets the same.
+    timed = packed.withColumn("now_ms", F.unix_millis(F.current_timestamp()))
+    joined = timed.groupBy("label").transformWithStateInPandas(
+        JoinProcessor(plan), OUT_DDL, outputMode="Append", timeMode="None"
+    )
+    counted = joined.observe(name, *[F.coalesce(F.sum(each), F.lit(0)).alias(each) for each in FIGURES])
+    out = output_type(_both(columns), {side: frames.get(side, left).schema for side in _SIDES})
+    unpacker = Unpacker(tuple(_both(columns).values()), to_arrow_schema(out, timezone="UTC"))
+    return counted.select("blob").mapInArrow(unpacking(unpacker), out)
+
+
+def _frames(left: DataFrame, right: DataFrame | None, rules: JoinRules) -> dict[Side, DataFrame]:
+    if rules.type is JoinType.SELF:
+        if right is not None:
+            raise UsageError(
+                "A self-join joins a stream with itself and has no right input.",
+                next_step="Pass None for it, or choose inner, left or outer.",
+            )
+        frames = {Side.LEFT: left}
+    elif right is None:
+        raise UsageError(f"A join of type {rules.type} needs a right input.")
+    else:
+        frames = {Side.LEFT: left, Side.RIGHT: right}
+    for side, frame in frames.items():
+        if not frame.isStreaming:
+            raise UsageError(
+                f"The {side.name.lower()} input is no stream.",
+                next_step="Read it with spark.readStream; trigger(availableNow=True) ends when all is read.",
+            )
+    return frames
+
+
+def _both(columns: dict[Side, SideColumns]) -> dict[Side, SideColumns]:
+    """Columns of both sides of the output: those of a self-join are the same ones."""
+    left = columns[Side.LEFT]
+    return {Side.LEFT: left, Side.RIGHT: columns.get(Side.RIGHT, replace(left, side=Side.RIGHT))}
+
+
+def _check_keys(columns: dict[Side, SideColumns]) -> None:
+    kinds = {each.key_is_text for each in columns.values()}
+    if len(kinds) > 1:
+        raise UsageError(
+            "The key is binary on one side and string on the other.",
+            next_step="Cast one of them: equal keys are equal bytes.",
+            column="key",
+        )
+
+
+def _check_spark(spark: SparkSession) -> None:
+    """Take RocksDB for the state where nothing was chosen; Spark's stateful Python takes nothing else."""
+    chosen: Any = spark.conf.get(_PROVIDER, None)
+    if chosen == ROCKSDB:
+        return
+    if chosen is not None and not chosen.endswith("HDFSBackedStateStoreProvider"):
+        raise ConfigurationError(
+            f"{_PROVIDER} is {chosen}; the join's state needs {ROCKSDB}.",
+            next_step="Set it so before the query starts.",
+            option=_PROVIDER,
+        )
+    spark.conf.set(_PROVIDER, ROCKSDB)

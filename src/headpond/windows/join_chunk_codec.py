@@ -1,0 +1,279 @@
+"""Chunks and manifests as the bytes that a state holds.
+
+::
+
+    chunk      one Arrow IPC stream, its buffers compressed with zstd; one row per record, by arrival
+      metadata   headpond.join.chunk = version, value_format, first_ts, first_seq, first of each number column
+      ts, seq    differences to the record before, in the narrowest integers that hold them
+      key        binary, dictionary-encoded where keys repeat
+      payload    the record's value in the declared format: plain | timestamped | timestamped+headers |
+                 plain+headers ([headersSize][headersBytes][value])
+      …          further columns; 64-bit integers as differences, too
+
+    manifest   JSON: version, fingerprint, clock, counters, and per chunk number, uid, side, rows, times, bytes,
+               and the bitmap of its waiting rows (zlib, base64)
+
+A value goes into an older format as KIP-1300's adapters put it there (timestamp -1, headers lost where there
+is no place for them) and comes back as they give it. Decoded chunks are the same whatever format they had.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.errors import DamagedInput
+from headpond.formats.header_batch import join_prefix, split_prefix
+from headpond.formats.outer_join_buffer import Side
+from headpond.formats.window_batch import convert_values
+from headpond.formats.window_values import ValueFormat
+from headpond.windows.join_batch_runs import Int64, Rows
+from headpond.windows.join_chunks import Chunk, SideState, TaskState
+from headpond.windows.join_keys import hash_keys
+from headpond.windows.rules import JoinClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHUNK_VERSION = 1
+MANIFEST_VERSION = 1
+_META = b"headpond.join.chunk"
+_OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+_REPEATS = 2
+"""Keys go into a dictionary when each occurs at least so often."""
+
+
+def encode_chunk(rows: Rows, value_format: ValueFormat) -> bytes:
+    """Write records as a chunk's bytes."""
+    records = rows.records
+    meta: dict[str, Any] = {"version": CHUNK_VERSION, "value_format": value_format.value, "first": {}}
+    names = ["ts", "seq", "key", "payload"]
+    columns = [_differences(rows.ts, "ts", meta), _differences(rows.seq, "seq", meta)]
+    keys = records.column("key")
+    encoded = keys.dictionary_encode()
+    few = len(encoded.dictionary) * _REPEATS <= len(keys)
+    columns.append(encoded.cast(_narrow_dictionary(len(encoded.dictionary))) if few else keys)
+    payload = join_prefix(records.column("headers"), records.column("value"))
+    columns.append(convert_values(payload, ValueFormat.PLAIN_HEADERS, value_format))
+    for field in records.schema:
+        if field.name in ("key", "headers", "value"):
+            continue
+        column = records.column(field.name)
+        # The prefix keeps a further column that is called like one of ours apart.
+        names.append(f"x.{field.name}")
+        if pa.types.is_int64(field.type) and not column.null_count:
+            columns.append(_differences(column.to_numpy(), names[-1], meta))
+        else:
+            columns.append(column)
+    batch = pa.RecordBatch.from_arrays(columns, names=names)
+    batch = batch.replace_schema_metadata({_META: orjson.dumps(meta)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def decode_chunk(data: bytes, schema: pa.Schema) -> Rows:
+    """Read a chunk's bytes.
+
+    Args:
+        data: the bytes.
+        schema: the records' columns as the join has them now. A further column that the chunk does not have
+            is null; one that only the chunk has is left out.
+
+    Raises:
+        DamagedInput: the bytes are no chunk of a version known here, or a column has another type than now.
+    """
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            batch = reader.read_all().combine_chunks()
+        meta = orjson.loads((batch.schema.metadata or {})[_META])
+    except (pa.ArrowInvalid, OSError, KeyError) as error:
+        raise DamagedInput(
+            f"A chunk of the join's state cannot be read: {error}.",
+            next_step="Restore the checkpoint, or start with a new one.",
+            reason="join_chunk",
+        ) from error
+    if meta["version"] != CHUNK_VERSION:
+        raise DamagedInput(
+            f"A chunk of the join's state has version {meta['version']}; this headpond reads {CHUNK_VERSION}.",
+            next_step="Run the headpond version that wrote the checkpoint, or a newer one.",
+            reason="join_chunk_version",
+        )
+    found = {name: _flat(batch.column(name)) for name in batch.column_names}
+    value_format = ValueFormat(meta["value_format"])
+    payload = convert_values(found["payload"], value_format, ValueFormat.PLAIN_HEADERS)
+    headers, values = split_prefix(payload)
+    keys = found["key"]
+    keys = keys.dictionary_decode() if pa.types.is_dictionary(keys.type) else keys
+    columns = []
+    for field in schema:
+        if field.name in ("key", "headers", "value"):
+            columns.append({"key": keys, "headers": headers, "value": values}[field.name])
+            continue
+        name = f"x.{field.name}"
+        column = found.get(name)
+        if column is None:
+            column = pa.nulls(len(keys), field.type)
+        elif name in meta["first"]:
+            column = pa.array(_summed(column, meta["first"][name]))
+        if column.type != field.type:
+            raise DamagedInput(
+                f"Column {field.name} is {column.type} in the join's state and {field.type} in its input.",
+                next_step="Cast the column in the query, or start with a new checkpoint.",
+                reason="join_column_type",
+                column=field.name,
+            )
+        columns.append(column)
+    first = meta["first"]
+    return Rows(
+        pa.RecordBatch.from_arrays(columns, schema=schema),
+        _summed(found["ts"], first["ts"]),
+        _summed(found["seq"], first["seq"]),
+        hash_keys(keys),
+    )
+
+
+def encode_manifest(state: TaskState, fingerprint: dict[str, Any]) -> bytes:
+    """Write everything of a task's state but the chunks' bytes."""
+    clock = state.clock
+    document = {
+        "version": MANIFEST_VERSION,
+        "fingerprint": fingerprint,
+        "stream_time": clock.stream_time,
+        "observed": {side.name.lower(): time for side, time in clock.observed.items()},
+        "min_time": clock.min_time,
+        "next_emit_ms": clock.next_emit_ms,
+        "next_seq": state.next_seq,
+        "next_chunk": state.next_chunk,
+        "chunks": [
+            {
+                "number": chunk.number,
+                "uid": chunk.uid.hex(),
+                "side": side.name.lower(),
+                "rows": chunk.rows,
+                "min_ts": chunk.min_ts,
+                "max_ts": chunk.max_ts,
+                "slice": chunk.time_slice,
+                "longest": chunk.longest,
+                "bytes": chunk.stored_bytes,
+                **({"waiting": _bitmap(rows, chunk.rows), "waiting_rows": len(rows)} if len(rows) else {}),
+            }
+            for side, each in state.sides.items()
+            for chunk, rows in zip(each.chunks, each.waiting, strict=True)
+        ],
+    }
+    return orjson.dumps(document)
+
+
+def read_manifest(data: bytes) -> dict[str, Any]:
+    """Read a manifest as it was written.
+
+    Raises:
+        DamagedInput: it is none, or of a version not known here.
+    """
+    try:
+        document: dict[str, Any] = orjson.loads(data)
+        version = document["version"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise DamagedInput(
+            f"The manifest of a join task cannot be read: {data[:60]!r}.",
+            next_step="Restore the checkpoint, or start with a new one.",
+            reason="join_manifest",
+        ) from error
+    if version != MANIFEST_VERSION:
+        raise DamagedInput(
+            f"The manifest of a join task has version {version}; this headpond reads {MANIFEST_VERSION}.",
+            next_step="Run the headpond version that wrote the checkpoint, or a newer one.",
+            reason="join_manifest_version",
+        )
+    return document
+
+
+def state_of(
+    document: dict[str, Any], sides: tuple[Side, ...], load: Callable[[Side, int, bytes], Rows]
+) -> TaskState:
+    """Make a task's state of its manifest; `load(side, number, uid)` is called when a chunk is first needed."""
+    chunks: dict[Side, list[Chunk]] = {side: [] for side in sides}
+    waiting: dict[Side, list[Int64]] = {side: [] for side in sides}
+    for entry in document["chunks"]:
+        side = Side[entry["side"].upper()]
+        uid = bytes.fromhex(entry["uid"])
+        chunks[side].append(
+            Chunk(
+                number=entry["number"],
+                uid=uid,
+                rows=entry["rows"],
+                min_ts=entry["min_ts"],
+                max_ts=entry["max_ts"],
+                time_slice=entry["slice"],
+                longest=entry["longest"],
+                load=_loading(load, side, entry["number"], uid),
+                stored_bytes=entry["bytes"],
+            )
+        )
+        waiting[side].append(_rows_of(entry["waiting"]) if "waiting" in entry else np.empty(0, np.int64))
+    clock = JoinClock(
+        document["stream_time"],
+        {Side[name.upper()]: time for name, time in document["observed"].items()},
+        document["min_time"],
+        document["next_emit_ms"],
+    )
+    states = {side: SideState(tuple(chunks[side]), tuple(waiting[side])) for side in sides}
+    return TaskState(clock, document["next_seq"], document["next_chunk"], states)
+
+
+def _loading(
+    load: Callable[[Side, int, bytes], Rows], side: Side, number: int, uid: bytes
+) -> Callable[[], Rows]:
+    return lambda: load(side, number, uid)
+
+
+def _bitmap(rows: Int64, count: int) -> str:
+    bits = np.zeros(count, np.bool_)
+    bits[rows] = True
+    return base64.b64encode(zlib.compress(np.packbits(bits, bitorder="little").tobytes(), 1)).decode()
+
+
+def _rows_of(bitmap: str) -> Int64:
+    raw = np.frombuffer(zlib.decompress(base64.b64decode(bitmap)), np.uint8)
+    return np.flatnonzero(np.unpackbits(raw, bitorder="little")).astype(np.int64)
+
+
+def _differences(numbers: Int64, name: str, meta: dict[str, Any]) -> pa.Array:
+    """Numbers as differences to the one before, in the narrowest type; the first goes into the metadata."""
+    meta["first"][name] = int(numbers[0]) if len(numbers) else 0
+    # Arithmetic modulo 2^64 on both ways: any numbers come back.
+    steps = np.diff(numbers.view(np.uint64), prepend=numbers.view(np.uint64)[:1]).view(np.int64)
+    for kind in (np.int8, np.int16, np.int32):
+        info = np.iinfo(kind)
+        if not len(steps) or (steps.min() >= info.min and steps.max() <= info.max):
+            return pa.array(steps.astype(kind))
+    return pa.array(steps)
+
+
+def _summed(steps: pa.Array, first: int) -> Int64:
+    numbers: npt.NDArray[np.int64] = steps.to_numpy().astype(np.int64)
+    if not len(numbers):
+        return numbers
+    unsigned = np.cumsum(numbers.view(np.uint64), dtype=np.uint64)
+    unsigned += np.array([first], np.int64).view(np.uint64)
+    summed: Int64 = unsigned.view(np.int64)
+    return summed
+
+
+def _narrow_dictionary(size: int) -> pa.DataType:
+    return pa.dictionary(pa.int16() if size < 1 << 15 else pa.int32(), pa.binary())
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pc.drop_null(column).combine_chunks() if not len(column) else column.combine_chunks()
