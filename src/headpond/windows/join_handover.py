@@ -14,6 +14,7 @@ Source: spec "window store", sections 4, 7 and 8.
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.errors import DamagedInput, UsageError
-from headpond.formats.headers import SerializationError
+from headpond.formats.headers import SerializationError, decode_prefix
 from headpond.formats.outer_join_buffer import BufferFormat, Side
 from headpond.formats.window_batch import column_of, convert_values, numbers_of, window_starts
 from headpond.formats.window_keys import SUFFIX_BYTES, decode_store_key
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from headpond.windows.rules import JoinRules
 
 _SEQNUM_BYTES = 4
+_GZIP_MAGIC = b"\x1f\x8b"
 _ENDS = {
     # type: the ends of Kafka Streams' names for the left store, the right store and the buffer
     JoinType.INNER: ("-this-join-store", "-other-join-store", None),
@@ -112,7 +114,7 @@ def find_task_stores(rules: JoinRules, task: Path | str, join: str | None = None
 
 
 Source = Path | str | Iterable[ChangelogRecord]
-"""A store's directory, a changelog export (JSON Lines), or the changelog's records in order."""
+"""A store's directory, a changelog export (JSON Lines, gzip allowed), or the changelog's records in order."""
 
 
 def read_initial_state(
@@ -239,10 +241,17 @@ def _by_format(segment: SegmentFiles) -> dict[ValueFormat, tuple[list[bytes], li
 def _converted(
     segment: SegmentFiles, keys: list[bytes], values: list[bytes], value_format: ValueFormat
 ) -> pa.Array:
+    row = 0
     try:
-        return convert_values(column_of(values), value_format, ValueFormat.PLAIN_HEADERS)
+        payloads = convert_values(column_of(values), value_format, ValueFormat.PLAIN_HEADERS)
+        if value_format.has_headers:
+            # A conversion does not look into headers; the join will, in the middle of its stream.
+            for row, payload in enumerate(payloads.to_pylist()):  # noqa: B007 - an error is told with its row
+                decode_prefix(payload)
     except SerializationError as error:
-        raise damaged_entry(error, segment.path, decode_store_key(keys[error.facts["row"]])) from error
+        key = decode_store_key(keys[error.facts.get("row", row)])
+        raise damaged_entry(error, segment.path, key) from error
+    return payloads
 
 
 def _stored(side: Side, stored_keys: list[bytes], payloads: pa.Array) -> Stored:
@@ -283,5 +292,7 @@ def _records(source: Source) -> Iterator[ChangelogRecord]:
             next_step="Give a store's directory, or its changelog as JSON Lines.",
             path=str(path),
         )
-    with path.open("rb") as lines:
-        yield from read_export(lines)
+    with path.open("rb") as file:
+        compressed = file.read(2) == _GZIP_MAGIC
+        file.seek(0)
+        yield from read_export(gzip.GzipFile(fileobj=file) if compressed else file)

@@ -52,9 +52,7 @@ STATE_SCHEMA = pa.schema(
         pa.field("buffered", pa.bool_(), nullable=False),
     ]
 )
-_WORK_SCHEMA = pa.schema(
-    [pa.field("order", pa.int64()) if each.name == "seq" else each for each in STATE_SCHEMA]
-)
+_WORK_SCHEMA = pa.schema([("order" if each.name == "seq" else each.name, each.type) for each in STATE_SCHEMA])
 _EMPTY = _WORK_SCHEMA.empty_table()
 _ORDER_STEP = 1 << 20  # room between two stored entries for waiting ones that the store lost
 
@@ -210,9 +208,9 @@ class _Row(NamedTuple):
 def _with_buffer(table: pa.Table, lists: list[Unmatched]) -> pa.Table:
     """Mark the rows that wait, and add a row for each waiting record that is in no store."""
     times = pa.array({each.timestamp for each in lists}, pa.int64())
-    chosen = pc.indices_nonzero(pc.is_in(table["timestamp"].combine_chunks(), times)).to_pylist()
+    chosen = pc.indices_nonzero(pc.is_in(table["timestamp"].combine_chunks(), times))
     groups: dict[tuple[int, int, bytes], list[_Row]] = {}
-    for number, row in zip(chosen, table.take(chosen).to_pylist(), strict=True):
+    for number, row in zip(chosen.to_pylist(), table.take(chosen).to_pylist(), strict=True):
         at = (row["timestamp"], row["side"], row["key"])
         groups.setdefault(at, []).append(_Row(number, row["order"], row["payload"]))
     waits = np.zeros(len(table), dtype=np.bool_)
