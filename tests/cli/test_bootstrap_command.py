@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headpond.changes.dsql import decode
 from headpond.cli.bootstrap import read_moment
 from headpond.errors import UsageError
+from headpond.formats.rows import USER_RECORD_SCHEMA
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
+from headpond.tables.apply import DecodedBatch, apply_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +31,14 @@ path = "lake"
 keys = ["id"]
 columns = { id = "bigint", v = "text" }
 """
+
+SOURCE = {"version": "1.0", "txId": "t", "schema": "public", "table": "t"}
+
+
+def records_with(data: list[bytes]) -> pa.RecordBatch:
+    origin = {"stream": "s", "shard_id": "0", "sub_sequence_number": 0, "aggregated": False}
+    rows = [origin | {"sequence_number": str(n), "data": each} for n, each in enumerate(data)]
+    return pa.RecordBatch.from_pylist(rows, schema=USER_RECORD_SCHEMA)
 
 
 @pytest.fixture
@@ -87,3 +99,47 @@ def test_other_moments_are_refused(text: str) -> None:
     """A time without an offset could be any of two dozen."""
     with pytest.raises(UsageError, match="--ts-ns"):
         read_moment(text)
+
+
+def test_a_table_is_caught_up_from_its_raw_log(cli: Cli, file: Path) -> None:
+    """The figures as JSON and in words; without a log it says what else there is."""
+    table = '[tables."public.t"]'
+    without = file.read_text().split(table)[0].replace("[target]", '[target]\nunknown_tables = "log"')
+    records = [{"op": "c", "after": {"id": n, "v": "x"}} for n in (1, 2)] + [{"op": "c", "after": {"v": "x"}}]
+    data = [
+        json.dumps({"type": "full", "source": SOURCE | {"ts_ns": n}} | record).encode()
+        for n, record in enumerate(records)
+    ]
+    file.with_name("open.toml").write_text(without)
+    lake, config = (
+        open_lake(load(file.with_name("open.toml"))),
+        load(file.with_name("open.toml")).dsql_config(),
+    )
+    rows = decode(records_with(data), config).tables
+    apply_batch(lake, DecodedBatch({name: pa.Table.from_batches([each]) for name, each in rows.items()}))
+    done = cli("bootstrap", file, "public.t", "--from-log", "--json")
+    assert done.code == 0
+    assert done.lines() == [
+        {
+            "table": "public.t",
+            "from": "log",
+            "entries": 3,
+            "figures": {"upserts": 2},
+            "quarantined": {"missing_key": 1},
+        }
+    ]
+    again = cli("bootstrap", file, "public.t", "--from-log").stdout.decode()
+    assert again == "public.t: 3 changes from its log: 2 duplicates. In quarantine: 1 missing_key.\n"
+    none = cli("bootstrap", file, "public.t", "--from-log", "--from-start")
+    assert (none.code, "one of three" in none.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("dump.parquet",), ("--from-log", "--ts-ns", "1"), ("--from-start", "--missing-as-null")],
+)
+def test_options_that_do_not_fit_together_are_refused(
+    cli: Cli, file: Path, arguments: tuple[str, ...]
+) -> None:
+    """Before anything is read."""
+    assert cli("bootstrap", file, "public.t", *arguments).code == 2

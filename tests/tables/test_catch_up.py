@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,12 +14,14 @@ from test_unknown_tables import change
 
 from headpond.errors import UsageError
 from headpond.tables.apply import Chunks, apply_batch
+from headpond.tables.beside import apply_beside
 from headpond.tables.catch_up import catch_up_from_log
 from headpond.tables.requeue import requeue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headpond.changes.config import DsqlConfig
     from headpond.tables.lake import Lake
 
 OPEN = 'unknown_tables = "log"\n'
@@ -60,7 +63,7 @@ def test_a_table_caught_up_from_its_log_is_as_if_always_configured(keep: str, tm
     lake, config = lake_in(tmp_path / "later", OPEN + text)
     apply_batch(lake, decoded(config, lines[80:120], first_line=81))
     for name in (spec.name for spec in config.tables):
-        done = catch_up_from_log(lake, config, name, rows_at_once=7)
+        done = catch_up_from_log(lake, config, name, rows_at_once=30)
         assert done.entries == lake.unknown.logs[f"unknown:{name}"].typed.file.count()
     apply_batch(lake, decoded(config, lines[120:], first_line=121))
     assert state(lake) == expected
@@ -150,3 +153,61 @@ def test_a_table_without_a_log_or_an_entry_is_refused(tmp_path: Path) -> None:
         catch_up_from_log(lake, config, "orders")
     with pytest.raises(UsageError, match=r"has no table 'x'\. It has orders"):
         catch_up_from_log(lake, config, "x")
+
+
+def read_again(lake: Lake, config: DsqlConfig, table: str, lines: list[bytes], size: int) -> None:
+    """What a second reader does: the whole stream, one table, pending chunks of its own."""
+    second, only = lake.catching_up(table), replace(config, only=table)
+    for start in range(0, len(lines), size):
+        batch = decoded(only, lines[start : start + size], first_line=start + 1)
+        assert set(batch.tables) <= {table}
+        apply_beside(second, batch, chunks=Chunks(only))
+    waiting = second.pending.read(None, "status = 'waiting'")
+    lake.end_catch_up(table, waiting)
+
+
+@pytest.mark.thorough
+def test_a_table_read_again_from_the_start_is_as_if_always_configured(tmp_path: Path) -> None:
+    """Its changes, chunked ones too, beside a pipeline that goes on; nothing else is touched or left."""
+    logs = {name: log | {"keys": []} for name, log in STREAM_EXPECTED["append_logs"].items()}
+    both = STREAM_EXPECTED["tables"] | logs
+    draw = random.Random(8)
+    lines = draw.sample(STREAM, len(STREAM))
+    lake, config = lake_in(tmp_path / "always", tables_text(both))
+    apply_batch(lake, decoded(config, lines), chunks=Chunks(config))
+    expected = state(lake)
+    added = next(iter(both))
+    before = {name: table for name, table in both.items() if name != added}
+    lake, config = lake_in(tmp_path / "later", tables_text(before))
+    half = len(lines) // 2
+    apply_batch(lake, decoded(config, lines[:half]), chunks=Chunks(config))
+    refused = lake.quarantine.count()
+    assert refused
+    lake, config = lake_in(tmp_path / "later", tables_text(both))
+    apply_batch(lake, decoded(config, lines[half:], first_line=half + 1), chunks=Chunks(config))
+    read_again(lake, config, added, lines[: half + 50], 400)
+    # The pipeline completes what the second reader left.
+    apply_batch(lake, decoded(config, lines[-1:], first_line=len(lines)), chunks=Chunks(config))
+    assert state(lake) == expected
+    assert lake.quarantine.count() == refused
+    assert not (tmp_path / "later/lake/_headpond/catch_up").exists() or not any(
+        (tmp_path / "later/lake/_headpond/catch_up").iterdir()
+    )
+    requeue(lake, config, "unknown_table", chunks=Chunks(config))
+    assert state(lake) == expected
+    assert lake.quarantine.count() == 0
+
+
+def test_a_second_reader_passes_over_what_is_not_its_own(tmp_path: Path) -> None:
+    """Other tables, known or not, and what is wrong with their changes; what nobody owns it quarantines."""
+    both = NARROW + '[tables."public.other"]\nkeys = ["id"]\n'
+    lines = [
+        *lines_of_orders(),
+        change(6, "other", None),  # missing_after
+        change(7, "stranger", {}),
+        json.dumps({"shardId": "s", "sequenceNumber": "8", "data": "AAAA"}).encode(),
+    ]
+    lake, config = lake_in(tmp_path, both)
+    read_again(lake, config, "orders", lines, 3)
+    assert lake.typed["public.other"].file.count() == 0
+    assert dict(lake.quarantine.counts_by("reason")) == {"cast_error": 1, "invalid_json": 1, "missing_key": 1}

@@ -101,6 +101,8 @@ class DsqlConfig:
         keep_data: changes of keyed tables keep their record in `m:data`, so that `latest.too_late` can
             quarantine them; without it such a change goes to quarantine with empty data.
         max_depth: bound on the nesting of a record.
+        only: the name of the one table whose changes are wanted, when it is caught up; those of every other
+            table are passed over, for someone else has them.
 
     Raises:
         ConfigurationError: two tables are the same one, or have one name.
@@ -113,6 +115,7 @@ class DsqlConfig:
     special_numeric: Literal["error", "null"] = "error"
     keep_data: bool = True
     max_depth: int = MAX_DEPTH
+    only: str | None = None
 
     def __post_init__(self) -> None:
         names: set[str] = set()

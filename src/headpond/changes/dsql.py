@@ -28,6 +28,7 @@ from headpond.changes.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_
 from headpond.changes.unknown import too_long, unknown_spec
 from headpond.formats.dsql import CHECKED_AFTER_ROUTING
 from headpond.formats.dsql_batch import decode_batch
+from headpond.formats.dsql_spans import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,16 +74,19 @@ def decode(batch: pa.RecordBatch | pa.Table, config: DsqlConfig) -> Decoded:
         bad = records.filter(has_problem)
         refused.append(quarantine_rows(bad, bad.column("problem"), pa.nulls(bad.num_rows, pa.string())))
         records = records.filter(pc.invert(has_problem))
-    decoded = decode_batch(records.column("data"), max_depth=config.max_depth)
-    return sort_out(records, decoded, config, counters, refused)
+    spans = Spans(records.column("data"))
+    decoded = decode_batch(spans.data, max_depth=config.max_depth, spans=spans)
+    decoded = decoded.append_column("row", pa.array(np.arange(decoded.num_rows)))
+    return sort_out(records, decoded, config, counters, refused, spans)
 
 
-def sort_out(
+def sort_out(  # noqa: PLR0913, PLR0917 - the halves of `decode`
     records: pa.RecordBatch,
     decoded: pa.RecordBatch,
     config: DsqlConfig,
     counters: Counter[str],
     refused: list[pa.RecordBatch],
+    spans: Spans | None = None,
 ) -> Decoded:
     """Make the checks that need the configuration, and type what is whole.
 
@@ -92,7 +96,10 @@ def sort_out(
         config: tables and rules.
         counters: counted on.
         refused: quarantine rows found before.
+        spans: where the values of regular records lie; `decoded` then tells their numbers, as `row`.
     """
+    if config.only is not None:
+        records, decoded = _wanted(records, decoded, config)
     reason, detail, route = _route(decoded, config)
     is_refused = pc.is_valid(reason)
     if pc.any(is_refused).as_py():
@@ -103,8 +110,10 @@ def sort_out(
     full = pc.and_(accepted, pc.equal(decoded.column("verdict"), "full")).to_numpy(zero_copy_only=False)
     tables: dict[str, pa.RecordBatch] = {}
     for code, spec in _routed_specs(decoded, config, route, full).items():
-        at = pa.array(np.flatnonzero(full & (route == code)))
-        rows, bad, counted = typed_rows(records.take(at), decoded.take(at), spec, config)
+        if config.only not in (None, spec.name):
+            continue
+        at = np.flatnonzero(full & (route == code))
+        rows, bad, counted = typed_rows(records, decoded, spec, config, at=at, spans=spans)
         counters += counted
         refused.extend(quarantine_rows(*part) for part in bad)
         if rows.num_rows:
@@ -157,7 +166,7 @@ def _route(
     known = {(spec.schema, spec.table) for spec in config.tables}
     for code in np.unique(route[routable]).tolist():
         pair = _pair(schemas, tables, code)
-        if pair in known:
+        if pair in known or config.only is not None:
             continue
         why = f"{pair[0][:_SHOWN]}.{pair[1][:_SHOWN]} is not configured"
         if config.unknown_tables == "log":
@@ -173,6 +182,20 @@ def _route(
         reason = pc.replace_with_mask(reason, pa.array(at), pa.array([r for r, _ in ordered], pa.string()))
         detail = pc.replace_with_mask(detail, pa.array(at), pa.array([d for _, d in ordered], pa.string()))
     return reason, detail, route
+
+
+def _wanted(
+    records: pa.RecordBatch, decoded: pa.RecordBatch, config: DsqlConfig
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Leave out the records of other tables, but for main records: they must not leave fragments behind."""
+    (spec,) = (spec for spec in config.tables if spec.name == config.only)
+    other = pc.or_(
+        pc.not_equal(decoded.column("schema"), spec.schema), pc.not_equal(decoded.column("table"), spec.table)
+    )
+    passed = pc.and_(
+        pc.fill_null(other, fill_value=False), pc.not_equal(decoded.column("verdict"), "chunked")
+    )
+    return records.filter(pc.invert(passed)), decoded.filter(pc.invert(passed))
 
 
 def _pair(schemas: pa.DictionaryArray, tables: pa.DictionaryArray, code: int) -> tuple[str, str]:

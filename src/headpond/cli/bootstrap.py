@@ -1,4 +1,4 @@
-"""`headpond bootstrap`: the first load of a table."""
+"""`headpond bootstrap`: the first load of a table, from files, its raw log, or the start of its stream."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from headpond.errors import UsageError
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 from headpond.tables.bootstrap import Bootstrap, ParquetSource
+from headpond.tables.catch_up import catch_up_from_log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headpond.cli.output import Output
+    from headpond.pipeline import Pipeline
+    from headpond.tables.catch_up import CaughtUp
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _ISO = re.compile(r"(.*?)(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:?[0-9]{2})")
@@ -26,22 +31,58 @@ _LARGEST_NS = 2**63 - 1
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.argument("table")
-@click.argument("parquet", nargs=-1, required=True)
-@click.option(
-    "--ts-ns", "moment", required=True, metavar="TIME", help="When the snapshot was: ns, or ISO 8601."
-)
+@click.argument("parquet", nargs=-1)
+@click.option("--ts-ns", "moment", metavar="TIME", help="When the snapshot was: ns, or ISO 8601.")
 @click.option("--missing-as-null", is_flag=True, help="Declared columns that a file lacks become NULL.")
+@click.option("--from-log", is_flag=True, help="Apply the raw log that the table had before its entry.")
+@click.option("--from-start", is_flag=True, help="Apply what the stream or archive holds, from its start.")
 @with_output
 def bootstrap(
-    output: Output, file: str, table: str, parquet: tuple[str, ...], *, moment: str, missing_as_null: bool
+    output: Output,
+    file: str,
+    table: str,
+    parquet: tuple[str, ...],
+    *,
+    moment: str | None,
+    missing_as_null: bool,
+    from_log: bool,
+    from_start: bool,
 ) -> None:
     """Load a TABLE of the pipeline FILE from PARQUET files: paths, URLs or patterns of them.
 
     Each row counts as written at --ts-ns: later changes win, whether they came before, come during or after
-    the load. All rows are checked first; nothing is written when one does not fit. May be repeated.
+    the load. All rows are checked first; nothing is written when one does not fit.
+
+    A table that got its entry when the pipeline ran already is caught up with --from-log, when it had a raw
+    log (unknown_tables = "log"), or with --from-start. Both work beside the pipeline. All may be repeated.
     """
-    ts_ns = read_moment(moment)
+    if from_log + from_start + bool(parquet) != 1:
+        raise UsageError(
+            "A table is loaded from one of three: PARQUET files, --from-log, --from-start.",
+            next_step='As in `headpond bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns TIME`.',
+        )
+    if bool(parquet) != (moment is not None) or (missing_as_null and not parquet):
+        raise UsageError(
+            "PARQUET files need --ts-ns, the moment of their snapshot; --ts-ns and --missing-as-null have no "
+            "meaning without them.",
+            next_step="Give the files with --ts-ns, or leave both options out.",
+        )
     pipeline = load(file)
+    if moment is None:
+        with output.progress(f"headpond bootstrap {table}") as show:
+            caught_up = (_from_log if from_log else _from_start)(
+                pipeline, table, lambda words: show(f"{table}: {words}")
+            )
+        document = {
+            "table": table,
+            "from": "log" if from_log else "start",
+            "entries": caught_up.entries,
+            "figures": {name: n for name, n in caught_up.figures(table).items() if n},
+            "quarantined": dict(caught_up.applied.quarantined),
+        }
+        output.result(document, lambda: Text(_told(document)))
+        return
+    ts_ns = read_moment(moment)
     source = ParquetSource(parquet, pipeline.target.storage_options)
     job = Bootstrap(
         open_lake(pipeline), pipeline.dsql_config(), table, source, ts_ns, missing_as_null=missing_as_null
@@ -57,6 +98,24 @@ def bootstrap(
         **{name: done.figures[name] for name in ("upserts", "duplicates", "stale")},
     }
     output.result(document, lambda: Text(_sentence(document)))
+
+
+def _from_log(pipeline: Pipeline, table: str, say: Callable[[str], None]) -> CaughtUp:
+    return catch_up_from_log(open_lake(pipeline), pipeline.dsql_config(), table, say=say)
+
+
+def _from_start(pipeline: Pipeline, table: str, say: Callable[[str], None]) -> CaughtUp:
+    from headpond.spark.catch_up import catch_up_from_start  # noqa: PLC0415 - Spark, only when it is needed
+
+    return catch_up_from_start(pipeline, table, say=say)
+
+
+def _told(document: dict[str, Any]) -> str:
+    where = "its log" if document["from"] == "log" else "its source"
+    figures = ", ".join(f"{n:,} {name}" for name, n in document["figures"].items()) or "nothing new"
+    said = f"{document['table']}: {document['entries']:,} changes from {where}: {figures}."
+    refused = ", ".join(f"{n:,} {reason}" for reason, n in document["quarantined"].items())
+    return said + (f" In quarantine: {refused}." if refused else "")
 
 
 def read_moment(text: str) -> int:

@@ -23,6 +23,7 @@ from headpond.spark.delta_file import SparkFiles
 from headpond.spark.delta_jars import require_delta
 from headpond.spark.errors import carried
 from headpond.tables.apply import Applied, Chunks, apply_batch
+from headpond.tables.beside import apply_beside
 from headpond.tables.remote import is_remote, is_s3
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def follow(
     pipeline: Pipeline,
     *,
     until_caught_up: bool = False,
+    only: str | None = None,
     on_batch: Callable[[int, Applied], None] | None = None,
 ) -> StreamingQuery:
     """Start the query that applies the source's changes to the lake.
@@ -72,6 +74,7 @@ def follow(
         spark: a session.
         pipeline: what to read and what to keep.
         until_caught_up: end when everything present at the start is applied, instead of going on.
+        only: the one table to apply changes to, beside the pipeline itself (`spark.catch_up`).
         on_batch: called on the driver after each batch with its number and its figures.
 
     Returns:
@@ -89,9 +92,12 @@ def follow(
     else:
         lake = open_lake(pipeline)
     lake.prepare()
-    lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
+    if only is None:
+        lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
+    else:
+        lake = lake.catching_up(only)
     # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine.
-    config = replace(config, keep_data=lake.tombstones.newest_horizon_ns() is not None)
+    config = replace(config, keep_data=lake.tombstones.newest_horizon_ns() is not None, only=only)
 
     rules = ChunkRules(timeout_ms=pipeline.target.chunk_timeout_ms)
 
@@ -101,9 +107,13 @@ def follow(
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
         batch = gather(frame.toArrow())
         # Files may come in any order: only a stream that is read in step with itself can tell what is late.
-        now = None if until_caught_up and pipeline.source.archive is not None else batch.read_up_to
+        in_step = only is None and not (until_caught_up and pipeline.source.archive is not None)
+        now = batch.read_up_to if in_step else None
         chunks = Chunks(config, rules, pipeline.target.chunk_memory_bytes, now)
-        applied = apply_batch(lake, batch, chunks=chunks, transaction=(query_id, batch_id))
+        if only is None:
+            applied = apply_batch(lake, batch, chunks=chunks, transaction=(query_id, batch_id))
+        else:
+            applied = apply_beside(lake, batch, chunks=chunks)
         logger.info("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
         if on_batch is not None:
             on_batch(batch_id, applied)

@@ -33,6 +33,7 @@ class Run:
         pipeline: what to read and what to keep.
         until_caught_up: end when everything present at the start is applied.
         quick: start-up counts more than throughput.
+        only: the one table to apply changes to, beside the pipeline itself.
         say: told each stage in a few words.
         stop: set it to end a run that would go on.
     """
@@ -40,6 +41,7 @@ class Run:
     pipeline: Pipeline
     until_caught_up: bool = False
     quick: bool = False
+    only: str | None = None
     say: Callable[[str], None] = lambda _words: None
     stop: threading.Event = field(default_factory=threading.Event)
     applied: Applied = field(default_factory=Applied)
@@ -72,7 +74,13 @@ class Run:
         self.start_seconds = time.monotonic() - begun
         self.say("reading")
         try:
-            query = follow(spark, self.pipeline, until_caught_up=self.until_caught_up, on_batch=self._count)
+            query = follow(
+                spark,
+                self.pipeline,
+                until_caught_up=self.until_caught_up,
+                only=self.only,
+                on_batch=self._count,
+            )
             while not query.awaitTermination(STOP_CHECK_S):
                 if self.stop.is_set():
                     query.stop()

@@ -12,11 +12,13 @@
         schema_changes/         when each column first and last had a value
         unknown_tables/         which tables that are not configured have a log,
         unknown/public.x/       and their logs
+        catch_up/               what a catch-up from the start of a stream keeps while it lasts
         checkpoint/             Spark's (not a table)
 """
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 from headpond.changes.schemas import QUARANTINE_SCHEMA
@@ -26,6 +28,7 @@ from headpond.tables.history import HISTORY_OWN, Deletes, HistoryTable
 from headpond.tables.log import LOG_OWN, LogTable
 from headpond.tables.naming import table_folder
 from headpond.tables.pending import PendingTable
+from headpond.tables.remote import remove_folder
 from headpond.tables.schema_changes import SchemaChanges
 from headpond.tables.state import ORIGIN, FactTable
 from headpond.tables.tombstones import Tombstones
@@ -34,6 +37,8 @@ from headpond.tables.unknown import MAX_TABLES, UnknownTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    import pyarrow as pa
 
     from headpond.changes.config import TableSpec
 
@@ -95,6 +100,26 @@ class Lake:
     def place_of(self, table: str) -> str:
         """Give the folder or URL of a table."""
         return f"{self.path}/{table_folder(table)}"
+
+    def catch_up_folder(self, table: str) -> str:
+        """Give the folder of what a catch-up of a table from the start of its stream keeps while it lasts."""
+        return f"{self.path}/{OWN_FOLDER}/catch_up/{table_folder(table)}"
+
+    def catching_up(self, table: str) -> Lake:
+        """Give the same lake with pending chunks of its own, for a second reader of the stream."""
+        lake = copy.copy(self)
+        lake.pending = PendingTable(DeltaFile(f"{self.catch_up_folder(table)}/pending", self._options))
+        return lake
+
+    def end_catch_up(self, table: str, waiting: pa.Table) -> None:
+        """Give what still waits to the pipeline itself, and remove what the catch-up kept.
+
+        Args:
+            table: the table's name.
+            waiting: `PENDING_SCHEMA` rows.
+        """
+        self.pending.add(waiting)
+        remove_folder(self.catch_up_folder(table), self._options)
 
     def prepare(self) -> None:
         """Create the tables that are not there, and check those that are against the configuration.

@@ -95,6 +95,14 @@ def file_system(place: str, options: Mapping[str, str] | None = None) -> tuple[A
         return found, str(path).rstrip("/")
 
 
+def remove_folder(place: str, options: Mapping[str, str] | None = None) -> None:
+    """Remove a folder with all that is in it; nothing happens where there is none."""
+    files, path = file_system(place, options)
+    with told(place, options):
+        if files.get_file_info(path).type == pafs.FileType.Directory:
+            files.delete_dir(path)
+
+
 def _s3(options: Mapping[str, str]) -> Any:
     endpoint = option_of(options, "endpoint_url_s3", "endpoint_url", "endpoint")
     known: dict[str, Any] = {

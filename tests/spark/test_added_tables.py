@@ -1,0 +1,61 @@
+"""Tables added to a pipeline later, on Spark: logged on sight, caught up from the log, read again."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headpond.cli.demo import pipeline_text
+from headpond.cli.expected import differences
+from headpond.pipeline import load
+from headpond.pipeline.lake import open_lake
+from headpond.spark import follow
+from headpond.spark.catch_up import finish, from_the_start
+from headpond.tables.catch_up import catch_up_from_log, configured
+from support import vector_bytes, vector_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from headpond.pipeline import Pipeline
+
+pytestmark = pytest.mark.spark
+
+STREAM = vector_bytes("dsql/stream.jsonl").splitlines(keepends=True)
+EXPECTED = vector_json("dsql/stream.expected.json")
+SOURCE = 'archive = "*.jsonl"\nmax_bytes_per_trigger = "900 KiB"'
+
+
+def run(spark: SparkSession, pipeline: Pipeline, only: str | None = None) -> None:
+    assert follow(spark, pipeline, until_caught_up=True, only=only).awaitTermination(240)
+
+
+def test_tables_added_later_are_as_if_always_configured(spark: SparkSession, tmp_path: Path) -> None:
+    """One was in the configuration, some were logged on sight, one is read again from the archive's start."""
+    lines = random.Random(6).sample(STREAM, len(STREAM))
+    (tmp_path / "a.jsonl").write_bytes(b"".join(lines[:1000]))
+    head, *entries = pipeline_text(SOURCE, path="lake", wanted=EXPECTED).split("\n[tables.")
+    head = head.replace("[target]", '[target]\nunknown_tables = "log"')
+    file = tmp_path / "p.toml"
+    file.write_text("\n[tables.".join([head, entries[0]]))
+    run(spark, load(file))
+    assert len(open_lake(load(file)).unknown.all()) == len(entries) - 1
+    (tmp_path / "b.jsonl").write_bytes(b"".join(lines[1000:]))
+    file.write_text("\n[tables.".join([head, *entries]))
+    pipeline = load(file)
+    run(spark, pipeline)
+    _, again, *logged = pipeline.dsql_config().tables
+    for spec in logged:
+        catch_up_from_log(open_lake(pipeline), pipeline.dsql_config(), spec.name)
+    second = from_the_start(pipeline, again.name)
+    run(spark, second, again.name)
+    finish(second, configured(pipeline.dsql_config(), again.name))
+    lake = open_lake(pipeline)
+    assert differences(lake, EXPECTED) == []
+    assert (lake.pending.count(), lake.quarantine.count()) == (0, 0)
+    left = [path for path in (tmp_path / "lake/_headpond").glob("*catch*") if any(path.iterdir())]
+    assert left == []
