@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from headpond.errors import ConfigurationError, UsageError
@@ -68,23 +69,23 @@ def windowed_join(
     from headpond.spark.join_task import FIGURES, OUT_DDL, JoinPlan, JoinProcessor  # noqa: PLC0415
 
     rules = JoinRules(JoinType(how), windows, HeadersOf(headers), Emit(emit), emit_interval_ms)
-    if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= MAX_TASKS:
+    if type(tasks) is not int or not 1 <= tasks <= MAX_TASKS:
         raise UsageError(f"tasks is a number from 1 to {MAX_TASKS}, not {tasks!r}.", option="tasks")
     frames = _frames(left, right, rules)
     _check_spark(left.sparkSession)
     columns = {side: side_columns(frame.schema, side) for side, frame in frames.items()}
     _check_keys(columns)
-    plan = JoinPlan(
-        rules, tuple(columns.values()), tuple(labels(tasks)), ValueFormat(state_format), uuid.uuid4().hex
-    )
-    packed = None
-    for side, frame in frames.items():
-        selected = frame.select(*[f"`{each}`" for each in columns[side].selected])
-        mine = selected.mapInArrow(packing(Packer(columns[side], plan.labels)), PACKED_DDL)
-        packed = mine if packed is None else packed.unionAll(mine)
-    assert packed is not None
+    every = tuple(columns.values())
+    plan = JoinPlan(rules, every, tuple(labels(tasks)), ValueFormat(state_format), uuid.uuid4().hex)
+    packed = [
+        frame.select(*[f"`{each}`" for each in columns[side].selected]).mapInArrow(
+            packing(Packer(columns[side], plan.labels)), PACKED_DDL
+        )
+        for side, frame in frames.items()
+    ]
     # One time per micro-batch, written down with its offsets: a batch that is run again gets the same.
-    timed = packed.withColumn("now_ms", F.unix_millis(F.current_timestamp()))
+    together = reduce(lambda one, two: one.unionAll(two), packed)
+    timed = together.withColumn("now_ms", F.unix_millis(F.current_timestamp()))
     joined = timed.groupBy("label").transformWithStateInPandas(
         JoinProcessor(plan), OUT_DDL, outputMode="Append", timeMode="None"
     )

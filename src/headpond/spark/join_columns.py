@@ -123,7 +123,7 @@ def side_columns(schema: StructType, side: Side) -> SideColumns:
         if element is None or headers.simpleString() != wanted:
             raise UsageError(
                 f"Column headers of the {side.name.lower()} input is {headers.simpleString()}, not {wanted}.",
-                next_step="Give headers as Spark's Kafka source does with includeHeaders, or drop the column.",
+                next_step="Give them as Spark's Kafka source does with includeHeaders, or drop the column.",
                 column="headers",
             )
     further = {name: kind for name, kind in types.items() if name not in RESERVED}

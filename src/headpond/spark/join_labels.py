@@ -3,7 +3,7 @@
 Spark puts a grouping key into the partition pmod(murmur3(key, seed 42), partitions). Keys 0 and 1 both fall
 into the second of two partitions, and one core would do all the work. Murmur3 of one 32-bit word can be
 undone step by step: the label of task b is **the word whose hash is b**, so task b goes to partition b mod
-partitions. Labels depend on nothing else: they stay what they are when a query is started with other settings.
+partitions. Labels depend on nothing else: they stay what they are when a query is started anew.
 Source: Spark's `Murmur3_x86_32.hashInt`; the label is held against Spark's own `hash` by a test.
 """
 

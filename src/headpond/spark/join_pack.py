@@ -57,7 +57,7 @@ class Packer:
 
     def _packed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if _first_partition():
-            # Every task is called in every batch: it tells its figures, and refuses a state that is not its own.
+            # Every task is called in every batch: it tells its figures, and refuses a state not its own.
             yield _rows(list(self.labels), [_EMPTY_BLOB] * len(self.labels))
         held: list[pa.RecordBatch] = []
         rows = size = 0

@@ -10,7 +10,7 @@
                  plain+headers ([headersSize][headersBytes][value])
       …          further columns; 64-bit integers as differences, too
 
-    manifest   JSON: version, fingerprint, clock, counters, and per chunk number, uid, side, rows, times, bytes,
+    manifest   JSON: version, fingerprint, clock, and per chunk its number, uid, side, rows, times, bytes,
                and the bitmap of its waiting rows (zlib, base64)
 
 A value goes into an older format as KIP-1300's adapters put it there (timestamp -1, headers lost where there
@@ -77,7 +77,8 @@ def encode_chunk(rows: Rows, value_format: ValueFormat) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
         writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def decode_chunk(data: bytes, schema: pa.Schema) -> Rows:
@@ -103,7 +104,7 @@ def decode_chunk(data: bytes, schema: pa.Schema) -> Rows:
         ) from error
     if meta["version"] != CHUNK_VERSION:
         raise DamagedInput(
-            f"A chunk of the join's state has version {meta['version']}; this headpond reads {CHUNK_VERSION}.",
+            f"A chunk of a join's state has version {meta['version']}; this headpond reads {CHUNK_VERSION}.",
             next_step="Run the headpond version that wrote the checkpoint, or a newer one.",
             reason="join_chunk_version",
         )
@@ -200,7 +201,7 @@ def read_manifest(data: bytes) -> dict[str, Any]:
 def state_of(
     document: dict[str, Any], sides: tuple[Side, ...], load: Callable[[Side, int, bytes], Rows]
 ) -> TaskState:
-    """Make a task's state of its manifest; `load(side, number, uid)` is called when a chunk is first needed."""
+    """Make a task's state of its manifest; `load(side, number, uid)` gives a chunk when it is needed."""
     chunks: dict[Side, list[Chunk]] = {side: [] for side in sides}
     waiting: dict[Side, list[Int64]] = {side: [] for side in sides}
     for entry in document["chunks"]:
