@@ -20,8 +20,8 @@ check: ## lint and types
 	$(BIN)/mypy
 
 test: check ## lint, types, and every test that needs no Maven package
-	$(PYTEST) -n 3 -m "not spark and not maven and not faults and not thorough"
-	$(PYTEST) -n 3 -m "thorough and not spark and not maven and not faults"
+	$(PYTEST) -n 3 -m "not spark and not maven and not faults and not peers and not thorough and not browser"
+	$(PYTEST) -n 3 -m "(thorough or browser) and not spark and not maven and not faults"
 	$(PYTEST) -m "spark and not maven and not faults"
 
 test-maven: ## tests that need packages from a Maven repository; each says why where it is skipped

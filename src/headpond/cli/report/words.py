@@ -73,7 +73,7 @@ WORDS = {
     "chain_break": Words(
         "A block does not name the hash of the block before it",
         "This block or the one before it was altered or replaced.",
-        "If the block before has an anomaly too, that one is the likelier; else compare both with another copy.",
+        "If the block before has an anomaly too, that is the likelier one; else compare other copies.",
     ),
     "missing_blocks": Words(
         "Blocks are absent",
