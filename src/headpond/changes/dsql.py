@@ -80,7 +80,7 @@ def decode(batch: pa.RecordBatch | pa.Table, config: DsqlConfig) -> Decoded:
     return sort_out(records, decoded, config, counters, refused, spans)
 
 
-def sort_out(  # noqa: PLR0913, PLR0917 - the halves of `decode`
+def sort_out(  # noqa: PLR0917 - the halves of `decode`
     records: pa.RecordBatch,
     decoded: pa.RecordBatch,
     config: DsqlConfig,

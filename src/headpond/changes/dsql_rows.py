@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.changes.dsql_images import members_of
 from headpond.changes.keys import key_column
 from headpond.changes.model import NO_IMAGE_HASH, canonical_token, encode_versions, quote, sha256_each
 from headpond.changes.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS
@@ -27,22 +26,19 @@ from headpond.formats.dsql_columns import (
     cast_column,
     first_bytes,
     holding,
-    null_tokens_as_null,
     trimmed,
 )
+from headpond.formats.dsql_spans import Members
 from headpond.formats.dsql_types import CastOptions
-from headpond.formats.json_strict import read_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from headpond.changes.config import DsqlConfig, TableSpec
+    from headpond.formats.dsql_spans import Spans
 
 Refusals = tuple[pa.RecordBatch, pa.Array, pa.Array]
 """User records, their reasons and their details."""
-
-_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_EMPTY: dict[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -51,53 +47,76 @@ class _Rows:
 
     records: pa.RecordBatch
     decoded: pa.RecordBatch
+    at: np.ndarray[Any, np.dtype[np.int64]]  # which of both they are
     tokens: dict[str, pa.Array]  # raw tokens per column, as named in the stream
     columns: pa.Array  # `m:columns`
-    refused: list[Refusals]
+    refused: list[Refusals] = field(default_factory=list)
 
     def drop(self, reasons: Mapping[int, tuple[str, str]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Move rows to the refused ones; give the mask of those that stay."""
-        kept = np.ones(self.records.num_rows, bool)
+        kept = np.ones(len(self.at), bool)
         if reasons:
             bad = sorted(reasons)
             kept[bad] = False
             why = [pa.array([reasons[row][part] for row in bad], pa.string()) for part in (0, 1)]
-            self.refused.append((self.records.take(pa.array(bad)), why[0], why[1]))
+            self.refused.append((self.records.take(pa.array(self.at[bad])), why[0], why[1]))
             mask = pa.array(kept)
-            self.records, self.decoded = self.records.filter(mask), self.decoded.filter(mask)
+            self.at = self.at[kept]
             self.tokens = {name: tokens.filter(mask) for name, tokens in self.tokens.items()}
             self.columns = self.columns.filter(mask)
         return kept
 
+    def fact(self, name: str) -> pa.Array:
+        """A column of the decoded rows."""
+        return self.decoded.column(name).take(pa.array(self.at))
+
+    def origin(self, name: str) -> pa.Array:
+        """A column of the user records."""
+        return self.records.column(name).take(pa.array(self.at))
+
 
 def typed_rows(
-    records: pa.RecordBatch, decoded: pa.RecordBatch, spec: TableSpec, config: DsqlConfig
+    records: pa.RecordBatch,
+    decoded: pa.RecordBatch,
+    spec: TableSpec,
+    config: DsqlConfig,
+    *,
+    at: np.ndarray[Any, np.dtype[np.int64]] | None = None,
+    spans: Spans | None = None,
 ) -> tuple[pa.RecordBatch, list[Refusals], Counter[str]]:
     """Type the full changes of one table.
 
     Args:
         records: the user records.
-        decoded: their rows of `decode_batch`, all `full` and routed to this table.
+        decoded: their rows of `decode_batch`.
         spec: the table.
         config: the rules.
+        at: which rows are `full` and routed to this table, ascending; null: all.
+        spans: where the values of regular records lie; `decoded` then tells their numbers, as `row`.
 
     Returns:
         Typed rows, the refused ones, and counters.
     """
     counters: Counter[str] = Counter()
+    at = np.arange(records.num_rows) if at is None else at
+    members = members_of(decoded, at, spec, spans)
     if spec.raw:
-        return _raw_rows(records, decoded, spec, config), [], counters
-    images = _images(decoded, spec)
-    rows = _Rows(records, decoded, _tokens(images), columns_named(images, spec), [])
-    rows.drop(_key_problems(rows, images, spec))
+        return (
+            _raw_rows(_Rows(records, decoded, at, members.tokens, _unknown(at)), spec, config),
+            [],
+            counters,
+        )
+    rows = _Rows(records, decoded, at, members.tokens, _named_columns(members, spec))
+    rows.drop(_key_problems(rows, members, spec))
     tokens, twice = _renamed(rows.tokens, spec)
     values, failures = _values(rows, tokens, spec, config, counters)
-    kept = pa.array(rows.drop(failures | twice))
-    values = {name: array.filter(kept) for name, array in values.items()}
-    delete = pc.equal(rows.decoded.column("op"), "d")
+    if dropped := failures | twice:
+        kept = pa.array(rows.drop(dropped))
+        values = {name: array.filter(kept) for name, array in values.items()}
+    delete = pc.equal(rows.fact("op"), "d")
     arrays = _own(rows, delete, spec, config)
     arrays["m:image_hash"] = image_hashes(rows.tokens, delete)
-    count = rows.records.num_rows
+    count = len(rows.at)
     arrays["m:key"] = key_column(spec, values) if spec.keys else pa.nulls(count, pa.string())
     values = {name: array for name, array in values.items() if name not in spec.except_columns}
     schema = pa.schema([*OWN_FIELDS, *(pa.field(f"c:{name}", array.type) for name, array in values.items())])
@@ -105,97 +124,62 @@ def typed_rows(
     return pa.RecordBatch.from_arrays(columns, schema=schema), rows.refused, counters
 
 
-def _raw_rows(
-    records: pa.RecordBatch, decoded: pa.RecordBatch, spec: TableSpec, config: DsqlConfig
-) -> pa.RecordBatch:
+def _raw_rows(rows: _Rows, spec: TableSpec, config: DsqlConfig) -> pa.RecordBatch:
     """Rows of images alone: their values are not looked at, but for the hash."""
-    delete = pc.equal(decoded.column("op"), "d")
-    own = _own(
-        _Rows(records, decoded, {}, pa.nulls(records.num_rows, COLUMNS_TYPE), []), delete, spec, config
-    )
-    own["m:image_hash"] = image_hashes(_tokens(_images(decoded, spec)), delete)
-    own["m:key"] = pa.nulls(records.num_rows, pa.string())
-    own["m:data"] = records.column("data")  # a lake takes in only so many such tables
+    delete = pc.equal(rows.fact("op"), "d")
+    own = _own(rows, delete, spec, config)
+    own["m:image_hash"] = image_hashes(rows.tokens, delete)
+    own["m:key"] = pa.nulls(len(rows.at), pa.string())
+    own["m:data"] = rows.origin("data")  # a lake takes in only so many such tables
     return pa.RecordBatch.from_arrays([own[field.name] for field in OWN_FIELDS], schema=pa.schema(OWN_FIELDS))
 
 
-def _images(decoded: pa.RecordBatch, spec: TableSpec) -> list[Mapping[str, Any]]:
-    """Members of each row's image: `after`, or the key in `before` of a delete, as name → raw bytes."""
-    image = decoded.column("after")
-    if spec.keys:
-        image = pc.if_else(pc.equal(decoded.column("op"), "d"), decoded.column("before"), image)
-    return [_EMPTY if text is None else _members(text) for text in image.cast(pa.binary()).to_pylist()]
+def _unknown(at: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
+    return pa.nulls(len(at), COLUMNS_TYPE)
 
 
-def _members(text: bytes) -> Mapping[str, Any]:
-    try:
-        return _MEMBERS.decode(text)
-    except RecursionError:  # the strict reader needs no stack; it has read this text before
-        return {name: token.encode() for name, token in read_object(text.decode()).items()}
+def columns_named(shape: Sequence[str], count: int, spec: TableSpec) -> pa.Array:
+    """`m:columns` of `count` images that name the same columns."""
+    return _named_columns(Members([tuple(shape)], np.zeros(count, np.int32), {}), spec)
 
 
-def _tokens(images: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
-    """Raw tokens per column, in order of first appearance; absent and JSON null are null."""
-    names = dict.fromkeys(chain.from_iterable(images))
-    return {name: null_tokens_as_null(_binary([image.get(name) for image in images])) for name in names}
-
-
-def columns_named(images: Sequence[Iterable[str]], spec: TableSpec) -> pa.Array:
+def _named_columns(members: Members, spec: TableSpec) -> pa.Array:
     """`m:columns` of each image; images of one shape share an entry."""
-    shapes: dict[tuple[str, ...], int] = {}
-    count = len(images)
-    codes = np.fromiter((shapes.setdefault(tuple(image), len(shapes)) for image in images), np.int32, count)
     texts: dict[str, int] = {}
     entry = [
         texts.setdefault(
             json.dumps(sorted({spec.rename.get(name, name) for name in shape}), ensure_ascii=False),
             len(texts),
         )
-        for shape in shapes
+        for shape in members.shapes
     ]
-    indices = np.array(entry, np.int32)[codes] if shapes else codes
+    indices = np.array(entry, np.int32)[members.codes] if entry else members.codes
     return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(list(texts), pa.string()))
 
 
-def _binary(values: Sequence[Any]) -> pa.Array:
-    """Bytes-like values, or None, as a binary array."""
-    contents, validity = values, None
-    if None in values:
-        present = np.fromiter((value is not None for value in values), np.bool_, len(values))
-        contents = [value for value in values if value is not None]
-        lengths = np.zeros(len(values), np.int64)
-        lengths[present] = np.fromiter(map(len, contents), np.int64, len(contents))
-        validity = pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
-    else:
-        lengths = np.fromiter(map(len, contents), np.int64, len(contents))
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    data = pa.py_buffer(b"".join(contents))
-    offsets = offsets.astype(np.int32)  # images of one batch come from one binary array of 31-bit offsets
-    return pa.Array.from_buffers(pa.binary(), len(values), [validity, pa.py_buffer(offsets), data])
-
-
-def _key_problems(
-    rows: _Rows, images: Sequence[Mapping[str, Any]], spec: TableSpec
-) -> dict[int, tuple[str, str]]:
+def _key_problems(rows: _Rows, members: Members, spec: TableSpec) -> dict[int, tuple[str, str]]:
     """Rows with `missing_before`, `missing_key` or `key_mismatch`, the first of these that holds."""
     problems: dict[int, tuple[str, str]] = {}
     if not spec.keys:
         return problems
-    is_delete = _mask(pc.equal(rows.decoded.column("op"), "d"))
-    for row in np.flatnonzero(is_delete & _mask(pc.is_null(rows.decoded.column("before")))).tolist():
+    is_delete = _mask(pc.equal(rows.fact("op"), "d"))
+    deletes = np.flatnonzero(is_delete)
+    lacking = _mask(pc.is_null(rows.decoded.column("before").take(pa.array(rows.at[deletes]))))
+    for row in deletes[lacking].tolist():
         problems[row] = ("missing_before", "op is d and there is no before image")
     tokens, _ = _renamed(rows.tokens, spec)
     for key in spec.keys:
-        absent = _mask(pc.is_null(tokens[key])) if key in tokens else np.ones(len(images), bool)
+        absent = _mask(pc.is_null(tokens[key])) if key in tokens else np.ones(len(rows.at), bool)
         for row in np.flatnonzero(absent).tolist():
             problems.setdefault(row, ("missing_key", f"the key column {key!r} is absent or null"))
-    for row in np.flatnonzero(is_delete).tolist():
-        if other := {spec.rename.get(name, name) for name in images[row]} - set(spec.keys):
-            shown = ", ".join(sorted(other))[:200]
-            problems.setdefault(
-                row, ("key_mismatch", f"before names {shown} beside the keys {', '.join(spec.keys)}")
-            )
+    for code, shape in enumerate(members.shapes):
+        other = {spec.rename.get(name, name) for name in shape} - set(spec.keys)
+        if not other:
+            continue
+        shown = ", ".join(sorted(other))[:200]
+        why = ("key_mismatch", f"before names {shown} beside the keys {', '.join(spec.keys)}")
+        for row in np.flatnonzero(is_delete & (members.codes == code)).tolist():
+            problems.setdefault(row, why)
     return problems
 
 
@@ -227,7 +211,7 @@ def _values(
 ) -> tuple[dict[str, pa.Array], dict[int, tuple[str, str]]]:
     """Typed columns, the declared ones first, and the rows in which a cast failed."""
     options = CastOptions(infinity=config.infinity, special_numeric=config.special_numeric)
-    count = rows.records.num_rows
+    count = len(rows.at)
     values: dict[str, pa.Array] = {}
     failed: dict[int, list[str]] = {}
     for name in dict.fromkeys((*spec.columns, *tokens)):
@@ -256,25 +240,22 @@ def _named(rows: _Rows, name: str, column: pa.Array, spec: TableSpec) -> bool:
 
 
 def _own(rows: _Rows, delete: pa.Array, spec: TableSpec, config: DsqlConfig) -> dict[str, pa.Array]:
-    decoded, records = rows.decoded, rows.records
-    ts_ns, tx_id = decoded.column("ts_ns"), decoded.column("tx_id")
+    ts_ns, tx_id, count = rows.fact("ts_ns"), rows.fact("tx_id"), len(rows.at)
     # Only a keyed table can find a change too late.
     keeps_data = config.keep_data and spec.keep != "log"
     return {
         "m:version": encode_versions(ts_ns, tx_id, delete),
-        "m:op": decoded.column("op"),
+        "m:op": rows.fact("op"),
         "m:delete": delete,
         "m:ts_ns": ts_ns,
         "m:tx_id": tx_id,
         "m:columns": rows.columns,
         **{
-            f"m:{name}": decoded.column(name)
-            if spec.keep == "log"
-            else pa.nulls(records.num_rows, pa.string())
+            f"m:{name}": rows.fact(name) if spec.keep == "log" else pa.nulls(count, pa.string())
             for name in ("before", "after")
         },
-        "m:data": records.column("data") if keeps_data else pa.nulls(records.num_rows, pa.binary()),
-        **{f"m:{name}": records.column(name) for name in ORIGIN_COLUMNS},
+        "m:data": rows.origin("data") if keeps_data else pa.nulls(count, pa.binary()),
+        **{f"m:{name}": rows.origin(name) for name in ORIGIN_COLUMNS},
     }
 
 
@@ -286,21 +267,27 @@ def image_hashes(tokens: Mapping[str, pa.Array], delete: pa.Array) -> pa.Array:
         delete: whether a row is a delete, which has no image.
     """
     empty = pa.scalar(b"")
-    texts = pa.repeat(empty, len(delete))
-    for name in sorted(tokens):
-        prefix = pa.scalar(f",{quote(name)}:".encode())
-        member = pc.binary_join_element_wise(prefix, canonical(tokens[name]), empty)
-        # Not null_handling="skip": pyarrow 26 gives no row at all where every part is null.
-        texts = pc.binary_join_element_wise(texts, pc.coalesce(member, empty), empty)
+    members = [
+        pc.binary_join_element_wise(pa.scalar(f",{quote(name)}:".encode()), canonical(tokens[name]), empty)
+        for name in sorted(tokens)
+    ]
+    # Not null_handling="skip": pyarrow 26 gives no row at all where every part is null.
+    texts = (
+        pc.binary_join_element_wise(*members, empty, null_handling="replace", null_replacement="")
+        if members
+        else pa.repeat(empty, len(delete))
+    )
     texts = pc.binary_join_element_wise(pa.scalar(b"{"), trimmed(texts, 1, 0), pa.scalar(b"}"), empty)
     return pc.if_else(delete, pa.scalar(NO_IMAGE_HASH), sha256_each(texts))
 
 
 def canonical(tokens: pa.Array) -> pa.Array:
-    """Canonical JSON of each token: only strings with escapes, lists and objects are touched."""
+    """Canonical JSON of each token: only strings with some escapes, lists and objects are touched."""
     first = first_bytes(tokens)
     unusual = (first == ord("[")) | (first == ord("{"))
-    unusual |= holding(tokens, ord("\\")) & (first != 0)
+    escaped = np.flatnonzero(holding(tokens, ord("\\")) & (first == ord('"')))
+    # Of all escapes only these two have a shorter form.
+    unusual[escaped] = _mask(pc.match_substring_regex(tokens.take(pa.array(escaped)), r"\\[/u]"))
     at = np.flatnonzero(unusual)
     if len(at) == 0:
         return tokens

@@ -12,7 +12,7 @@ The first two only take what they can prove to be read alike by the third, which
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,9 @@ from headpond.formats.dsql_quick import quick_parse
 from headpond.formats.dsql_shape import Shape, shape_of
 from headpond.formats.dsql_text import BatchText, Room
 from headpond.formats.json_strict import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from headpond.formats.dsql_spans import Spans
 
 DECODED_SCHEMA = pa.schema(
     [
@@ -64,12 +67,13 @@ BLOCK_BYTES = 8 << 20
 """Text looked at together: bounds the working set, and lets shapes be learnt from enough records."""
 
 
-def decode_batch(data: pa.Array, *, max_depth: int = MAX_DEPTH) -> pa.RecordBatch:
+def decode_batch(data: pa.Array, *, max_depth: int = MAX_DEPTH, spans: Spans | None = None) -> pa.RecordBatch:
     """Decode Data bytes.
 
     Args:
         data: binary array without nulls.
         max_depth: as in `dsql.parse`.
+        spans: takes where the values of regular records lie; made of the same `data`.
 
     Returns:
         A batch of `DECODED_SCHEMA`, row i from record i. Rows refused for a reason that ranks below routing
@@ -81,8 +85,13 @@ def decode_batch(data: pa.Array, *, max_depth: int = MAX_DEPTH) -> pa.RecordBatc
     while start < len(data):
         end = int(np.searchsorted(offsets, offsets[start] + BLOCK_BYTES))
         end = min(max(end, start + 1), len(data))
-        text = BatchText(data.slice(start, end - start), room)
-        blocks.append(_decode_block(text, data.slice(start, end - start), known, max_depth))
+        block = data.slice(start, end - start)
+        columns = _Columns(BatchText(block, room))
+        _take_shapes(columns, known, max_depth)
+        blocks.append(columns.batch(block, max_depth))
+        if spans is not None:
+            for matched, rows in columns.parts:
+                spans.add(matched, rows + start, int(offsets[start]))
         start = end
     if len(blocks) == 1:
         return blocks[0]
@@ -98,10 +107,8 @@ class _Known:
     is_delete: bool
 
 
-def _decode_block(
-    text: BatchText, data: pa.Array, known: dict[int, list[_Known]], max_depth: int
-) -> pa.RecordBatch:
-    columns = _Columns(text)
+def _take_shapes(columns: _Columns, known: dict[int, list[_Known]], max_depth: int) -> None:
+    text = columns.text
     for count, group in text.by_quotes():
         rows = group
         shapes = known.setdefault(count, [])
@@ -115,7 +122,6 @@ def _decode_block(
                 rows = _take_shape(text, rows, columns, found)
             if len(rows) == before:
                 rows = rows[1:]  # no use as an example: left to the one by one reader
-    return columns.batch(data, max_depth)
 
 
 def _learn(text: BatchText, row: int, count: int, max_depth: int) -> _Known | None:
@@ -164,6 +170,7 @@ class _Columns:
         self.ends = {name: text.starts.copy() for name in names}
         self.there = {name: np.zeros(count, bool) for name in ("before", "after")}
         self.done = np.zeros(count, bool)
+        self.parts: list[tuple[Matched, Ints]] = []
         self.sources: list[Source] = []
         self.source_codes = np.zeros(count, np.int32)
 
@@ -182,7 +189,10 @@ class _Columns:
         return good
 
     def take(self, matched: Matched, rows: Ints, source: Source) -> None:
-        """Note the spans of matched records; `rows` are their numbers in the batch."""
+        """Note the spans of matched records; `rows` are their numbers in the block."""
+        if not len(rows):
+            return
+        self.parts.append((matched, rows))
         self.done[rows] = True
         self.source_codes[rows] = len(self.sources)
         self.sources.append(source)

@@ -301,7 +301,7 @@ class Bootstrap:
         ts_ns = pa.repeat(pa.scalar(self.ts_ns, pa.int64()), count)
         tx_id = pa.repeat(pa.scalar("", pa.string()), count)
         own: dict[str, Any] = {
-            "m:columns": columns_named([list(tokens)] * count, self.spec),
+            "m:columns": columns_named(list(tokens), count, self.spec),
             "m:key": key_column(self.spec, values),
             "m:version": encode_versions(ts_ns, tx_id, delete),
             "m:op": pa.repeat(pa.scalar("c"), count),
