@@ -673,6 +673,20 @@ REFUSALS = {
             'Correct tables."public.orders".rename.b in the pipeline file.'
         ),
     ),
+    "fan-out without a consumer": (
+        smallest(source='consumer_mode = "efo"'),
+        (
+            'source.consumer_mode = "efo" and source.consumer_name need each other; '
+            "source.consumer_name is missing. Set both, or leave both out."
+        ),
+    ),
+    "consumer without fan-out": (
+        smallest(source='consumer_name = "app"'),
+        (
+            'source.consumer_mode = "efo" and source.consumer_name need each other; '
+            "source.consumer_mode is missing. Set both, or leave both out."
+        ),
+    ),
     "old name in keys": (
         smallest(tables="rename = { order_id = 'id' }"),
         (
@@ -710,8 +724,6 @@ def test_keys_for_streams_are_refused_beside_an_archive(key: str) -> None:
 
 UNBUILT = {
     "source.format": (SMALLEST.replace('"dsql"', '"qldb"'), '"qldb"'),
-    "source.consumer_mode": (smallest(source='consumer_mode = "efo"'), '"efo"'),
-    "source.consumer_name": (smallest(source='consumer_name = "c"'), '"c"'),
     "target.chunk_disk": (smallest(target="chunk_disk = 1"), "1"),
     "target.raw_ion": (smallest(target="raw_ion = true"), "true"),
     "target.redaction": (smallest(target='redaction = "honour"'), '"honour"'),

@@ -1,4 +1,7 @@
-"""A source on the local Kinesis without Spark: plan, read, plan on, as Spark would."""
+"""A source on the local Kinesis without Spark: plan, read, plan on, as Spark would.
+
+Where the stream has the consumer CONSUMER, batches are read through its subscriptions, else by polling.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from headpond.kinesis.calls import Patience, ServiceCalls
 from headpond.kinesis.cursor import LossRule
+from headpond.kinesis.efo import FanOut, find_consumer
+from headpond.kinesis.efo_turns import Turns
 from headpond.kinesis.options import read_options
 from headpond.kinesis.plan import Limits, Planner
 from headpond.kinesis.positions import Offset, read_offset
 from headpond.kinesis.read import read_range
 
 if TYPE_CHECKING:
+    from headpond.kinesis.calls import StreamCalls
     from headpond.kinesis.local import LocalKinesis
 
 STREAM = "orders"
+CONSUMER = "app"
 Row = tuple[str, int, bytes]
 """Shard, sequence number, data."""
 
@@ -29,6 +36,7 @@ class Driver:
             "startingPosition": "TRIM_HORIZON",
             "probeLag": "0 ms",
             "shardDiscoveryInterval": "0 ms",
+            **(self._consumer(kinesis)),
             **options,
         }
         self.settings = read_options(given)
@@ -39,6 +47,19 @@ class Driver:
             sleep=lambda _seconds: None,
         )
         self.planner = Planner(self.calls, self.settings)
+
+    @staticmethod
+    def _consumer(kinesis: LocalKinesis) -> dict[str, str]:
+        names = [each.name for each in kinesis.engine.consumers.of_stream(STREAM)]
+        return {"consumerMode": "efo", "consumerName": CONSUMER} if names == [CONSUMER] else {}
+
+    def reading(self) -> StreamCalls:
+        """The calls that a task reads with; turns are not waited for."""
+        if self.settings.consumer_name is None:
+            return self.calls
+        arn = find_consumer(self.calls, self.settings.connection, self.settings.consumer_name)
+        turns = Turns(None, spacing_ms=0)
+        return FanOut(self.calls, self.settings.connection, arn, turns=turns, sleep=lambda _seconds: None)
 
     def initial(self) -> Offset:
         return through_json(self.planner.initial())
@@ -51,12 +72,13 @@ class Driver:
 
     def read(self, start: Offset, end: Offset) -> list[Row]:
         rows: list[Row] = []
+        calls = self.reading()
         for wanted in self.planner.ranges(start, end):
             loss = LossRule(
                 STREAM, self.planner.retention_ms, self.settings.fail_on_data_loss, wanted.known_ms
             )
             for batch in read_range(
-                self.calls,
+                calls,
                 wanted,
                 loss,
                 stream=STREAM,
@@ -66,6 +88,8 @@ class Driver:
                 rows += [
                     (row["shard_id"], int(row["sequence_number"]), row["data"]) for row in batch.to_pylist()
                 ]
+        if isinstance(calls, FanOut):
+            calls.close()
         return rows
 
     def run(self, start: Offset, most: int = 200) -> tuple[Offset, list[list[Row]]]:

@@ -6,12 +6,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
-from source_kit import STREAM, Driver, Row, held, put
+from source_kit import CONSUMER, STREAM, Driver, Row, held, put
 
 from headpond.errors import ConfigurationError, DataLoss
 from headpond.formats.kinesis_records import open_records
 from headpond.formats.kpl import UserRecord, encode
 from headpond.kinesis.cursor import LossRule
+from headpond.kinesis.local import Settings
 from headpond.kinesis.positions import END, HORIZON, Offset, after
 from headpond.kinesis.read import read_range
 from headpond.kinesis.testing import ManualClock, local_kinesis
@@ -29,9 +30,13 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture
-def kinesis(clock: ManualClock) -> Iterator[LocalKinesis]:
-    with local_kinesis(STREAM, shards=2, clock=clock) as running:
+@pytest.fixture(params=["polling", "efo"])
+def kinesis(clock: ManualClock, request: pytest.FixtureRequest) -> Iterator[LocalKinesis]:
+    """A stream of two shards, whose batches are read by polling and by subscription alike."""
+    settings = Settings(resubscribe_ms=0, heartbeat_ms=5)
+    with local_kinesis(STREAM, shards=2, clock=clock, settings=settings) as running:
+        if request.param == "efo":
+            running.engine.consumers.register(STREAM, CONSUMER)
         yield running
 
 

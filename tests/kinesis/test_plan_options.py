@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from headpond.errors import ConfigurationError, NotBuiltYet
+from headpond.errors import ConfigurationError
 from headpond.kinesis.options import OPTIONS, read_options
 from headpond.kinesis.positions import HORIZON, Start
 
@@ -87,17 +87,3 @@ def test_an_unknown_option_names_the_nearest() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_options({**BASE, "zzz": "1"})
     assert all(name in caught.value.next_step for name in OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("consumerMode", "efo"),
-        ("consumerName", "x"),
-    ],
-)
-def test_what_is_not_built_yet_says_so(name: str, value: str) -> None:
-    """A documented option without its feature is refused with that reason, not ignored."""
-    with pytest.raises(NotBuiltYet, match="not there yet") as caught:
-        read_options({**BASE, name: value})
-    assert name in caught.value.message

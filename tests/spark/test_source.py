@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.errors import ConfigurationError, DataLoss, StreamMissing
+from headpond.errors import ConfigurationError, DataLoss, EnvironmentLacks, StreamMissing
 from headpond.formats.kpl import UserRecord, encode
+from headpond.kinesis.local import Settings
 from headpond.kinesis.testing import local_kinesis, put_all, read_all
 from headpond.spark import register
 from headpond.spark.errors import headpond_error_of
@@ -49,8 +50,14 @@ class Sink:
 
 @pytest.fixture
 def kinesis() -> Iterator[LocalKinesis]:
-    with local_kinesis(STREAM, shards=2) as running:
+    """A stream with a registered consumer, whose subscriptions may follow each other at once."""
+    with local_kinesis(STREAM, shards=2, settings=Settings(resubscribe_ms=0, heartbeat_ms=50)) as running:
+        running.engine.consumers.register(STREAM, "app")
         yield running
+
+
+POLLING: dict[str, str] = {}
+FAN_OUT = {"consumerMode": "efo", "consumerName": "app"}
 
 
 def held(kinesis: LocalKinesis) -> list[Row]:
@@ -79,22 +86,23 @@ def run(spark: SparkSession, kinesis: LocalKinesis, folder: Path, sink: Any, **o
     query.awaitTermination()
 
 
+@pytest.mark.parametrize("mode", [POLLING, FAN_OUT], ids=["polling", "efo"])
 def test_exact_through_restarts_splits_and_merges(
-    spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path
+    spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path, mode: dict[str, str]
 ) -> None:
     """Three runs, bounded batches, a split and a merge while stopped: each record once, repeatably."""
     sink = Sink()
     put(kinesis, 0, 50)
-    run(spark, kinesis, tmp_path, sink, maxRecordsPerTrigger="20")
+    run(spark, kinesis, tmp_path, sink, maxRecordsPerTrigger="20", **mode)
     assert held(kinesis) == sink.all
     assert max(map(len, sink.batches.values())) <= 20
     low, high = kinesis.engine.split_shard(STREAM, "shardId-000000000000")
     put(kinesis, 50, 30)
     kinesis.engine.merge_shards(STREAM, low.shard_id, high.shard_id)
     put(kinesis, 80, 30)
-    run(spark, kinesis, tmp_path, sink)
+    run(spark, kinesis, tmp_path, sink, **mode)
     assert held(kinesis) == sink.all
-    run(spark, kinesis, tmp_path, sink)
+    run(spark, kinesis, tmp_path, sink, **mode)
     assert held(kinesis) == sink.all
     assert sink.repeated == sink.batches
 
@@ -189,6 +197,11 @@ def test_errors_arrive_as_ours(spark: SparkSession, kinesis: LocalKinesis, tmp_p
     with pytest.raises(Exception, match="HEADPOND") as caught:
         run(spark, kinesis, tmp_path, Sink(), streamName="nowhere")
     assert isinstance(headpond_error_of(caught.value), StreamMissing)
+    with pytest.raises(Exception, match="HEADPOND") as caught:
+        run(spark, kinesis, tmp_path / "efo", Sink(), consumerMode="efo", consumerName="nobody")
+    missing = headpond_error_of(caught.value)
+    assert isinstance(missing, EnvironmentLacks)
+    assert missing.facts["consumer"] == "nobody"
     put(kinesis, 0, 20)
     run(spark, kinesis, tmp_path / "b", Sink())
     put(kinesis, 20, 20)

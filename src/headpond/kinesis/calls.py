@@ -19,6 +19,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from headpond.formats.hash_keys import HashKeyRange
 from headpond.kinesis.aws_errors import error_code
 from headpond.kinesis.client import connect, translate
+from headpond.kinesis.efo_events import CUT
 from headpond.kinesis.pace import Pace
 from headpond.kinesis.replies import page_of, read_fast, total_bytes
 from headpond.kinesis.shards import Shard
@@ -26,7 +27,8 @@ from headpond.kinesis.shards import Shard
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headpond.kinesis.client import ConnectionSettings
+    from headpond.errors import HeadpondError
+    from headpond.kinesis.connection import ConnectionSettings
     from headpond.kinesis.replies import Page
 
 IteratorKind = Literal["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP", "TRIM_HORIZON"]
@@ -44,7 +46,13 @@ _PASSING = {
     "ServiceUnavailable",
     "ServiceUnavailableException",
 }
-_NO_SUCH_PLACE = {"ResourceNotFoundException", "InvalidArgumentException"}
+_NOT_FOUND, _NOT_THERE = "ResourceNotFoundException", "InvalidArgumentException"
+_NO_SUCH_PLACE = {
+    "GetShardIterator": (_NOT_FOUND, _NOT_THERE),
+    "GetRecords": (_NOT_FOUND, _NOT_THERE),
+    "SubscribeToShard": (_NOT_FOUND, _NOT_THERE),
+    "DescribeStreamConsumer": (_NOT_FOUND,),
+}
 _SERVER_ERROR = 500
 
 
@@ -60,11 +68,21 @@ class PlaceRefused(Exception):
         self.code = code
 
 
+class Passing(Exception):
+    """A failure that passes by itself, `failure`, and how long it is worth waiting for that in sum."""
+
+    def __init__(self, failure: Exception, patience_s: float) -> None:
+        super().__init__(type(failure).__name__)
+        self.failure = failure
+        self.patience_s = patience_s
+
+
 class StreamFacts(NamedTuple):
     """What is told of the stream as a whole."""
 
     created_ms: int
     retention_ms: int
+    arn: str = ""
 
 
 class StreamCalls(Protocol):
@@ -140,7 +158,7 @@ class ServiceCalls:
         )
         summary = reply["StreamDescriptionSummary"]
         created_ms = round(summary["StreamCreationTimestamp"].timestamp() * 1000)
-        return StreamFacts(created_ms, summary["RetentionPeriodHours"] * 3_600_000)
+        return StreamFacts(created_ms, summary["RetentionPeriodHours"] * 3_600_000, summary["StreamARN"])
 
     def list_shards(self) -> list[Shard]:
         """List all shards that are not expired, over all pages of replies."""
@@ -185,6 +203,63 @@ class ServiceCalls:
             self._pace.count(shard_id, total_bytes(page.records))
         return page
 
+    # Registered consumers
+
+    def consumer_arn(self, stream_arn: str, name: str) -> str:
+        """Find a registered consumer by name. Raises PlaceRefused where there is none."""
+        reply = self._call(
+            f"looking for the consumer {name}",
+            self._client.describe_stream_consumer,
+            StreamARN=stream_arn,
+            ConsumerName=name,
+        )
+        arn: str = reply["ConsumerDescription"]["ConsumerARN"]
+        return arn
+
+    def has_consumer(self, consumer_arn: str) -> bool:
+        """Whether a consumer is registered."""
+        try:
+            self._call(
+                "looking for the consumer", self._client.describe_stream_consumer, ConsumerARN=consumer_arn
+            )
+        except PlaceRefused:
+            return False
+        return True
+
+    def subscribe(self, consumer_arn: str, shard_id: str, start: dict[str, Any]) -> Any:
+        """Subscribe to a shard, trying once; gives botocore's event stream, to be closed by the caller.
+
+        Raises:
+            Passing: Worth another try; the caller keeps the distance between subscriptions.
+            PlaceRefused: No such consumer or shard, or it will not start there.
+        """
+        reply = self._once(
+            f"subscribing to {shard_id}",
+            self._client.subscribe_to_shard,
+            ConsumerARN=consumer_arn,
+            ShardId=shard_id,
+            StartingPosition=start,
+        )
+        return reply["EventStream"]
+
+    @property
+    def patience(self) -> Patience:
+        """How long passing failures are waited out."""
+        return self._patience
+
+    def judge(self, code: str, operation: str, doing: str) -> Passing:
+        """Say what an error code means that came otherwise than as a reply's; raises as a call would."""
+        error = ClientError({"Error": {"Code": code}}, operation)
+        return Passing(error, self._patience_with(error, doing))
+
+    def given_up(self, failure: Exception, doing: str) -> HeadpondError:
+        """Make the error to raise for a failure that did not pass."""
+        if not isinstance(failure, (ClientError, BotoCoreError)):
+            failure = ResponseStreamingError(error=type(failure).__name__)
+        return translate(failure, self._settings, doing=doing)
+
+    # The server's clock
+
     def date_ms(self) -> int:
         """The time of the newest reply, in whole seconds."""
         return self._date_ms
@@ -205,33 +280,40 @@ class ServiceCalls:
         waited_s, attempt = 0.0, 0
         while True:
             try:
-                reply = function(**arguments)
-            except ClientError as error:
-                patience_s = self._patience_with(error, doing)
-                failure: Exception = error
-            except (HTTPClientError, BotoConnectionError, ResponseStreamingError) as error:
-                patience_s, failure = self._patience.unreachable_s, error
-            except BotoCoreError as error:
-                raise translate(error, self._settings, doing=doing) from None
-            else:
-                self._learn_time(reply)
-                return reply
+                return self._once(doing, function, **arguments)
+            except Passing as passing:
+                patience_s, failure = passing.patience_s, passing.failure
             if waited_s >= patience_s:
-                raise translate(failure, self._settings, doing=doing) from None
+                raise self.given_up(failure, doing) from None
             longest_s = min(self._patience.longest_wait_s, self._patience.first_wait_s * 2**attempt)
             wait_s = random.uniform(longest_s / 10, longest_s)  # noqa: S311 (jitter, no secret)
             self._sleep(wait_s)
             waited_s += wait_s
             attempt = min(attempt + 1, 16)
 
+    def _once(self, doing: str, function: Callable[..., Any], **arguments: Any) -> Any:
+        """Call, and sort out what fails."""
+        try:
+            reply = function(**arguments)
+        except ClientError as error:
+            raise Passing(error, self._patience_with(error, doing)) from None
+        except (HTTPClientError, BotoConnectionError, *CUT) as error:
+            raise Passing(error, self._patience.unreachable_s) from None
+        except BotoCoreError as error:
+            raise translate(error, self._settings, doing=doing) from None
+        self._learn_time(reply)
+        return reply
+
     def _patience_with(self, error: ClientError, doing: str) -> float:
         code = error_code(error)
         if code == "ExpiredIteratorException":
             raise IteratorExpired from None
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if code in _PASSING or status >= _SERVER_ERROR:
+        # A subscription in use: too soon after the last one, or the consumer is not ACTIVE yet.
+        in_use = code == "ResourceInUseException" and error.operation_name == "SubscribeToShard"
+        if in_use or code in _PASSING or status >= _SERVER_ERROR:
             return self._patience.throttled_s
-        if code in _NO_SUCH_PLACE and error.operation_name in ("GetShardIterator", "GetRecords"):
+        if code in _NO_SUCH_PLACE.get(error.operation_name, ()):
             raise PlaceRefused(code) from None
         raise translate(error, self._settings, doing=doing) from None
 

@@ -1,7 +1,6 @@
 """The options of the `kinesis` source, read strictly, and what they mean.
 
-Names and defaults are the documented ones; each is listed in OPTIONS. An option whose feature this version
-does not have is refused with that reason unless it asks for what is done anyway.
+Names and defaults are the documented ones; each is listed in OPTIONS.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
-from headpond.errors import ConfigurationError, NotBuiltYet
+from headpond.errors import ConfigurationError
 from headpond.kinesis.client import ConnectionSettings
 from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE
 from headpond.kinesis.option_values import Options
@@ -74,6 +73,7 @@ class SourceSettings:
     probe_lag_ms: int
     discovery_ms: int
     fail_on_data_loss: bool
+    consumer_name: str | None = None  # of enhanced fan-out; None: polling
 
 
 def read_options(given: Mapping[str, str]) -> SourceSettings:
@@ -81,10 +81,8 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
 
     Raises:
         ConfigurationError: An option is unknown, missing or wrong; an unknown one's nearest is named.
-        NotBuiltYet: An option asks for what this version does not have.
     """
     options = Options(given, OPTIONS, "source kinesis")
-    _refuse_unbuilt(options)
     connection = {name: value for name in CONNECTION_OPTIONS if (value := options.text(name)) is not None}
     start, leases = read_start(options.text("startingPosition") or "LATEST"), options.text("kclLeases")
     if leases is not None and start.shards:
@@ -113,6 +111,7 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
         probe_lag_ms=options.time_ms("probeLag", DEFAULT_PROBE_LAG_MS),
         discovery_ms=options.time_ms("shardDiscoveryInterval", DEFAULT_DISCOVERY_MS),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+        consumer_name=_consumer(options),
     )
 
 
@@ -127,23 +126,19 @@ def _bound(options: Options) -> int | None:
     return options.size_bytes("maxBytesPerTrigger", DEFAULT_MAX_BYTES)
 
 
-def _refuse_unbuilt(options: Options) -> None:
-    unbuilt = {
-        "consumerMode": (
-            options.choice("consumerMode", ("polling", "efo"), "polling") == "efo",
-            "enhanced fan-out is not there yet",
-            "Use polling.",
-        ),
-        "consumerName": (
-            options.text("consumerName") is not None,
-            "it names a consumer of enhanced fan-out, which is not there yet",
-            "Leave it out.",
-        ),
-    }
-    for name, (asked, why, next_step) in unbuilt.items():
-        if asked:
-            raise NotBuiltYet(
-                f"Option {name} of the source kinesis cannot be used: {why}.",
-                next_step=next_step,
-                option=name,
-            )
+def _consumer(options: Options) -> str | None:
+    """Read consumerMode and consumerName, which need each other."""
+    name = options.text("consumerName")
+    efo = options.choice("consumerMode", ("polling", "efo"), "polling") == "efo"
+    if efo == (name is not None):
+        return name
+    missing = "consumerName" if efo else "consumerMode"
+    raise ConfigurationError(
+        "Option consumerMode of the source kinesis is efo, and consumerName is missing."
+        if efo
+        else "Option consumerName of the source kinesis needs consumerMode to be efo.",
+        next_step="Name a registered consumer of the stream in consumerName, or leave consumerMode out."
+        if efo
+        else "Set consumerMode to efo, or leave consumerName out.",
+        option=missing,
+    )

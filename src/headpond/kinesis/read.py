@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 EMPTY_REPLY_PAUSE_S = 0.2
 """Five reads a second are what a shard allows."""
 
-_TIP_PATIENCE = 300  # empty replies at the tip, about a minute, before the end is given up
+TIP_PATIENCE = 300
+"""Empty replies to polling at the tip, about a minute, before the end is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ def read_range(
     *,
     stream: str,
     records_per_page: int = MOST_RECORDS_PER_PAGE,
+    most_idle: int = TIP_PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
     """Read a range.
@@ -59,6 +61,7 @@ def read_range(
         loss: How loss is judged.
         stream: What the column `stream` says.
         records_per_page: Records to ask for at a time, at most 10,000.
+        most_idle: Empty replies at the tip before the end is given up.
         sleep: How to wait at a gap.
 
     Yields:
@@ -85,7 +88,7 @@ def read_range(
             idle = 0
         elif not cursor.closed:
             idle = idle + 1 if cursor.at_tip else 0
-            if idle > _TIP_PATIENCE:
+            if idle > most_idle:
                 missing = "its end" if until is None else f"{until}, the batch's end"
                 raise ServiceFailure(
                     f"{wanted.shard_id} of {stream} gives no more records before {missing}.",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-__all__ = ["Page", "Record", "page_of", "read_fast", "record_of", "total_bytes"]
+__all__ = ["Page", "Record", "page_of", "read_fast", "record_of", "records_of", "total_bytes"]
 
 _SHORT_TEXT = 512  # below this the JSON decoder's own base64 takes less time
 
@@ -122,9 +122,14 @@ def page_of(reply: Mapping[str, Any]) -> Page:
             "The answer to GetRecords has no member Records.",
             next_step="Check what answers at the endpoint; Kinesis itself always sends it.",
         )
+    return Page(records_of(records), reply.get("NextShardIterator"), reply.get("MillisBehindLatest") or 0)
+
+
+def records_of(records: list[Any]) -> list[Record]:
+    """Take over records, whichever parser read them."""
     if records and not isinstance(records[0], Record):
-        records = [record_of(record) for record in records]
-    return Page(records, reply.get("NextShardIterator"), reply.get("MillisBehindLatest") or 0)
+        return [record_of(record) for record in records]
+    return records
 
 
 def record_of(record: Mapping[str, Any]) -> Record:

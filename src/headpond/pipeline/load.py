@@ -122,6 +122,13 @@ def _source(raw: Any, folder: Path, place: Place) -> Source:
                 )
         values["archive_as_written"] = values["archive"]
         values["archive"] = _located(values["archive"], folder)
+    if (values["consumer_mode"] == "efo") != (values["consumer_name"] is not None):
+        raise ConfigurationError(
+            f'{place.path}.consumer_mode = "efo" and {place.path}.consumer_name need each other; '
+            f"{place.path}.consumer_{'name' if values['consumer_name'] is None else 'mode'} is missing.",
+            next_step="Set both, or leave both out.",
+            key=place.child("consumer_mode").path,
+        )
     if values["kcl_leases"] is not None:
         values["kcl_leases"] = _located(values["kcl_leases"], folder)
     return Source(**values)

@@ -101,10 +101,8 @@ SOURCE: dict[str, Key] = {
     "deaggregate": Key(boolean, default=True),
     "on_malformed": Key(choice("passthrough", "fail"), "passthrough"),
     "hash_range_filter": Key(choice("off", "per_record", "kcl"), "off"),
-    "consumer_mode": Key(
-        choice("polling", "efo"), "polling", unbuilt_values={"efo": "enhanced fan-out consumers"}
-    ),
-    "consumer_name": Key(text, unbuilt="enhanced fan-out consumers"),
+    "consumer_mode": Key(choice("polling", "efo"), "polling"),
+    "consumer_name": Key(text),
     "kcl_leases": Key(text),
 }
 """`[source]`."""

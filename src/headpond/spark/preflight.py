@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headpond.errors import ConfigurationError, EnvironmentLacks
+from headpond.kinesis.calls import calls_of
 from headpond.kinesis.client import ConnectionSettings, StreamSummary, check_stream
+from headpond.kinesis.efo import find_consumer
 from headpond.pipeline.lake import open_lake
 from headpond.spark.archive_files import open_pattern
 from headpond.spark.delta_jars import delta_settings
@@ -124,8 +126,12 @@ def spark_jars() -> Path | None:
 
 
 def check_source(pipeline: Pipeline) -> StreamSummary:
-    """Ask the service for the pipeline's stream."""
-    return check_stream(ConnectionSettings.from_options(pipeline.source.connection_options()))
+    """Ask the service for the pipeline's stream, and for its consumer where it reads as one."""
+    settings = ConnectionSettings.from_options(pipeline.source.connection_options())
+    summary = check_stream(settings)
+    if pipeline.source.consumer_name is not None:
+        find_consumer(calls_of(settings), settings, pipeline.source.consumer_name)
+    return summary
 
 
 def _writable(folder: Path) -> None:

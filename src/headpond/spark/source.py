@@ -24,10 +24,11 @@ from headpond.formats.kinesis_records import open_records
 from headpond.formats.kpl_batch import OpenCounters
 from headpond.kinesis.calls import calls_of
 from headpond.kinesis.cursor import LossRule
+from headpond.kinesis.efo import MOST_IDLE_EVENTS, find_consumer, reading_calls
 from headpond.kinesis.options import SourceSettings, read_options
 from headpond.kinesis.plan import Limits, Planner
 from headpond.kinesis.positions import Offset, read_offset
-from headpond.kinesis.read import ShardRange, read_range
+from headpond.kinesis.read import TIP_PATIENCE, ShardRange, read_range
 from headpond.spark.errors import carried
 from headpond.spark.rows import as_spark, source_schema
 from headpond.spark.sink import KinesisStreamWriter, KinesisWriter, prepare
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from headpond.kinesis.calls import StreamCalls
+
 logger = logging.getLogger(__name__)
 
 
@@ -47,35 +50,47 @@ class KinesisPartition(InputPartition):  # type: ignore[misc]  # pyspark is unty
 
     ranges: list[ShardRange] = field(default_factory=list)
     retention_ms: int = 0
+    consumer_arn: str | None = None  # of enhanced fan-out; None: polling
 
 
 @carried
 def _read_task(settings: SourceSettings, task: KinesisPartition) -> Iterator[pa.RecordBatch]:
-    calls = calls_of(settings.connection)
+    with reading_calls(settings.connection, task.consumer_arn) as calls:
+        for wanted in task.ranges:
+            yield from _read_shard(calls, settings, task, wanted)
+
+
+def _read_shard(
+    calls: StreamCalls, settings: SourceSettings, task: KinesisPartition, wanted: ShardRange
+) -> Iterator[pa.RecordBatch]:
     stream = settings.connection.stream
-    for wanted in task.ranges:
-        found = OpenCounters()
-        loss = LossRule(stream, task.retention_ms, settings.fail_on_data_loss, wanted.known_ms)
-        for records in read_range(
-            calls, wanted, loss, stream=stream, records_per_page=settings.records_per_page
+    found = OpenCounters()
+    loss = LossRule(stream, task.retention_ms, settings.fail_on_data_loss, wanted.known_ms)
+    for records in read_range(
+        calls,
+        wanted,
+        loss,
+        stream=stream,
+        records_per_page=settings.records_per_page,
+        most_idle=TIP_PATIENCE if task.consumer_arn is None else MOST_IDLE_EVENTS,
+    ):
+        for opened in open_records(
+            records,
+            deaggregate=settings.deaggregate,
+            on_malformed=settings.on_malformed,
+            tags=settings.tags,
+            hash_range_filter=settings.hash_range_filter,
+            hash_keys=wanted.hash_keys,
+            counters=found,
         ):
-            for opened in open_records(
-                records,
-                deaggregate=settings.deaggregate,
-                on_malformed=settings.on_malformed,
-                tags=settings.tags,
-                hash_range_filter=settings.hash_range_filter,
-                hash_keys=wanted.hash_keys,
-                counters=found,
-            ):
-                yield as_spark(opened)
-        if found.range_filtered:
-            logger.info(
-                "%d user records of %s lie outside its hash keys and were left out (hashRangeFilter is %s).",
-                found.range_filtered,
-                wanted.shard_id,
-                settings.hash_range_filter,
-            )
+            yield as_spark(opened)
+    if found.range_filtered:
+        logger.info(
+            "%d user records of %s lie outside its hash keys and were left out (hashRangeFilter is %s).",
+            found.range_filtered,
+            wanted.shard_id,
+            settings.hash_range_filter,
+        )
 
 
 class _Planning:
@@ -84,12 +99,19 @@ class _Planning:
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
         self._planner: Planner | None = None
+        self._consumer_arn: str | None = None
 
     @property
     def planner(self) -> Planner:
         """The planner, which connects when first asked for: reading in a worker needs none."""
         if self._planner is None:
-            self._planner = Planner(calls_of(self.settings.connection), self.settings)
+            calls = calls_of(self.settings.connection)
+            if self.settings.consumer_name is not None:
+                # Looked for here, so that a query with a wrong name does not begin.
+                self._consumer_arn = find_consumer(
+                    calls, self.settings.connection, self.settings.consumer_name
+                )
+            self._planner = Planner(calls, self.settings)
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,6 +130,7 @@ class _Planning:
         for first in range(0, len(ranges), many):
             task = KinesisPartition(None)
             task.ranges, task.retention_ms = ranges[first : first + many], self.planner.retention_ms
+            task.consumer_arn = self._consumer_arn
             tasks.append(task)
         return tasks
 
