@@ -31,7 +31,7 @@ KEYED = TableSpec(
 LOG = TableSpec(name="public.log", schema="public", table="log")
 CONFIG = DsqlConfig(tables=(KEYED, LOG))
 
-VALUES = st.sampled_from(
+VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [
         1, -7, 0, 10**18, 10**30, 1.5, None, True, False, "", "x", 'a "b"', "é\n\\", "ends in \\", "1.25",
         "{", "null", "\U0001f600", {}, [], {"a": [1, "}"]}, {"id": 3, "after": {"b": None}}, [[], [{}]],
