@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from headpond.formats.ion_symbols import Symbols
 
 _BEGIN, _END = b"\x0b", b"\x0e"
-_TO_ESCAPE = re.compile(rb"[\x0b\x0c\x0e]")
 _UNKNOWN_SYMBOL = b"\x0b\x71\x0e"
 _NAN = b"\x7f\xf8" + bytes(6)
 _SECOND_PART = 7
@@ -77,7 +75,7 @@ def ion_hash(
 
 def escape(raw: bytes) -> bytes:
     """A representation with its marker bytes escaped."""
-    return _TO_ESCAPE.sub(b"\x0c\\g<0>", raw) if _TO_ESCAPE.search(raw) else raw
+    return raw.replace(b"\x0c", b"\x0c\x0c").replace(b"\x0b", b"\x0c\x0b").replace(b"\x0e", b"\x0c\x0e")
 
 
 def symbol(name: str | None) -> bytes:
@@ -132,8 +130,8 @@ def _close(stack: list[_Frame], algorithm: Callable[[bytes], Any]) -> None:
     """End the innermost container, and the field it is the value of."""
     frame = stack.pop()
     into = frame.into
-    for digest in sorted(frame.digests or ()):
-        into += escape(digest)
+    if frame.digests:
+        into += escape(b"".join(sorted(frame.digests)))
     into += _END
     if frame.annotated:
         into += _END

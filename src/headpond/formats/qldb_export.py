@@ -10,7 +10,7 @@
     <strand>.<first>-<last>.ion | .json         an object: blocks one after the other
     <export>.<strand>.completed.manifest        { keys: [ object, … ] }
 
-An object is Ion text, Ion binary or JSON Lines. JSON Lines are a down-conversion: types are lost, so hashes of
+An object is Ion text, Ion binary or JSON Lines. The last are a down-conversion: types are lost, so hashes of
 contents cannot be computed again; hashes of blocks and the chain can.
 """
 

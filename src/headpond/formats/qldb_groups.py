@@ -1,0 +1,145 @@
+"""Finds records of one shape in a batch, and follows them together.
+
+Revisions of one document shape share the bytes of their symbol table. Blocks do not: ids of their documents are
+in the table, so those are let vary, and blocks are tried against each other whatever their table.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from headpond.formats.ion import MARKER, RefusedIon
+from headpond.formats.ion_shape_compile import NoShapeError, compile_shape
+from headpond.formats.ion_symbols import only_value
+from headpond.formats.qldb import read
+from headpond.formats.qldb_model import BlockSummary, RevisionDetails
+from headpond.formats.qldb_quick import Quick
+from headpond.formats.qldb_quick_blocks import quick_blocks, varying_symbols, verify_blocks
+from headpond.formats.qldb_quick_revisions import data_is_noted, quick_revisions, verify_revisions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headpond.formats.ion_page import Ints, Page
+    from headpond.formats.ion_shape import Shape
+    from headpond.formats.ion_symbols import Symbols
+
+MIN_GROUP = 16
+"""Records that are followed together rather than read one by one."""
+_MISSES = 6
+"""Shapes that found few records, after which the rest of a group is read one by one."""
+_WRAPPER = 0xEE
+_ENDS = 0x80
+
+
+class Followed(NamedTuple):
+    """Records of one shape that were read together."""
+
+    record_type: str
+    rows: Ints
+    """Their places in the page."""
+    quick: Quick
+    read_columns: dict[str, Any]
+    verify: Callable[[Quick, dict[str, Any]], None]
+
+    def columns(self, *, verify: bool) -> dict[str, Any]:
+        """Their columns."""
+        if verify:
+            self.verify(self.quick, self.read_columns)
+        return self.read_columns
+
+
+def grouped(page: Page, raw: memoryview, starts: Ints, ends: Ints) -> Iterator[Ints]:
+    """Give groups of rows that have a chance to share a shape: equal symbol tables, then all others."""
+    data = page.data
+    first, second = data[starts + 5].astype(np.int64), data[starts + 6].astype(np.int64)
+    one = first >= _ENDS
+    stop = starts + np.where(one, 6 + (first & 0x7F), 7 + (first << 7 | second & 0x7F))
+    usual = (page.words[starts] & np.uint64(0xFFFFFFFFFF)) == np.uint64(
+        int.from_bytes(MARKER + bytes((_WRAPPER,)), "little")
+    )
+    usual &= (stop < ends) & (one | (second >= _ENDS))
+    by_table: dict[bytes, list[int]] = defaultdict(list)
+    whole = bytes(raw)
+    rows = np.flatnonzero(usual)
+    for row, low, high in zip(rows.tolist(), starts[rows].tolist(), stop[rows].tolist(), strict=True):
+        by_table[whole[low:high]].append(row)
+    others: list[int] = []
+    for some in by_table.values():
+        if len(some) >= MIN_GROUP:
+            yield np.array(some, np.int64)
+        else:
+            others.extend(some)
+    if len(others) >= MIN_GROUP:
+        yield np.array(sorted(others), np.int64)
+
+
+def follow(
+    page: Page, raw: memoryview, starts: Ints, ends: Ints, rows: Ints, max_depth: int
+) -> Iterator[Followed]:
+    """Follow the records of a group, shape after shape, until those left have too little in common."""
+    misses = 0
+    while len(rows) >= MIN_GROUP and misses < _MISSES:
+        row = int(rows[0])
+        datum = bytes(raw[int(starts[row]) : int(ends[row])])
+        rest = rows[1:]
+        found = _shape_of(datum, max_depth)
+        if found is not None:
+            followed = _followed(page, starts, ends, rows, *found)
+            if followed is not None:
+                few = len(followed.rows) < MIN_GROUP
+                misses += few
+                if not few:
+                    misses = 0
+                yield followed
+                rows = rows[~np.isin(rows, followed.rows)]
+                if rows.size and int(rows[0]) == row:
+                    rows = rest
+                continue
+        misses += 1
+        rows = rest
+
+
+def _shape_of(datum: bytes, max_depth: int) -> tuple[str, Shape, Symbols] | None:
+    record = read(datum, max_depth=max_depth)
+    try:
+        value = only_value(datum, max_depth=max_depth)
+        if isinstance(record, RevisionDetails):
+            shape = compile_shape(datum, value.node, value.symbols, noted=data_is_noted)
+            return "REVISION_DETAILS", shape, value.symbols
+        if isinstance(record, BlockSummary):
+            varying = varying_symbols(record, value.symbols)
+            return (
+                "BLOCK_SUMMARY",
+                compile_shape(datum, value.node, value.symbols, varying=varying),
+                value.symbols,
+            )
+    except (NoShapeError, RefusedIon):
+        pass
+    return None
+
+
+def _followed(
+    page: Page, starts: Ints, ends: Ints, rows: Ints, record_type: str, shape: Shape, symbols: Symbols
+) -> Followed | None:
+    found = shape.match(page, starts[rows], ends[rows])
+    if not len(found.rows):
+        return None
+    quick = Quick(page, shape, symbols, found)
+    block = record_type == "BLOCK_SUMMARY"
+    try:
+        columns = quick_blocks(quick) if block else quick_revisions(quick)
+    except NoShapeError:
+        return None
+    if not quick.good.all():
+        keep = np.flatnonzero(quick.good)
+        if not len(keep):
+            return None
+        columns = {name: pc.take(column, keep) for name, column in columns.items()}
+        quick = Quick(page, shape, symbols, found.pick(keep))
+    verify = verify_blocks if block else verify_revisions
+    return Followed(record_type, rows[quick.found.rows], quick, columns, verify)
