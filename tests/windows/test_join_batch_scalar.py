@@ -44,7 +44,7 @@ def by_record(rules: JoinRules, batches: Batches) -> tuple[list[object], JoinCou
 def by_batch(
     rules: JoinRules, batches: Batches, *, stored: bool, max_pairs: int
 ) -> tuple[list[object], TaskState, JoinCounters]:
-    """What the batch engine gives; with `stored` its state is written down and read back after every batch."""
+    """What the batch engine gives; with `stored` its state is written and read back after every batch."""
     join = BatchJoin(rules, SCHEMAS, max_pairs=max_pairs)
     state, counters, out = initial_state(rules), JoinCounters(), []
     for batch, now_ms in batches:

@@ -1,0 +1,209 @@
+"""Streams for the tests of the join on Spark: files a query reads batch by batch, and what must come out."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headpond.formats.header_batch import HEADERS_TYPE
+from headpond.formats.outer_join_buffer import BufferFormat, Side
+from headpond.windows.join_keys import task_of
+from headpond.windows.join_scalar import JoinRecord, StreamJoin
+from headpond.windows.join_stores import JoinStores
+from headpond.windows.rules import JoinCounters, JoinType
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from headpond.windows.rules import JoinRules
+
+START_MS = 1_700_000_000_000
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("headers", HEADERS_TYPE),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("tags", pa.map_(pa.string(), pa.decimal128(10, 2))),
+    ]
+)
+DDL = (
+    "key binary, value binary, timestamp timestamp, headers array<struct<key:string,value:binary>>, "
+    "topic string, partition int, offset bigint, tags map<string,decimal(10,2)>"
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A record and its place in the source."""
+
+    side: Side
+    key: bytes | None
+    value: bytes | None
+    micros: int
+    headers: tuple[tuple[str, bytes | None], ...]
+    partition: int
+    offset: int
+
+    def record(self) -> JoinRecord:
+        """As the reference engine takes it, recognisable by its value."""
+        return JoinRecord(self.side, self.key, self.value, self.micros // 1000, self.headers)
+
+
+def random_batches(
+    seed: int, *, batches: int = 4, size: int = 150, keys: int = 6, spread_ms: int = 40, partitions: int = 2
+) -> list[list[Event]]:
+    """Micro-batches of records of both sides, out of order, with null keys and values."""
+    chance = random.Random(seed)
+    offsets: Counter[tuple[Side, int]] = Counter()
+    now, number = START_MS, 0
+    found = []
+    for _ in range(batches):
+        batch = []
+        for _ in range(size):
+            now += chance.choice([0, 0, 1, 1, 2, 5])
+            side, partition = chance.choice(list(Side)), chance.randrange(partitions)
+            at = max(0, now - chance.choice([0, 0, 0, 3, 9, spread_ms]))
+            key = None if chance.random() < 0.05 else b"key-%d" % chance.randrange(keys)
+            value = None if chance.random() < 0.05 else b"v%d" % number
+            headers = tuple(
+                (chance.choice(["n", "trace"]), chance.choice([None, b"%d" % number]))
+                for _ in range(chance.choice([0, 1, 2]))
+            )
+            offset = offsets[side, partition]
+            offsets[side, partition] += 1
+            micros = at * 1000 + chance.randrange(1000)
+            batch.append(Event(side, key, value, micros, headers, partition, offset))
+            number += 1
+        found.append(batch)
+    return found
+
+
+def write(folder: Path, batches: list[list[Event]], first: int = 0) -> None:
+    """Write each batch as one file a side, in the order in which Spark is to take them."""
+    for number, batch in enumerate(batches, first):
+        for side in Side:
+            events = [event for event in batch if event.side is side]
+            random.Random(number).shuffle(events)  # rows of a file are in no order
+            place = folder / side.name
+            place.mkdir(parents=True, exist_ok=True)
+            rows = [
+                {
+                    "key": event.key,
+                    "value": event.value,
+                    "timestamp": event.micros,
+                    "headers": [{"key": k, "value": v} for k, v in event.headers],
+                    "topic": side.name,
+                    "partition": event.partition,
+                    "offset": event.offset,
+                    "tags": [(f"p{event.partition}", event.offset)],
+                }
+                for event in events
+            ]
+            path = place / f"{number:05}.parquet"
+            table = pa.Table.from_pylist(rows, SCHEMA)
+            pq.write_table(table, path.with_suffix(".passing"))
+            os.utime(path.with_suffix(".passing"), (1e9 + number, 1e9 + number))
+            path.with_suffix(".passing").rename(path)
+
+
+def source(spark: SparkSession, folder: Path, side: Side) -> DataFrame:
+    """One file a micro-batch."""
+    reader = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(folder / side.name))
+
+
+def drained(frame: DataFrame, folder: Path) -> StreamingQuery:
+    """Run a query to the end of its input; its rows are in `folder/out`."""
+    query = (
+        frame.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("path", str(folder / "out"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+Row = tuple[Any, ...]
+
+
+def rows_of(spark: SparkSession, folder: Path) -> Counter[Row]:
+    """The rows that came out, as they are compared."""
+    frame = spark.read.parquet(str(folder / "out"))
+    return Counter(
+        (
+            row["key"] and bytes(row["key"]),
+            *(row[name] and bytes(row[name]) for name in ("left_value", "right_value")),
+            row["timestamp"],
+            tuple((h["key"], h["value"] and bytes(h["value"])) for h in row["headers"]),
+        )
+        for row in frame.selectExpr(
+            "key", "left_value", "right_value", "unix_millis(timestamp) AS timestamp", "headers"
+        ).collect()
+    )
+
+
+def in_order(batch: list[Event]) -> list[Event]:
+    """The order of arrival, said the plain way."""
+    heads: dict[tuple[Side, int], int] = {}
+    keyed = []
+    for event in sorted(batch, key=lambda e: (e.side is Side.RIGHT, e.partition, e.offset)):
+        source_partition = event.side, event.partition
+        heads[source_partition] = max(heads.get(source_partition, 0), event.micros // 1000)
+        keyed.append((heads[source_partition], event))
+    return [event for _, event in sorted(keyed, key=lambda pair: pair[0])]
+
+
+def task(event: Event, tasks: int) -> int:
+    """The join task of a record."""
+    if event.key is None:
+        return event.partition % tasks
+    return int(task_of(pa.array([event.key], pa.binary()), tasks)[0])
+
+
+def wanted(rules: JoinRules, batches: list[list[Event]], tasks: int) -> tuple[Counter[Row], JoinCounters]:
+    """What the reference engine gives, one engine a task."""
+    engines = [
+        StreamJoin(rules, JoinStores.build(rules, buffer_format=BufferFormat.HEADERS, join="j"))
+        for _ in range(tasks)
+    ]
+    out: Counter[Row] = Counter()
+    for batch in batches:
+        split: list[list[Event]] = [[] for _ in range(tasks)]
+        for event in batch:
+            if rules.type is JoinType.SELF and event.side is Side.RIGHT:
+                continue
+            split[task(event, tasks)].append(event)
+        for engine, mine in zip(engines, split, strict=True):
+            for event in in_order(mine):
+                out.update(tuple(result) for result in engine.process(event.record()))
+    counters = JoinCounters()
+    for engine in engines:
+        counters.add(engine.counters)
+        engine.close()
+    return out, counters
+
+
+def without_headers(rows: Counter[Row]) -> Counter[Row]:
+    """Rows with their headers left out."""
+    found: Counter[Row] = Counter()
+    for row, count in rows.items():
+        found[row[:4]] += count
+    return found
+
+
+__all__ = ["Event", "drained", "random_batches", "replace", "rows_of", "source", "wanted", "write"]

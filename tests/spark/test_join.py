@@ -1,0 +1,123 @@
+"""The windowed join on Spark against the reference engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from join_streams import drained, random_batches, rows_of, source, wanted, without_headers, write
+from pyspark.errors import StreamingQueryException
+
+from headpond.errors import UsageError
+from headpond.formats.outer_join_buffer import Side
+from headpond.spark import windowed_join
+from headpond.spark.errors import headpond_error_of
+from headpond.spark.join_labels import labels
+from headpond.windows.rules import JoinRules, JoinWindows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+WINDOWS = JoinWindows(12, 9, 15)
+
+
+def joined(
+    spark: SparkSession, folder: Path, windows: JoinWindows = WINDOWS, how: str = "outer", **more: Any
+) -> DataFrame:
+    right = None if how == "self" else source(spark, folder, Side.RIGHT)
+    return windowed_join(source(spark, folder, Side.LEFT), right, windows, how, **{"tasks": 3, **more})
+
+
+def figures(query: Any) -> dict[str, int]:
+    """The figures of all batches together; what the state holds, of the last one."""
+    found: dict[str, int] = {}
+    for progress in query.recentProgress:
+        told = progress.observedMetrics.get("headpond_join")
+        for name, figure in told.asDict().items() if told is not None else ():
+            found[name] = figure if name.startswith("state") else found.get(name, 0) + figure
+    return found
+
+
+def test_labels_are_spread_evenly(spark: SparkSession) -> None:
+    """The hash that Spark computes of a task's label is the task's number."""
+    found = spark.createDataFrame([(each,) for each in labels(300)], "label int").selectExpr("hash(label)")
+    assert [row[0] for row in found.collect()] == list(range(300))
+
+
+def test_an_outer_join_over_several_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """Results, headers, counters, microseconds, further columns; only this join goes on from its checkpoint."""
+    batches = random_batches(1)
+    rules = JoinRules("outer", WINDOWS)
+    expected, counters = wanted(rules, batches, 3)
+    write(tmp_path, batches[:2])
+    first = drained(joined(spark, tmp_path, state_format="timestamped_headers"), tmp_path)
+    write(tmp_path, batches[2:], 2)
+    second = drained(joined(spark, tmp_path), tmp_path)
+    assert rows_of(spark, tmp_path) == expected
+    told, more = figures(first), figures(second)
+    for name, figure in counters.as_dict().items():
+        assert told[name] + more[name] == figure, name
+    assert more["state_rows"] > more["state_waiting"] > 0
+    assert more["state_bytes"] > 0
+    assert more["chunks_from_state"] > 0  # another query: its workers had nothing at hand
+    by_place = {(e.side, e.partition, e.offset): e for batch in batches for e in batch}
+    for row in spark.read.parquet(str(tmp_path / "out")).selectExpr("*", *[
+        f"unix_micros({side}_timestamp) AS {side}_micros" for side in ("left", "right")
+    ]).collect():  # fmt: skip
+        for side in Side:
+            name = side.name.lower()
+            if row[f"{name}_topic"] is None:
+                assert row[f"{name}_value"] is None
+                continue
+            event = by_place[side, row[f"{name}_partition"], row[f"{name}_offset"]]
+            assert bytes(row[f"{name}_value"]) == event.value
+            assert row[f"{name}_micros"] == event.micros
+            tags = {key: int(value) for key, value in row[f"{name}_tags"].items()}
+            assert tags == {f"p{event.partition}": event.offset}
+    write(tmp_path, batches[:1], 4)
+    for changed, reason in (({"tasks": 2}, "rescale --tasks 2"), ({"windows": JoinWindows(1, 2)}, "grace")):
+        with pytest.raises(StreamingQueryException) as failure:
+            drained(joined(spark, tmp_path, **changed), tmp_path)
+        error = headpond_error_of(failure.value)
+        assert isinstance(error, UsageError)
+        assert reason in str(error)
+
+
+def test_a_state_without_headers_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Half of the stream with plain values in the state, then plain+headers: as if undivided."""
+    batches = random_batches(2)
+    write(tmp_path, batches[:2])
+    drained(joined(spark, tmp_path, tasks=2, state_format="plain"), tmp_path)
+    write(tmp_path, batches[2:], 2)
+    drained(joined(spark, tmp_path, tasks=2), tmp_path)
+    found = rows_of(spark, tmp_path)
+    expected, _ = wanted(JoinRules("outer", WINDOWS), batches, 2)
+    assert without_headers(found) == without_headers(expected)
+    # Headers are lost only where a record had waited in the old format; those of triggers never are.
+    assert all(headers == () for *_, headers in found - expected)
+    assert found & expected
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: f.drop("offset"), "does not say where its records come from"),
+        (lambda f: f.drop("timestamp"), "no column timestamp"),
+        (lambda f: f.selectExpr("*", "1 AS _micros"), "_micros"),
+        (lambda f: f.withColumn("key", f["offset"]), "binary or string"),
+        (lambda f: f.withColumn("headers", f["key"]), "headers"),
+        (lambda f: f.withColumn("timestamp", f["offset"]), "not timestamp"),
+        (lambda f: f.withColumn("key", f["key"].cast("string")), "binary on one side"),
+    ],
+)
+def test_inputs_that_cannot_be_joined_are_refused(
+    change: Any, said: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Before anything runs."""
+    write(tmp_path, random_batches(4, batches=1, size=2))
+    left, right = (source(spark, tmp_path, side) for side in (Side.LEFT, Side.RIGHT))
+    with pytest.raises(UsageError, match=said):
+        windowed_join(change(left), right, WINDOWS, tasks=2)

@@ -1,0 +1,247 @@
+"""The join's stateful processor without Spark: formats, lost caches, failed attempts, batches run twice."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from join_streams import SCHEMA, random_batches, wanted, without_headers
+
+from headpond.errors import UsageError
+from headpond.formats.header_batch import decode_headers_column
+from headpond.formats.outer_join_buffer import Side
+from headpond.formats.window_values import ValueFormat
+from headpond.spark import join_task
+from headpond.spark.errors import CarriedError, headpond_error_of
+from headpond.spark.join_columns import MICROS, SideColumns
+from headpond.spark.join_labels import labels
+from headpond.spark.join_pack import Packer
+from headpond.spark.join_task import JoinPlan, JoinProcessor
+from headpond.windows.join_chunk_cache import MemoryCache
+from headpond.windows.rules import JoinRules, JoinWindows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from join_streams import Event
+
+TASKS = 2
+RULES = JoinRules("outer", JoinWindows(12, 9, 15))
+FURTHER = tuple((field.name, field.type) for field in list(SCHEMA)[4:])
+COLUMNS = tuple(
+    SideColumns(side, False, False, True, "kafka", FURTHER)  # noqa: FBT003 - binary key and value, headers
+    for side in (Side.LEFT, Side.RIGHT)
+)
+
+
+class Store:
+    """What Spark keeps for one operator: state variables by grouping key, committed batch by batch."""
+
+    def __init__(self) -> None:
+        self.committed: dict[Any, Any] = {}
+        self.working: dict[Any, Any] = {}
+        self.key: Any = None
+
+    def begin(self) -> None:
+        self.working = dict(self.committed)
+
+    def commit(self) -> None:
+        self.committed = dict(self.working)
+
+    # the handle
+    def getValueState(self, name: str, _schema: str) -> _Value:  # noqa: N802 - Spark's name
+        return _Value(self, name)
+
+    def getMapState(self, name: str, _key: str, _value: str) -> _Map:  # noqa: N802 - Spark's name
+        return _Map(self, name)
+
+
+class _Value:
+    def __init__(self, store: Store, name: str) -> None:
+        self.store, self.name = store, name
+
+    def get(self) -> Any:
+        return self.store.working.get((self.store.key, self.name))
+
+    def update(self, value: Any) -> None:
+        self.store.working[self.store.key, self.name] = value
+
+
+class _Map(_Value):
+    def getValue(self, key: Any) -> Any:  # noqa: N802 - Spark's name
+        return self.store.working.get((self.store.key, self.name, key))
+
+    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802 - Spark's name
+        self.store.working[self.store.key, self.name, key] = value
+
+    def removeKey(self, key: Any) -> None:  # noqa: N802 - Spark's name
+        del self.store.working[self.store.key, self.name, key]
+
+
+def plan(
+    state_format: ValueFormat = ValueFormat.PLAIN_HEADERS, rules: JoinRules = RULES, tasks: int = TASKS
+) -> JoinPlan:
+    return JoinPlan(rules, COLUMNS, tuple(labels(tasks)), state_format, f"cache-{random.random()}")
+
+
+def packed(batch: list[Event], use: JoinPlan) -> dict[int, list[bytes]]:
+    """Blobs by label, in several pieces and in no order."""
+    found: dict[int, list[bytes]] = {label: [b""] for label in use.labels}
+    for columns in use.columns:
+        events = [event for event in batch if event.side is columns.side]
+        random.Random(len(batch)).shuffle(events)
+        for part in (events[::2], events[1::2]):
+            rows = [
+                {
+                    "key": e.key, "value": e.value, "timestamp": e.micros, "topic": e.side.name,
+                    "headers": [{"key": k, "value": v} for k, v in e.headers],
+                    "partition": e.partition, "offset": e.offset, "tags": [],
+                }
+                for e in part
+            ]  # fmt: skip
+            table = pa.Table.from_pylist(rows, SCHEMA).select(columns.selected)
+            for out in Packer(columns, use.labels)(iter(table.to_batches())):
+                for row in out.to_pylist():
+                    found[row["label"]].append(row["blob"])
+    return found
+
+
+def run_task(store: Store, use: JoinPlan, label: int, blobs: list[bytes]) -> list[Any]:
+    processor = JoinProcessor(use)
+    store.key = label
+    processor.init(store)
+    frame = pd.DataFrame({"blob": blobs, "now_ms": 0})
+    rows: list[Any] = []
+    for out in processor.handleInputRows((label,), iter([frame]), None):
+        for blob in out["blob"]:
+            if blob is None:
+                continue
+            for results in pa.ipc.open_stream(blob):
+                headers = decode_headers_column(results.column("headers")).to_pylist()
+                for row, listed in zip(results.to_pylist(), headers, strict=True):
+                    pairs = tuple((each["key"], each["value"]) for each in listed)
+                    rows.append((row["key"], row["left_value"], row["right_value"], row["timestamp"], pairs))
+                    assert f"left_{MICROS}" in row
+    return rows
+
+
+def run_batch(store: Store, use: JoinPlan, batch: list[Event]) -> list[Any]:
+    """One committed micro-batch."""
+    store.begin()
+    rows = [row for label, blobs in packed(batch, use).items() for row in run_task(store, use, label, blobs)]
+    store.commit()
+    return rows
+
+
+def counted(rows: list[Any]) -> Counter[Any]:
+    return Counter(rows)
+
+
+@pytest.fixture(autouse=True)
+def local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the files of the cache lie."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    return tmp_path / "headpond-join"
+
+
+@pytest.mark.parametrize("old", ValueFormat)
+def test_a_state_of_any_format_goes_on_as_plain_headers(old: ValueFormat) -> None:
+    """Half of a stream with the state in that format, the rest as plain+headers; in the end all is."""
+    batches = random_batches(5)
+    store = Store()
+    first, second = plan(old), plan()
+    rows = [row for batch in batches[:2] for row in run_batch(store, first, batch)]
+    rows += [row for batch in batches[2:] for row in run_batch(store, second, batch)]
+    found, (expected, _) = counted(rows), wanted(RULES, batches, TASKS)
+    if old.has_headers:
+        assert found == expected
+    else:
+        assert without_headers(found) == without_headers(expected)
+        assert all(headers == () for *_, headers in found - expected)
+    chunks = [value[0] for key, value in store.committed.items() if key[1] == "chunk"]
+    formats = {
+        pa.ipc.open_stream(each)
+        .schema.metadata[b"headpond.join.chunk"]
+        .split(b'value_format":"')[1]
+        .split(b'"')[0]
+        for each in chunks
+    }
+    assert formats == {b"plain_headers"}
+
+
+@pytest.mark.parametrize("state_format", [ValueFormat.PLAIN, ValueFormat.TIMESTAMPED])
+def test_results_of_a_format_without_headers_do_not_depend_on_caches(
+    state_format: ValueFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in memory still has headers, what is read from the state has none: results show none."""
+    batches = random_batches(6)
+    found = []
+    for forget in (False, True):
+        store, use, rows = Store(), plan(state_format), []
+        for batch in batches:
+            if forget:
+                monkeypatch.setattr(join_task, "_MEMORY", MemoryCache())
+                use = plan(state_format)
+            rows += run_batch(store, use, batch)
+        found.append(counted(rows))
+    assert found[0] == found[1]
+
+
+def test_caches_may_be_lost_and_attempts_may_fail(
+    monkeypatch: pytest.MonkeyPatch, local_folder: Path
+) -> None:
+    """At random: memory or files gone, an attempt dropped after its writes, another worker with an older memory."""
+    batches = random_batches(7, batches=12, size=60)
+    expected, _ = wanted(RULES, batches, TASKS)
+    for seed in range(2):
+        chance = random.Random(seed)
+        store, use = Store(), plan()
+        workers = [MemoryCache(), MemoryCache()]
+        rows: list[Any] = []
+        for batch in batches:
+            while True:
+                if chance.random() < 0.3:
+                    shutil.rmtree(local_folder, ignore_errors=True)
+                if chance.random() < 0.3:
+                    workers[chance.randrange(2)] = MemoryCache()
+                monkeypatch.setattr(join_task, "_MEMORY", chance.choice(workers))
+                store.begin()
+                out = []
+                for label, blobs in packed(batch, use).items():
+                    out += run_task(store, use, label, blobs)
+                    if (
+                        chance.random() < 0.2
+                    ):  # a speculative attempt of the same task, whose writes are dropped
+                        aside = Store()
+                        aside.working = dict(store.committed)
+                        run_task(aside, use, label, blobs)
+                if chance.random() < 0.7:
+                    break  # else: the attempt failed after all its writes
+            store.commit()
+            rows += out
+        assert counted(rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (plan(tasks=3), "rescale --tasks 3"),
+        (plan(rules=JoinRules("left", RULES.windows)), "type"),
+        (plan(rules=JoinRules("outer", JoinWindows(12, 9, 16))), "windows"),
+    ],
+)
+def test_the_state_of_another_join_is_refused(other: JoinPlan, said: str) -> None:
+    """By every task, in the first batch."""
+    store = Store()
+    run_batch(store, plan(), random_batches(8, batches=1)[0])
+    store.begin()
+    with pytest.raises(CarriedError) as failure:
+        run_task(store, other, other.labels[0], [b""])
+    error = headpond_error_of(failure.value)
+    assert isinstance(error, UsageError)
+    assert said in str(error)
