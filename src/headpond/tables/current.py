@@ -6,7 +6,7 @@ applied twice, or two batches in either order, leave the same rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from headpond.tables.typed import VALUE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headpond.tables.typed import TypedTable
+    from headpond.tables.typed import Layout, TypedTable
 
 CURRENT_OWN = {
     "ts_ns": ("_ts_ns", pa.int64()),
@@ -27,7 +27,8 @@ CURRENT_OWN = {
 }
 """Own columns of a current table of DSQL changes: the version a row has, and its image's hash."""
 
-_DELETE = "%delete"  # no encoded column name is like it
+DELETE = "%delete"
+"""The mark of a merge's source that says which rows are deletes; no encoded column name is like it."""
 
 
 def _newer(than: str) -> str:
@@ -83,26 +84,42 @@ class CurrentTable:
             deletes: typed rows of deletes, one per key, none of them among the upserts.
             transaction: stored with the commit.
         """
-        kept = self.typed.physical(upserts)  # columns that only changes without effect bring are added too
+        layout = self.typed.fit(
+            upserts.schema
+        )  # columns that only changes without effect bring are added too
         if upserts.num_rows + deletes.num_rows == 0:
             return
-        keys = [VALUE + key for key in self.keys]
-        own = [f"m:{name}" for name in self.typed.own]
-        gone = self.typed.physical(deletes.select([*keys, *own]))
-        both = pa.concat_tables([_marked(kept, deleted=False), _marked(gone, deleted=True)])
+        rows = merge_rows(layout, self.keys, upserts, deletes)
+        self.typed.file.merge(rows, transaction=transaction, **self.clauses())
+
+    def clauses(self) -> dict[str, Any]:
+        """Give the conditions and assignments under which `merge_rows` are merged."""
         columns = copied(self.typed.columns)
-        is_delete = quoted(_DELETE, "s")
-        self.typed.file.merge(
-            both,
-            match=same(map(self.typed.column, self.keys)),
-            delete_if=f"{is_delete} AND {DELETE_WINS}",
-            update=columns,
-            update_if=f"NOT {is_delete} AND {UPSERT_WINS}",
-            insert=columns,
-            insert_if=f"NOT {is_delete}",
-            transaction=transaction,
-        )
+        is_delete = quoted(DELETE, "s")
+        return {
+            "match": same(map(self.typed.column, self.keys)),
+            "delete_if": f"{is_delete} AND {DELETE_WINS}",
+            "update": columns,
+            "update_if": f"NOT {is_delete} AND {UPSERT_WINS}",
+            "insert": columns,
+            "insert_if": f"NOT {is_delete}",
+        }
 
 
-def _marked(rows: pa.Table, *, deleted: bool) -> pa.Table:
-    return rows.append_column(_DELETE, pa.repeat(deleted, rows.num_rows))
+def merge_rows(layout: Layout, keys: Sequence[str], upserts: pa.Table, deletes: pa.Table) -> pa.Table:
+    """Write the source of a merge: the Delta table's columns and a mark, `DELETE`.
+
+    Args:
+        layout: how rows lie in the table.
+        keys: its key columns, as named at the source.
+        upserts: typed rows.
+        deletes: typed rows of which only keys and own columns count.
+    """
+    gone = deletes.select([*(VALUE + key for key in keys), *(f"m:{name}" for name in layout.own)])
+    parts = ((upserts, False), (gone, True))
+    return pa.concat_tables(
+        [
+            layout.physical(rows).append_column(DELETE, pa.repeat(deleted, rows.num_rows))
+            for rows, deleted in parts
+        ]
+    )

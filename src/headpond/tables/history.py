@@ -17,7 +17,7 @@ grows with every change anyway.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from headpond.changes.history import HistoryOutcome
     from headpond.tables.delta import DeltaFile
-    from headpond.tables.typed import TypedTable
+    from headpond.tables.typed import Layout, TypedTable
 
 HISTORY_OWN = {
     "ts_ns": ("_ts_ns", pa.int64()),
@@ -58,9 +58,10 @@ DELETES_SCHEMA = pa.schema(
     ]
 )
 
-_WHOLE = "%full"  # no encoded column name is like it
+WHOLE = "%full"
+"""Mark of a merge's source that says which rows are more than an end; no encoded column name is like it."""
 _FROM, _TO = "m:valid_from_ns", "m:valid_to_ns"
-_IS_WHOLE = quoted(_WHOLE, "s")
+_IS_WHOLE = quoted(WHOLE, "s")
 _CORRECTS = f'({_IS_WHOLE} AND t."_image_hash" < s."_image_hash")'
 _ENDS_EARLIER = (
     '(s."_valid_to_ns" IS NOT NULL AND (t."_valid_to_ns" IS NULL OR s."_valid_to_ns" < t."_valid_to_ns"))'
@@ -116,35 +117,48 @@ class HistoryTable:
             outcome: what a step decided.
             transaction: stored with the commit.
         """
-        self.typed.physical(_with_start(outcome.inserts.slice(0, 0)))  # columns that no new version brings
-        whole = [rows for rows in (outcome.inserts, outcome.corrections) if rows.num_rows]
-        if not whole and outcome.ends.num_rows == 0:
-            return
-        keys = [VALUE + key for key in self.keys]
-        facts = [f"m:{name}" for name in HISTORY_OWN if f"m:{name}" != _FROM]
-        parts = [(rows, True) for rows in whole]
-        if outcome.ends.num_rows:
-            parts.append((outcome.ends.select([*keys, *facts]), False))
-        physical = [(self.typed.physical(_with_start(rows)), full) for rows, full in parts]
-        # A later part may have added columns after an earlier one was made.
-        rows = pa.concat_tables(
-            [part.append_column(_WHOLE, pa.repeat(full, part.num_rows)) for part, full in physical],
-            promote_options="default",
-        )
+        # Columns that no new version brings are added too.
+        layout = self.typed.fit(outcome.inserts.schema)
+        rows = merge_rows(layout, self.keys, outcome)
+        if rows.num_rows:
+            self.typed.file.merge(rows, transaction=transaction, **self.clauses())
+
+    def clauses(self) -> dict[str, Any]:
+        """Give the conditions and assignments under which `merge_rows` are merged."""
         columns = copied(self.typed.columns)
-        self.typed.file.merge(
-            rows,
-            match=same([*map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]),
-            update={
-                column: f"CASE WHEN {_CORRECTS} THEN {value} ELSE t.{column} END"
-                for column, value in columns.items()
-            }
-            | {quoted("_valid_to_ns"): 'least(t."_valid_to_ns", s."_valid_to_ns")'},  # nulls count as later
-            update_if=f"{_CORRECTS} OR {_ENDS_EARLIER}",
-            insert=columns,
-            insert_if=_IS_WHOLE,
-            transaction=transaction,
-        )
+        corrected = {
+            column: f"CASE WHEN {_CORRECTS} THEN {value} ELSE t.{column} END"
+            for column, value in columns.items()
+        }
+        earlier = {
+            quoted("_valid_to_ns"): 'least(t."_valid_to_ns", s."_valid_to_ns")'
+        }  # nulls count as later
+        return {
+            "match": same([*map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]),
+            "update": corrected | earlier,
+            "update_if": f"{_CORRECTS} OR {_ENDS_EARLIER}",
+            "insert": columns,
+            "insert_if": _IS_WHOLE,
+        }
+
+
+def merge_rows(layout: Layout, keys: Sequence[str], outcome: HistoryOutcome) -> pa.Table:
+    """Write the source of a merge: the Delta table's columns and a mark, `WHOLE`.
+
+    Args:
+        layout: how rows lie in the table.
+        keys: its key columns, as named at the source.
+        outcome: what a step decided.
+    """
+    facts = [f"m:{name}" for name in layout.own if f"m:{name}" != _FROM]
+    ends = outcome.ends.select([*(VALUE + key for key in keys), *facts])
+    parts = ((outcome.inserts, True), (outcome.corrections, True), (ends, False))
+    return pa.concat_tables(
+        [
+            layout.physical(_with_start(rows)).append_column(WHOLE, pa.repeat(whole, rows.num_rows))
+            for rows, whole in parts
+        ]
+    )
 
 
 class Deletes:

@@ -7,7 +7,7 @@ service adds an entry, since it cannot be told from a second equal row of the sa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -58,13 +58,12 @@ class LogTable:
         if changes.num_rows == 0:
             return 0
         rows = first_of_each(self.typed.physical(changes), self.identity)
-        figures = self.typed.file.merge(
-            rows,
-            match=same(self.identity),
-            insert=copied(self.typed.columns),
-            transaction=transaction,
-        )
+        figures = self.typed.file.merge(rows, transaction=transaction, **self.clauses())
         return int(figures["num_target_rows_inserted"])
+
+    def clauses(self) -> dict[str, Any]:
+        """Give the condition and assignments under which entries are merged."""
+        return {"match": same(self.identity), "insert": copied(self.typed.columns)}
 
     def newest(self, count: int) -> pa.Table:
         """Read operation and images of at most so many entries, the newest ones."""

@@ -7,6 +7,7 @@ the union of everything declared or seen; a row that lacks one holds NULL there.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -47,6 +48,35 @@ def _keep_type(have: pa.DataType, wanted: pa.DataType) -> str:
         kept = "ntz" if have.tz is None else "utc"
         return f'Write timestamps = "{kept}" in the entry, or give the table a new name and fill it anew.'
     return "Keep the old type, declare `any`, or give the table a new name."
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How typed rows lie in a Delta table; may travel to another process.
+
+    Attributes:
+        fields: the Delta columns.
+        encoded: source column → Delta column.
+        own: batch column (without `m:`) → (Delta column, Arrow type).
+    """
+
+    fields: pa.Schema
+    encoded: Mapping[str, str]
+    own: Mapping[str, tuple[str, pa.DataType]]
+
+    def physical(self, rows: pa.Table) -> pa.Table:
+        """Give typed rows the Delta table's columns, null where they have none."""
+        arrays = {
+            self.encoded[name[len(VALUE) :]]: rows[name]
+            for name in rows.column_names
+            if name.startswith(VALUE)
+        }
+        for batch_column, (column, kind) in self.own.items():
+            arrays[column] = rows[OWN + batch_column].cast(kind)
+        nulls = rows.num_rows
+        return pa.table(
+            [arrays.get(field.name, pa.nulls(nulls, field.type)) for field in self.fields], schema=self.fields
+        )
 
 
 class TypedTable:
@@ -111,32 +141,37 @@ class TypedTable:
         Raises:
             ConfigurationError: a column's values do not have the table's type.
         """
+        return self.fit(rows.schema).physical(rows)
+
+    def fit(self, schema: pa.Schema) -> Layout:
+        """Say what rows with these columns become, adding to the table the columns it does not have yet.
+
+        Args:
+            schema: columns of a typed batch.
+
+        Raises:
+            ConfigurationError: a column's type is not the table's.
+        """
         wanted: list[pa.Field] = []
-        arrays: dict[str, pa.ChunkedArray] = {}
-        for field in rows.schema:
-            if field.name.startswith(VALUE):
-                original = field.name[len(VALUE) :]
-                encoded = self._names.encode(original)
-                have = self._fields.get(encoded)
-                if have is None:
-                    wanted.append(self._field(original, encoded, field.type))
-                elif have.type != field.type:
-                    raise ConfigurationError(
-                        f"column {original!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
-                        f"but the changes bring {field.type}",
-                        next_step="Declare the column with the type the table has, or declare `any`.",
-                        table=self.name,
-                        column=original,
-                    )
-                arrays[encoded] = rows[field.name]
-        for batch_column, (column, kind) in self.own.items():
-            arrays[column] = rows[OWN + batch_column].cast(kind)
+        for field in schema:
+            if not field.name.startswith(VALUE):
+                continue
+            original = field.name[len(VALUE) :]
+            encoded = self._names.encode(original)
+            have = self._fields.get(encoded)
+            if have is None:
+                wanted.append(self._field(original, encoded, field.type))
+            elif have.type != field.type:
+                raise ConfigurationError(
+                    f"column {original!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
+                    f"but the changes bring {field.type}",
+                    next_step="Declare the column with the type the table has, or declare `any`.",
+                    table=self.name,
+                    column=original,
+                )
         self._widen(wanted)
-        nulls = rows.num_rows
-        return pa.table(
-            [arrays.get(name, pa.nulls(nulls, field.type)) for name, field in self._fields.items()],
-            schema=pa.schema([pa.field(name, field.type) for name, field in self._fields.items()]),
-        )
+        fields = pa.schema([pa.field(name, field.type) for name, field in self._fields.items()])
+        return Layout(fields, self._names.encoded, self.own)
 
     def column(self, original: str) -> str:
         """Give the Delta name of a source column."""
