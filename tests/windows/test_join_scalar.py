@@ -281,6 +281,20 @@ def test_a_self_join_has_one_input() -> None:
         join.process(JoinRecord(Side.RIGHT, b"a", b"v", 1))
 
 
+def test_what_a_self_join_drops_does_not_move_its_stream_time() -> None:
+    """Seen live: a record after it still meets itself. In every other join time has passed."""
+    rules = JoinRules(JoinType.SELF, JoinWindows(5, 5))
+    with StreamJoin(rules, JoinStores.build(rules)) as join:
+        join.process(JoinRecord(Side.LEFT, None, b"v", 500))
+        join.process(JoinRecord(Side.LEFT, b"a", None, 500))
+        (itself,) = join.process(JoinRecord(Side.LEFT, b"a", b"v", 100))
+        assert (itself.left, itself.right, join.clock.stream_time) == (b"v", b"v", 100)
+    inner = JoinRules(JoinType.INNER, JoinWindows(5, 5))
+    with StreamJoin(inner, JoinStores.build(inner)) as join:
+        join.process(JoinRecord(Side.LEFT, None, None, 500))
+        assert join.clock.stream_time == 500
+
+
 def test_stores_of_another_join_are_refused() -> None:
     """Another retention, a buffer too much or too few, or one without the headers that are asked for."""
     windows = JoinWindows(10, 10)
@@ -313,9 +327,8 @@ def test_a_join_goes_on_in_its_directory(tmp_path: Path) -> None:
         assert (gone.key, gone.left, gone.headers) == (b"b", b"l2", ())
 
 
-def test_logged_stores_log_each_record_as_it_is(tmp_path: Path) -> None:
-    """The changelog's timestamp and headers are the processed record's."""
-    del tmp_path
+def test_the_stores_know_the_record_being_processed() -> None:
+    """Its timestamp and headers are what a changelog layer logs."""
     rules = JoinRules(JoinType.INNER, JoinWindows(10, 10))
     stores = JoinStores.build(rules)
     with StreamJoin(rules, stores) as join:

@@ -102,7 +102,10 @@ class StreamJoin:
         """
         self._check(record)
         side, timestamp = record.side, record.timestamp
-        self._stream_time = max(self._stream_time, timestamp)
+        dropped = record.key is None or record.value is None
+        if not (dropped and self.rules.type is JoinType.SELF):
+            # A self-join alone drops records before they count for the stream time.
+            self._stream_time = max(self._stream_time, timestamp)
         self._count_arrival(record)
         outer = self.rules.is_outer(side)
         results: list[JoinResult] = []
