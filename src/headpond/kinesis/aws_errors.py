@@ -92,7 +92,8 @@ def _refusal(error: boto.ClientError, settings: ConnectionSettings, doing: str) 
         )
     if code in _REFUSED or code.startswith("AccessDenied"):
         action = _ACTION.search(str(error.response.get("Error", {}).get("Message", "")))
-        named = action.group() if action else f"the action kinesis:{error.operation_name}"
+        service = "sts" if error.operation_name == "AssumeRole" else "kinesis"
+        named = action.group() if action else f"the action {service}:{error.operation_name}"
         return AccessRefused(
             f"The credentials may not do {named}{during} on stream {settings.stream} {where} ({code}).",
             next_step=f"Allow {named} in their policy, or use other credentials {settings.credentials_hint}.",

@@ -299,7 +299,8 @@ class ServiceCalls:
             raise Passing(error, self._patience_with(error, doing)) from None
         except (HTTPClientError, BotoConnectionError, *CUT) as error:
             raise Passing(error, self._patience.unreachable_s) from None
-        except BotoCoreError as error:
+        except (BotoCoreError, RuntimeError) as error:
+            # A RuntimeError: credentials that were renewed have expired already, by this machine's clock.
             raise translate(error, self._settings, doing=doing) from None
         self._learn_time(reply)
         return reply
