@@ -4,7 +4,7 @@ BIN := .venv/bin
 SET_UP := $(PYTHON) scripts/set_up.py
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo check test test-maven test-faults fuzz soak bench docs constraints clean
+.PHONY: help demo check test test-maven test-peers test-faults fuzz soak bench docs constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -31,6 +31,16 @@ test-maven: ## tests that need packages from a Maven repository; each says why w
 	@$(PYTEST) -m maven; code=$$?; if [ $$code -ne 0 ] && [ $$code -ne 5 ]; then exit $$code; fi
 	@echo "== with the Spark that Delta's jars are for"
 	.bench/envs/delta/bin/python -m pytest -m maven
+
+KINESIS_LOCAL := kinesis-local@0.6.2
+
+test-peers: ## the local Kinesis beside moto and kinesis-local, which npm installs into .bench/peers
+	@$(SET_UP) test
+	@if command -v npm >/dev/null; then mkdir -p .bench/peers && \
+	npm install --silent --no-audit --no-fund --prefix .bench/peers $(KINESIS_LOCAL) || \
+	echo "$(KINESIS_LOCAL) could not be installed: its tests are skipped."; \
+	else echo "There is no npm: the tests beside $(KINESIS_LOCAL) are skipped."; fi
+	$(PYTEST) -m peers
 
 test-faults: ## random kills, minutes long
 	@$(SET_UP) test

@@ -169,4 +169,4 @@ def test_every_make_target_is_explained() -> None:
     declared = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert declared is not None
     assert targets == set(declared[1].split())
-    assert {"demo", "test", "check", "bench", "docs", "test-maven", "test-faults", "fuzz", "soak"} <= targets
+    assert {"demo", "test", "check", "bench", "docs", "test-maven", "test-peers", "test-faults", "fuzz", "soak"} <= targets
