@@ -69,6 +69,13 @@ class Journal:
         )
         self.add_facts(journal_facts(decoded.blocks, decoded.revisions))
 
+    def absorb(self, other: Journal) -> None:
+        """Take in what another one has read."""
+        self.counts.update(other.counts)
+        self.completed |= other.completed
+        other._compact()
+        self.add_facts(other.facts)
+
     def add_facts(self, facts: JournalFacts) -> None:
         """Take in facts without counting records."""
         self._fresh.append(facts)

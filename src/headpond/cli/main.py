@@ -46,8 +46,9 @@ COMMANDS = {
     "optimize": "Make few large files out of many small ones, in the lake of the pipeline FILE.",
     "inspect": "Show what Kinesis records hold.",
     "aggregate": "Pack user records into KPL aggregates.",
+    "verify": "Prove a QLDB journal from archives and exports.",
     "store": "Look into Kafka Streams' window stores, and migrate them.",
-    "join": "Join two streams in time windows: try one on a time-line.",
+    "join": "Join two streams in time windows: try one on a time-line, look into one on Spark.",
     "local": "Serve a local Kinesis until stopped.",
 }
 """Command → its one line in the list of commands; the module and the function are called like it."""
