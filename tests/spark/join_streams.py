@@ -125,11 +125,11 @@ def source(spark: SparkSession, folder: Path, side: Side) -> DataFrame:
     return reader.parquet(str(folder / side.name))
 
 
-def drained(frame: DataFrame, folder: Path) -> StreamingQuery:
+def drained(frame: DataFrame, folder: Path, checkpoint: str | None = None) -> StreamingQuery:
     """Run a query to the end of its input; its rows are in `folder/out`."""
     query = (
         frame.writeStream.format("parquet")
-        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("checkpointLocation", checkpoint or str(folder / "checkpoint"))
         .option("path", str(folder / "out"))
         .trigger(availableNow=True)
         .start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,8 @@ from headpond.errors import UsageError
 from headpond.formats.outer_join_buffer import Side
 from headpond.spark import windowed_join
 from headpond.spark.errors import headpond_error_of
+from headpond.spark.join_checkpoint import figures as figures_of_task
+from headpond.spark.join_checkpoint import read_join, rescale
 from headpond.spark.join_labels import labels
 from headpond.windows.rules import JoinRules, JoinWindows
 
@@ -48,7 +51,7 @@ def test_labels_are_spread_evenly(spark: SparkSession) -> None:
 
 
 def test_an_outer_join_over_several_batches(spark: SparkSession, tmp_path: Path) -> None:
-    """Results, headers, counters, microseconds, further columns; only this join goes on from its checkpoint."""
+    """Results, headers, counters, microseconds, further columns; no other join takes its checkpoint."""
     batches = random_batches(1)
     rules = JoinRules("outer", WINDOWS)
     expected, counters = wanted(rules, batches, 3)
@@ -99,6 +102,37 @@ def test_a_state_without_headers_goes_on(spark: SparkSession, tmp_path: Path) ->
     # Headers are lost only where a record had waited in the old format; those of triggers never are.
     assert all(headers == () for *_, headers in found - expected)
     assert found & expected
+
+
+def test_inspecting_and_rescaling_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    """A copy of the checkpoint goes on with another number of tasks, its batches counted on."""
+    batches = [
+        sorted(batch, key=lambda e: e.micros) for batch in random_batches(9, batches=2, size=60, spread_ms=0)
+    ]
+    batches = [[e for e in batch if e.key is not None] for batch in batches]
+    write(tmp_path, batches[:1])
+    query = drained(joined(spark, tmp_path, how="inner"), tmp_path)
+    checkpoint = str(tmp_path / "checkpoint")
+    standing = read_join(spark, checkpoint)
+    tasks = [figures_of_task(each) for each in standing.documents.values()]
+    told = figures(query)
+    assert (standing.tasks, standing.batch) == (3, 0)
+    assert sum(each["records"] for each in tasks) == told["state_rows"]
+    assert sum(each["bytes"] for each in tasks) == told["state_bytes"]
+    assert max(each["stream_time"] for each in tasks) == max(e.micros for e in batches[0]) // 1000
+    new = str(tmp_path / "rescaled")
+    done = rescale(spark, checkpoint, 2, new)
+    assert (done["from_tasks"], done["to_tasks"]) == (3, 2)
+    shutil.rmtree(checkpoint)
+    write(tmp_path, batches[1:], 1)
+    drained(joined(spark, tmp_path, how="inner", tasks=2), tmp_path, new)
+    assert read_join(spark, new).batch == 1
+    # Records were in the order of their times: results do not depend on the tasks.
+    assert rows_of(spark, tmp_path) == wanted(JoinRules("inner", WINDOWS), batches, 1)[0]
+    with pytest.raises(UsageError, match="exists already"):
+        rescale(spark, new, 3, str(tmp_path / "out"))
+    with pytest.raises(UsageError, match="holds no windowed join"):
+        read_join(spark, str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(

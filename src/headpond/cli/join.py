@@ -1,4 +1,4 @@
-"""`headpond join`: windowed joins of two streams, tried on a time-line."""
+"""`headpond join`: windowed joins of two streams, tried on a time-line; what one on Spark holds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
+from headpond.cli import join_state
 from headpond.cli.common import input_argument, input_lines, with_output
 from headpond.cli.join_picture import JoinPicture
 from headpond.errors import UsageError
@@ -21,7 +22,7 @@ DIFFERENT = 1
 
 @click.group()
 def join() -> None:
-    """Join two streams in time windows: try one on a time-line."""
+    """Join two streams in time windows: try one on a time-line, look into one on Spark."""
 
 
 @join.command()
@@ -84,3 +85,7 @@ def play(
         output.result(results if isinstance(content, list) else results[0])
     if different:
         ctx.exit(DIFFERENT)
+
+
+join.add_command(join_state.inspect)
+join.add_command(join_state.rescale)

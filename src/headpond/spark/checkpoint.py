@@ -50,6 +50,13 @@ def standing(checkpoint: str, storage_options: Mapping[str, str] | None = None) 
         return _standing(files, root)
 
 
+def batches_done(checkpoint: str, storage_options: Mapping[str, str] | None = None) -> int | None:
+    """Give the number of the last batch that is done, whatever the source; None when none is."""
+    files, root = file_system(checkpoint, storage_options)
+    with told(checkpoint, storage_options):
+        return max(_numbers(files, f"{root}/commits"), default=None)
+
+
 def _standing(files: fs.FileSystem, root: str) -> Standing:
     begun = sorted(_numbers(files, f"{root}/offsets"))
     done = set(_numbers(files, f"{root}/commits"))

@@ -178,6 +178,29 @@ class JoinProcessor(StatefulProcessor):  # type: ignore[misc]
         yield pd.DataFrame({"blob": [None], **{n: [figures[n]] for n in FIGURES}}, columns=OUT_COLUMNS)
 
 
+class JoinSeeder(StatefulProcessor):  # type: ignore[misc]
+    """Leaves given manifests and chunks as state, under the join's names."""
+
+    def init(self, handle: Any) -> None:
+        """Name the state variables as the join does."""
+        self._manifest = handle.getValueState("manifest", "data binary")
+        self._chunks = handle.getMapState("chunk", "number bigint", "data binary")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803 - Spark's names
+        """Store the rows of one task: number and bytes of a chunk, or -1 and the manifest."""
+        del timerValues
+        for frame in rows:
+            for number, data in zip(frame["number"], frame["data"], strict=True):
+                if number < 0:
+                    self._manifest.update((bytes(data),))
+                else:
+                    self._chunks.updateValue((int(number),), (bytes(data),))
+        yield pd.DataFrame({"label": [int(key[0])]})
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class _Work:
     """One task's state during one call."""
 

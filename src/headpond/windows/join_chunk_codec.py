@@ -142,6 +142,19 @@ def decode_chunk(data: bytes, schema: pa.Schema) -> Rows:
     )
 
 
+def schema_of_chunk(data: bytes) -> pa.Schema:
+    """Give the schema of the records in a chunk, its further columns included."""
+    with pa.ipc.open_stream(data) as reader:
+        schema = reader.schema
+    first = orjson.loads(schema.metadata[_META])["first"]
+    further = [
+        pa.field(field.name.removeprefix("x."), pa.int64() if field.name in first else field.type)
+        for field in schema
+        if field.name.startswith("x.")
+    ]
+    return pa.schema([*(pa.field(name, pa.binary()) for name in ("key", "headers", "value")), *further])
+
+
 def encode_manifest(state: TaskState, fingerprint: dict[str, Any]) -> bytes:
     """Write everything of a task's state but the chunks' bytes."""
     clock = state.clock
