@@ -724,7 +724,6 @@ def test_keys_for_streams_are_refused_beside_an_archive(key: str) -> None:
 
 UNBUILT = {
     "source.format": (SMALLEST.replace('"dsql"', '"qldb"'), '"qldb"'),
-    "target.chunk_disk": (smallest(target="chunk_disk = 1"), "1"),
     "target.raw_ion": (smallest(target="raw_ion = true"), "true"),
     "target.redaction": (smallest(target='redaction = "honour"'), '"honour"'),
     'tables."public.orders".partition_by': (smallest(tables='partition_by = ["a"]'), None),

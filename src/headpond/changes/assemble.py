@@ -12,6 +12,9 @@ to JSON, so nothing is parsed before all of them are there. Groups time out by a
 
 The caller keeps `state` and writes it after everything else of a batch: when a crash comes between, the batch
 comes again, the group completes again, and versions (or a log entry's place) make that harmless.
+
+A group that is too large for the memory is fed without its fragments' data: each record is asked for when it
+is looked at, its text is put away (`Texts`), and quarantine rows come without data; the caller fills it in.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import crc32c
 import pyarrow as pa
@@ -40,7 +43,7 @@ from headpond.formats.json_strict import RefusedJson, read_object
 from headpond.formats.rows import USER_RECORD_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from datetime import datetime
 
     from headpond.changes.config import DsqlConfig
@@ -65,6 +68,35 @@ class ChunkRules:
     max_combinations: int = 64
 
 
+class Texts(Protocol):
+    """Where the texts of fragments are kept while their group is put together."""
+
+    def put(self, text: str) -> Hashable:
+        """Keep a text and give what stands for it; equal texts give equal ones."""
+
+    def crc32c(self, pieces: Sequence[Any]) -> int:
+        """CRC-32C of the UTF-8 bytes of texts one after the other."""
+
+    def joined(self, pieces: Sequence[Any]) -> str:
+        """The texts one after the other."""
+
+
+class TextsInMemory:
+    """Texts that stand for themselves."""
+
+    def put(self, text: str) -> str:
+        """Give the text."""
+        return text
+
+    def crc32c(self, pieces: Sequence[str]) -> int:
+        """CRC-32C of the texts one after the other."""
+        return int(crc32c.crc32c(self.joined(pieces).encode()))
+
+    def joined(self, pieces: Sequence[str]) -> str:
+        """The texts one after the other."""
+        return "".join(pieces)
+
+
 @dataclass(frozen=True, slots=True)
 class Assembled:
     """What waits after a step (`ASSEMBLY_SCHEMA`), and what the completed changes are.
@@ -84,8 +116,8 @@ class _Group:
     new: list[Row] = field(default_factory=list)
     main: Row | None = None
     change: Chunked | None = None
-    # (chunk id, index) → versions of that fragment: its text, and the record
-    fragments: dict[tuple[str, int], dict[str, Row]] = field(default_factory=dict)
+    # (chunk id, index) → versions of that fragment: its text (see `Texts`), and the record
+    fragments: dict[tuple[str, int], dict[Hashable, Row]] = field(default_factory=dict)
 
     def members(self) -> list[Row]:
         """The main record, if there is one, and every version of every fragment."""
@@ -106,6 +138,9 @@ def assemble_step(
     *,
     now: datetime | None,
     rules: ChunkRules = ChunkRules(),
+    texts: Texts | None = None,
+    data_of: Callable[[Row], bytes] | None = None,
+    no_room: str = "",
 ) -> Assembled:
     """Add what arrived and put together what is complete.
 
@@ -116,12 +151,15 @@ def assemble_step(
         now: for time-outs: the service's clock, or the greatest arrival time read from an archive; None times
             nothing out.
         rules: bounds.
+        texts: where fragments' texts are kept; null: in memory.
+        data_of: gives the record of a row whose data is null; null when all data is there.
+        no_room: why none of the groups can wait any longer; empty when they can.
     """
-    step = _Step(rules)
+    step = _Step(rules, texts or TextsInMemory(), data_of, no_room)
     groups = _grouped(state.to_pylist(), arrived.to_pylist())
     whole: list[tuple[_Group, Row]] = []
     for group in groups:
-        if not group.new:
+        if not group.new and data_of is None:
             step.keep_or_time_out(group.old, now)
             continue
         step.take_in(group)
@@ -138,8 +176,17 @@ def assemble_step(
 class _Step:
     """Outputs of one step."""
 
-    def __init__(self, rules: ChunkRules) -> None:
+    def __init__(
+        self,
+        rules: ChunkRules,
+        texts: Texts,
+        data_of: Callable[[Row], bytes] | None,
+        no_room: str,
+    ) -> None:
         self.rules = rules
+        self.texts = texts
+        self.data_of = data_of
+        self.no_room = no_room
         self.kept: list[Row] = []
         self.refused: list[Row] = []
         self.counters: Counter[str] = Counter()
@@ -154,15 +201,17 @@ class _Step:
 
     def take_in(self, group: _Group) -> None:
         """Sort members into main and fragments; copies and conflicting mains do not stay."""
-        for row in (*group.old, *sorted(group.new, key=_arrival)):
-            record = parse(row["data"])
+        for row in (*sorted(group.old, key=_settled_first), *sorted(group.new, key=_arrival)):
+            data = self.data_of(row) if row["data"] is None and self.data_of is not None else row["data"]
+            record = parse(data)
             if isinstance(record, Fragment):
                 versions = group.fragments.setdefault((record.chunk_id, record.index), {})
-                self.counters["chunk_copies"] += record.data in versions
-                versions.setdefault(record.data, row)
+                text = self.texts.put(record.data)
+                self.counters["chunk_copies"] += text in versions
+                versions.setdefault(text, row)
             elif isinstance(record, Chunked):
                 if group.main is None:
-                    group.main, group.change = row, record
+                    group.main, group.change = row | {"data": data}, record
                 elif group.change is not None and _same_change(group.change, record):
                     self.counters["chunk_copies"] += 1
                 else:
@@ -211,12 +260,12 @@ class _Step:
         places = [(ref.chunk_id, index) for index in range(ref.total_fragments)]
         combinations = itertools.product(*(group.fragments[place] for place in places))
         for texts in itertools.islice(combinations, self.rules.max_combinations):
-            whole = "".join(texts)
-            if crc32c.crc32c(whole.encode()) == ref.crc32c:
+            if self.texts.crc32c(texts) == ref.crc32c:
                 break
         else:
             tried = math.prod(len(group.fragments[place]) for place in places)
             return _Failed("checksum_mismatch", f"no combination of {tried} has the crc32c {ref.crc32c}")
+        whole = self.texts.joined(texts)
         try:
             read_object(whole)
         except RefusedJson as error:
@@ -237,10 +286,11 @@ class _Step:
         """Keep a group's members for the next step, or let go of them."""
         last = max((row["approximate_arrival_timestamp"] for row in rows if _has_time(row)), default=None)
         settled = any(row.get("status") in {"failed", "finished"} for row in rows)
-        if now is None or last is None or (now - last).total_seconds() * 1000 <= self.rules.timeout_ms:
+        in_time = now is None or last is None or (now - last).total_seconds() * 1000 <= self.rules.timeout_ms
+        if in_time and not self.no_room:
             self.kept.extend({"status": "waiting", **_filled(row)} for row in rows)
             self.counters["chunk_groups_open"] += bool(rows) and not settled
-        elif not settled:
+        elif not settled:  # what failed is in quarantine already
             self.time_out(rows)
 
     def time_out(self, rows: list[Row]) -> None:
@@ -248,8 +298,9 @@ class _Step:
         group = _Group(new=rows)
         self.take_in(group)
         change = group.change
+        why = f"; {self.no_room}" if self.no_room else ""
         if change is None:
-            self.refuse(rows, "orphan_fragment", "its main record did not come in time")
+            self.refuse(rows, "orphan_fragment", f"its main record did not come in time{why}")
             return
         details = [
             f"image {name} lacks {_missing(group, ref)}"
@@ -263,8 +314,10 @@ class _Step:
             if chunk_id not in own
             for row in found.values()
         ]
-        self.refuse([row for row in rows if row not in orphans], "incomplete_chunks", "; ".join(details))
-        self.refuse(orphans, "orphan_fragment", "its main record did not come in time")
+        alone = set(map(id, orphans))
+        members = [row for row in rows if id(row) not in alone]
+        self.refuse(members, "incomplete_chunks", "; ".join(details) + why)
+        self.refuse(orphans, "orphan_fragment", f"its main record did not come in time{why}")
 
     def type_whole(self, whole: list[tuple[_Group, Row]], config: DsqlConfig) -> Decoded:
         """Make the checks that follow for whole changes; a refused one takes its whole group along."""
@@ -332,6 +385,10 @@ def _has_time(row: Row) -> bool:
 def _arrival(row: Row) -> tuple[Any, ...]:
     time = row["approximate_arrival_timestamp"]
     return (time is not None, time, row["shard_id"], len(row["sequence_number"]), *_place(row))
+
+
+def _settled_first(row: Row) -> tuple[Any, ...]:
+    return (row.get("status") != "finished", *_arrival(row))
 
 
 def _filled(row: Row) -> Row:

@@ -52,6 +52,7 @@ def requeue(output: Output, file: str, *, reason: str, dry_run: bool) -> None:
         config,
         rules=ChunkRules(timeout_ms=pipeline.target.chunk_timeout_ms),
         memory_bytes=pipeline.target.chunk_memory_bytes,
+        disk_bytes=pipeline.target.chunk_disk_bytes,
     )
     if not dry_run:
         lake.prepare()

@@ -139,9 +139,7 @@ TARGET: dict[str, Key] = {
     "tombstone_retention": Key(span(0), 7 * _DAY_MS, stored_as="tombstone_retention_ms"),
     "chunk_timeout": Key(span(1), 3_600_000, stored_as="chunk_timeout_ms"),
     "chunk_memory": Key(size, 256 * _MIB, stored_as="chunk_memory_bytes"),
-    "chunk_disk": Key(
-        size, 8 * 1024 * _MIB, stored_as="chunk_disk_bytes", unbuilt="a bound on what chunks take on disk"
-    ),
+    "chunk_disk": Key(size, 8 * 1024 * _MIB, stored_as="chunk_disk_bytes"),
     "unknown_tables": Key(choice("quarantine", "log"), "quarantine"),
     "max_unknown_tables": Key(integer(0), 1_000),
     "raw_ion": Key(boolean, default=False, unbuilt="tables from QLDB records"),
@@ -162,8 +160,8 @@ TABLE: dict[str, Key] = {
     "except_columns": Key(names, ()),
     "timestamps": Key(choice("ntz", "utc")),
     "dedupe": Key(choice("identity", "content"), "identity"),
-    "partition_by": Key(names, (), unbuilt="partitioned tables"),
-    "buckets": Key(integer(1), unbuilt="partitioned tables"),
+    "partition_by": Key(names, ()),
+    "buckets": Key(integer(1, 10_000)),
     "target_file_size": Key(size, stored_as="target_file_size_bytes"),
 }
 """`[tables."name"]`."""

@@ -9,42 +9,23 @@ what replaces it stands.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.assemble import ChunkRules, assemble_step
 from headpond.changes.history import HistoryOutcome, history_step
 from headpond.changes.latest import LatestOutcome, latest_step, too_late
-from headpond.changes.schemas import ASSEMBLY_SCHEMA, PENDING_SCHEMA, QUARANTINE_SCHEMA
+from headpond.tables.batch import Chunks, DecodedBatch
+from headpond.tables.reassembly import reassemble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from headpond.changes.config import DsqlConfig
     from headpond.tables.lake import Lake
 
-
-@dataclass(slots=True)
-class DecodedBatch:
-    """What the decoders made of one micro-batch: typed changes per table, and what is no change."""
-
-    tables: dict[str, pa.Table] = field(default_factory=dict)
-    quarantine: pa.Table = field(default_factory=QUARANTINE_SCHEMA.empty_table)
-    pending: pa.Table = field(default_factory=PENDING_SCHEMA.empty_table)
-    counters: Counter[str] = field(default_factory=Counter)
-    newest_arrivals_us: dict[str, int] = field(default_factory=dict)
-    """Shard → arrival of its newest record in the batch, µs since 1970; tells how far reading has come."""
-
-    @property
-    def read_up_to(self) -> datetime | None:
-        """The arrival time before which no shard of the batch has anything unread."""
-        if not self.newest_arrivals_us:
-            return None
-        return datetime.fromtimestamp(min(self.newest_arrivals_us.values()) / 1_000_000, UTC)
+__all__ = ["Applied", "Chunks", "DecodedBatch", "apply_batch"]
 
 
 @dataclass(slots=True)
@@ -63,23 +44,6 @@ class Applied:
         self.quarantined.update(other.quarantined)
         self.counters.update(other.counters)
         self.batches += other.batches
-
-
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """How chunked changes are put together; without it they only wait.
-
-    Attributes:
-        config: tables and rules for the changes that become whole.
-        rules: bounds of reassembly.
-        memory_bytes: how much of what waits is read at once.
-        now: what time-outs are measured against; null times nothing out.
-    """
-
-    config: DsqlConfig
-    rules: ChunkRules = field(default_factory=ChunkRules)
-    memory_bytes: int = 256 << 20
-    now: datetime | None = None
 
 
 def apply_batch(
@@ -102,7 +66,7 @@ def apply_batch(
     Returns:
         Figures of this batch; a repeated batch counts its changes as duplicates.
     """
-    whole = _assemble(lake, batch, chunks) if chunks is not None else None
+    whole = reassemble(lake, batch, chunks) if chunks is not None else None
     if whole is not None:
         batch = whole.batch
     between("logs of unknown tables")
@@ -116,6 +80,10 @@ def apply_batch(
     quarantine = pa.concat_tables([batch.quarantine, beyond, *decided.refused])
     lake.quarantine.add(quarantine, transaction=transaction)
     applied.quarantined.update(quarantine["reason"].to_pylist())
+    if whole is not None:
+        applied.quarantined.update(whole.refused["reason"].to_pylist())
+        for part in whole.refused_parts():
+            lake.quarantine.add(part, transaction=transaction)
 
     between("pending")
     lake.pending.add(batch.pending, transaction=transaction)
@@ -158,7 +126,8 @@ def apply_batch(
 
     if whole is not None:
         between("chunks of whole changes")
-        lake.pending.settle(whole.before, whole.after)
+        lake.pending.let_go(whole.gone)
+        lake.pending.mark(whole.marked)
     return applied
 
 
@@ -200,35 +169,6 @@ def _of(tables: Mapping[str, Any], batch: DecodedBatch) -> Iterator[tuple[str, p
         changes = batch.tables.get(name)
         if changes is not None and changes.num_rows:
             yield name, changes
-
-
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """A batch with the changes that became whole, and the groups they came from before and after."""
-
-    batch: DecodedBatch
-    before: pa.Table
-    after: pa.Table
-
-
-def _assemble(lake: Lake, batch: DecodedBatch, chunks: Chunks) -> _Whole:
-    before, after = [ASSEMBLY_SCHEMA.empty_table()], [ASSEMBLY_SCHEMA.empty_table()]
-    tables = {name: [rows] for name, rows in batch.tables.items()}
-    refused, counters = [batch.quarantine], Counter(batch.counters)
-    limit = None if chunks.now is None else chunks.now - timedelta(milliseconds=chunks.rules.timeout_ms)
-    for waiting, arrived in lake.pending.groups(
-        batch.pending, timed_out_before=limit, memory_bytes=chunks.memory_bytes
-    ):
-        step = assemble_step(waiting, arrived, chunks.config, now=chunks.now, rules=chunks.rules)
-        before += [waiting, arrived.append_column("status", pa.nulls(arrived.num_rows, pa.string()))]
-        after.append(step.state)
-        for name, rows in step.decoded.tables.items():
-            tables.setdefault(name, []).append(pa.Table.from_batches([rows]))
-        refused.append(pa.Table.from_batches([step.decoded.quarantine]))
-        counters.update(step.decoded.counters)
-    merged = {name: pa.concat_tables(parts, promote_options="default") for name, parts in tables.items()}
-    decoded = replace(batch, tables=merged, quarantine=pa.concat_tables(refused), counters=counters)
-    return _Whole(decoded, pa.concat_tables(before), pa.concat_tables(after))
 
 
 def _with_table(parts: Mapping[str, pa.Table]) -> pa.Table:

@@ -10,7 +10,14 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    QueryBuilder,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake import Field as DeltaField
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
@@ -54,6 +61,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return plain.get(kind, kind)
 
 
+def plain_types(schema: pa.Schema) -> pa.Schema:
+    """Give a schema without view types, which not all of pyarrow's kernels take."""
+    return pa.schema([field.with_type(_plain(field.type)) for field in schema])
+
+
 class DeltaFile:
     """A Delta table at one place.
 
@@ -91,7 +103,14 @@ class DeltaFile:
                 self._table.update_incremental()
         return self._table
 
-    def create(self, schema: pa.Schema, *, description: str = "") -> None:
+    def create(
+        self,
+        schema: pa.Schema,
+        *,
+        description: str = "",
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         """Create the table unless it is there."""
         if not self.exists():
             with told(self.uri, self._options):
@@ -100,7 +119,10 @@ class DeltaFile:
                     schema=schema,
                     mode="ignore",
                     description=description or None,
+                    partition_by=list(partition_by) or None,
+                    configuration=dict(properties or {}),
                     storage_options=self._options,
+                    raise_if_key_not_exists=False,
                 )
 
     def schema(self) -> pa.Schema:
@@ -133,6 +155,14 @@ class DeltaFile:
 
         self.committing(attempt)
 
+    def set_property(self, name: str, value: str | None) -> None:
+        """Set a table property unless it is so already; null leaves it as it is."""
+        if value is None or self.open().metadata().configuration.get(name) == value:
+            return
+        self.committing(
+            lambda table: table.alter.set_table_properties({name: value}, raise_if_not_exists=False)
+        )
+
     def read(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Read rows into memory: the named columns of those rows for which SQL `where` holds.
 
@@ -147,7 +177,7 @@ class DeltaFile:
         query = QueryBuilder().register("t", self.open())
         with told(self.uri, self._options):
             table = pa.table(query.execute(f"SELECT {', '.join(expressions)} FROM t{condition}").read_all())  # noqa: S608 - quoted
-        return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema]))
+        return table.cast(plain_types(table.schema))
 
     def count(self) -> int:
         """Count the rows from the file statistics, without reading data where those are complete."""
@@ -199,7 +229,13 @@ class DeltaFile:
             if transaction is not None and not self.has_applied(transaction):
                 properties = CommitProperties(app_transactions=[Transaction(*transaction)])
             merger = table.merge(
-                rows, predicate=match, source_alias="s", target_alias="t", commit_properties=properties
+                rows,
+                predicate=match,
+                source_alias="s",
+                target_alias="t",
+                # A source that may be looked at beforehand: files that its keys cannot be in are not read.
+                streamed_exec=False,
+                commit_properties=properties,
             )
             if delete_if is not None:
                 merger = merger.when_matched_delete(predicate=delete_if)
@@ -210,6 +246,31 @@ class DeltaFile:
             return merger.execute()
 
         return self.committing(attempt)
+
+    def append(
+        self, rows: pa.Table, *, writer: WriterProperties, transaction: tuple[str, int] | None = None
+    ) -> None:
+        """Append rows in one commit, without looking at what is there.
+
+        Args:
+            rows: all of the table's columns.
+            writer: how the Parquet file is written.
+            transaction: as for `merge`.
+        """
+
+        def attempt(table: DeltaTable) -> None:
+            properties = None
+            if transaction is not None and not self.has_applied(transaction):
+                properties = CommitProperties(app_transactions=[Transaction(*transaction)])
+            write_deltalake(
+                table, rows, mode="append", writer_properties=writer, commit_properties=properties
+            )
+
+        self.committing(attempt)
+
+    def update(self, updates: Mapping[str, str], predicate: str) -> None:
+        """Set columns (quoted) to SQL expressions in the rows for which SQL `predicate` holds."""
+        self.committing(lambda table: table.update(updates=dict(updates), predicate=predicate))
 
     def delete(self, predicate: str) -> dict[str, Any]:
         """Delete the rows for which SQL `predicate` holds."""
