@@ -120,14 +120,16 @@ def documents(results: list[list[JoinResult]]) -> list[Any]:
 @pytest.mark.parametrize("source", ["directories", "changelogs"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_second_half_is_that_of_the_undivided_run(name: str, source: str, tmp_path: Path) -> None:
-    """Step by step, with the buffer's smallest time as the application knew it."""
+    """Step by step, trigger's headers included, with nothing given and with the application's numbers."""
     handover = Handover(name)
-    min_time = handover.undivided().clock.min_time
-    if source == "directories":
-        state = handover.from_directories(tmp_path, min_time=min_time)
-    else:
-        state = handover.from_changelogs(min_time=min_time)
-    assert documents(handover.go_on(state)) == handover.expected
+    clock = handover.undivided().clock
+    for numbers in ({}, {"stream_time": clock.stream_time, "min_time": clock.min_time}):
+        if source == "directories":
+            state = handover.from_directories(tmp_path, **numbers)
+        else:
+            state = handover.from_changelogs(**numbers)
+        assert documents(handover.go_on(state)) == handover.expected
+        assert state.clock.min_time == clock.min_time
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -181,6 +183,21 @@ def test_the_directory_itself_goes_on(name: str, tmp_path: Path) -> None:
         stores = JoinStores.build(handover.rules, copy, store_format=kind, join="j")
         with StreamJoin(handover.rules, stores) as join:
             assert documents(run_all(join, handover.after.steps)) == handover.expected
+
+
+def test_a_buffer_that_no_replay_explains_begins_with_its_first_record() -> None:
+    """The application threw a record away that our replay keeps; or there is nothing but the buffer."""
+    handover = Handover("outer-headers")
+    logs = {which: handover.log(which) or [] for which in ("left", "right", "outer")}
+    state = read_initial_state(handover.rules, left=[], right=[], buffer=logs["outer"])
+    first = state.records["timestamp"][0].as_py()
+    assert state.clock.min_time == first
+    assert state.records["buffered"].to_pylist() == [True] * len(state.records)
+    gone = logs["left"][-1]._replace(value=None)
+    state = read_initial_state(
+        handover.rules, left=[*logs["left"], gone], right=logs["right"], buffer=logs["outer"]
+    )
+    assert state.clock.min_time in state.records["timestamp"].to_pylist()
 
 
 def test_exports_are_read_from_files(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from headpond.windows.changelog import read_export
 from headpond.windows.contract import ChangelogRecord
 from headpond.windows.directory import StoreDirectory, damaged_entry, pairs_of
 from headpond.windows.errors import NotAStore, StoreFormatMismatch
+from headpond.windows.join_replay import replayed_min_time
 from headpond.windows.join_state import JoinState, Stored, Unmatched, int64_array, state_from
 from headpond.windows.outer_buffer import MemoryPairs, OuterJoinBuffer
 from headpond.windows.rocks import is_database, require_directory
@@ -139,9 +140,9 @@ def read_initial_state(
         buffer: The buffer of unmatched records, for left and outer joins.
         stream_time: The greatest timestamp that the task has seen. Without it: the greatest of all entries,
             which is lower if the newest record had no key or no value.
-        min_time: The smallest timestamp in the buffer, as the application last knew it. Without it: that of
-            the buffer's first entry. The application's may have been greater; then headpond's first
-            expired records leave a few records of input earlier.
+        min_time: The smallest timestamp in the buffer, as the application last knew it. Without it: what a
+            replay of the stored records gives, else that of the buffer's first entry. Where it differs from
+            the application's, the first expired records leave a few records of input earlier or later.
         next_emit_ms: Wall-clock time until which the throttle holds expired records back.
 
     Raises:
@@ -175,6 +176,8 @@ def read_initial_state(
             stream_time=stream_time,
             greatest=seen,
         )
+    if min_time is None and rules.buffers:
+        min_time = replayed_min_time(rules, stored, unmatched)
     if min_time is None:
         min_time = min((each.timestamp for each in unmatched), default=NO_MIN_TIME)
     clock = JoinClock(seen if stream_time is None else stream_time, observed, min_time, next_emit_ms)
