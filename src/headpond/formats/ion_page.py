@@ -12,6 +12,7 @@ What is unusual is not read here but marked, for a reader that takes it one by o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ _TEXT_WIDTH = 30
 _ESCAPED = np.isin(np.arange(256), (0x0B, 0x0C, 0x0E))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Page:
     """The bytes of a batch."""
 
@@ -52,6 +53,12 @@ class Page:
         words = np.ndarray((size + PADDING - 7,), "<u8", buffer=data, strides=(1,))
         return cls(pa.py_buffer(data), data, words)
 
+    @cached_property
+    def raw(self) -> bytes:
+        """The bytes, for work on one at a time."""
+        return self.data.tobytes()
+
+    @cached_property
     def markers(self) -> Ints:
         """Where the bytes lie that the Ion hash escapes, ascending."""
         found: Ints = np.flatnonzero(_ESCAPED[self.data])

@@ -49,9 +49,9 @@ class ShapeHash:
         self._page = page
         self._found = found
         self._symbols = symbols
-        self._raw = page.data.tobytes()
+        self._raw = page.raw
         self._count = len(found.rows)
-        self._markers = page.markers()
+        self._markers = page.markers
 
     def hashes(self, item: Item) -> list[bytes]:
         """The Ion hash of a value of each datum."""

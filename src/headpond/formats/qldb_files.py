@@ -119,6 +119,10 @@ def _shared(data: bytes, at: int, end: int, max_depth: int) -> tuple[list[Datum]
     stop = at
     try:
         for node, symbols in values(data, at, end, max_depth=max_depth):
+            marker = data.find(MARKER, stop, node.start) if found else -1
+            if marker >= 0:  # behind padding
+                stop = marker
+                break
             raw = MARKER + symbols.tables + data[node.start : node.stop]
             found.append(Datum(stop, node.stop, raw))
             stop = node.stop

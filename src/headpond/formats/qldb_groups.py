@@ -1,7 +1,7 @@
 """Finds records of one shape in a batch, and follows them together.
 
-Revisions of one document shape share the bytes of their symbol table. Blocks do not: ids of their documents are
-in the table, so those are let vary, and blocks are tried against each other whatever their table.
+Revisions of one document shape share the bytes of their symbol table. Blocks do not: the table has the ids of
+their documents, so those are let vary, and blocks are tried against each other whatever their table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from headpond.formats.ion import MARKER, RefusedIon
 from headpond.formats.ion_shape_compile import NoShapeError, compile_shape
@@ -53,7 +53,7 @@ class Followed(NamedTuple):
         return self.read_columns
 
 
-def grouped(page: Page, raw: memoryview, starts: Ints, ends: Ints) -> Iterator[Ints]:
+def grouped(page: Page, starts: Ints, ends: Ints) -> Iterator[Ints]:
     """Give groups of rows that have a chance to share a shape: equal symbol tables, then all others."""
     data = page.data
     first, second = data[starts + 5].astype(np.int64), data[starts + 6].astype(np.int64)
@@ -64,10 +64,9 @@ def grouped(page: Page, raw: memoryview, starts: Ints, ends: Ints) -> Iterator[I
     )
     usual &= (stop < ends) & (one | (second >= _ENDS))
     by_table: dict[bytes, list[int]] = defaultdict(list)
-    whole = bytes(raw)
     rows = np.flatnonzero(usual)
     for row, low, high in zip(rows.tolist(), starts[rows].tolist(), stop[rows].tolist(), strict=True):
-        by_table[whole[low:high]].append(row)
+        by_table[page.raw[low:high]].append(row)
     others: list[int] = []
     for some in by_table.values():
         if len(some) >= MIN_GROUP:
@@ -78,59 +77,53 @@ def grouped(page: Page, raw: memoryview, starts: Ints, ends: Ints) -> Iterator[I
         yield np.array(sorted(others), np.int64)
 
 
-def follow(
-    page: Page, raw: memoryview, starts: Ints, ends: Ints, rows: Ints, max_depth: int
-) -> Iterator[Followed]:
+def follow(page: Page, starts: Ints, ends: Ints, rows: Ints, max_depth: int) -> Iterator[Followed]:
     """Follow the records of a group, shape after shape, until those left have too little in common."""
     misses = 0
     while len(rows) >= MIN_GROUP and misses < _MISSES:
         row = int(rows[0])
-        datum = bytes(raw[int(starts[row]) : int(ends[row])])
-        rest = rows[1:]
-        found = _shape_of(datum, max_depth)
-        if found is not None:
-            followed = _followed(page, starts, ends, rows, *found)
-            if followed is not None:
-                few = len(followed.rows) < MIN_GROUP
-                misses += few
-                if not few:
-                    misses = 0
-                yield followed
-                rows = rows[~np.isin(rows, followed.rows)]
-                if rows.size and int(rows[0]) == row:
-                    rows = rest
-                continue
-        misses += 1
-        rows = rest
+        datum = page.raw[int(starts[row]) : int(ends[row])]
+        shape = _shape_of(datum, max_depth)
+        followed = None if shape is None else _followed(page, starts, ends, rows, shape)
+        if followed is None or len(followed.rows) < MIN_GROUP:
+            misses += 1
+        else:
+            misses = 0
+        if followed is not None:
+            yield followed
+            rows = rows[~np.isin(rows, followed.rows)]
+        if len(rows) and int(rows[0]) == row:  # it is left to be read by itself
+            rows = rows[1:]
 
 
-def _shape_of(datum: bytes, max_depth: int) -> tuple[str, Shape, Symbols] | None:
+class _Known(NamedTuple):
+    record_type: str
+    shape: Shape
+    symbols: Symbols
+
+
+def _shape_of(datum: bytes, max_depth: int) -> _Known | None:
     record = read(datum, max_depth=max_depth)
     try:
         value = only_value(datum, max_depth=max_depth)
         if isinstance(record, RevisionDetails):
             shape = compile_shape(datum, value.node, value.symbols, noted=data_is_noted)
-            return "REVISION_DETAILS", shape, value.symbols
+            return _Known("REVISION_DETAILS", shape, value.symbols)
         if isinstance(record, BlockSummary):
             varying = varying_symbols(record, value.symbols)
-            return (
-                "BLOCK_SUMMARY",
-                compile_shape(datum, value.node, value.symbols, varying=varying),
-                value.symbols,
-            )
+            shape = compile_shape(datum, value.node, value.symbols, varying=varying)
+            return _Known("BLOCK_SUMMARY", shape, value.symbols)
     except (NoShapeError, RefusedIon):
         pass
     return None
 
 
-def _followed(
-    page: Page, starts: Ints, ends: Ints, rows: Ints, record_type: str, shape: Shape, symbols: Symbols
-) -> Followed | None:
-    found = shape.match(page, starts[rows], ends[rows])
+def _followed(page: Page, starts: Ints, ends: Ints, rows: Ints, known: _Known) -> Followed | None:
+    found = known.shape.match(page, starts[rows], ends[rows])
     if not len(found.rows):
         return None
-    quick = Quick(page, shape, symbols, found)
-    block = record_type == "BLOCK_SUMMARY"
+    quick = Quick(page, known.shape, known.symbols, found)
+    block = known.record_type == "BLOCK_SUMMARY"
     try:
         columns = quick_blocks(quick) if block else quick_revisions(quick)
     except NoShapeError:
@@ -139,7 +132,7 @@ def _followed(
         keep = np.flatnonzero(quick.good)
         if not len(keep):
             return None
-        columns = {name: pc.take(column, keep) for name, column in columns.items()}
-        quick = Quick(page, shape, symbols, found.pick(keep))
+        columns = {name: column.take(pa.array(keep)) for name, column in columns.items()}
+        quick = Quick(page, known.shape, known.symbols, found.pick(keep))
     verify = verify_blocks if block else verify_revisions
-    return Followed(record_type, rows[quick.found.rows], quick, columns, verify)
+    return Followed(known.record_type, rows[quick.found.rows], quick, columns, verify)

@@ -1,7 +1,7 @@
 """QLDB records of one shape to columns, without a Python object per record.
 
-`Quick` reads the fields that the scalar reader `qldb.read` reads, and looks at the scalars it looks at. What is
-unusual in any of them is left to the scalar reader; so is all that has not quite the shape.
+`Quick` reads the fields that `qldb.read` reads and looks at the scalars it looks at. What is unusual in one
+of them is left to the scalar reader; so is all that has not quite the shape.
 """
 
 from __future__ import annotations
@@ -126,8 +126,7 @@ class Quick:
             exact = ns.to_pylist()
             for row in np.flatnonzero(odd).tolist():
                 low, high = int(body[row]), int(stop[row])
-                raw = self.page.data[low - 1 : high].tobytes()
-                time = read_timestamp(raw, Node(TIMESTAMP, 0, 0, 1, high - low + 1))
+                time = read_timestamp(self.page.raw, Node(TIMESTAMP, 0, low - 1, low, high))
                 shown[row], exact[row] = time.text, ns_or_none(time)
             return pa.array(shown, pa.string()), pa.array(exact, pa.int64())
         return texts, ns

@@ -1,0 +1,180 @@
+"""Files of records one after the other, and journal exports."""
+
+from __future__ import annotations
+
+import base64
+import random
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+from headpond.formats import qldb
+from headpond.formats.ion import MARKER, RefusedIon, fields
+from headpond.formats.ion_from_text import to_binary
+from headpond.formats.ion_json import canonical_json
+from headpond.formats.ion_symbols import only_value
+from headpond.formats.ion_text import ion_text
+from headpond.formats.qldb_batch import decode_qldb
+from headpond.formats.qldb_export import read_manifest
+from headpond.formats.qldb_export_batch import decode_export
+from headpond.formats.qldb_files import split_datums
+from headpond.formats.qldb_tables import CONTENT_CHECKS
+from support import vector_lines
+
+CLEAN = [base64.b64decode(line["data"]) for line in vector_lines("qldb/clean.jsonl")]
+BLOBS = CLEAN[: next(at for at in range(160, 200) if b"BLOCK_SUMMARY" in CLEAN[at])]
+"""Whole blocks."""
+
+
+def test_datums_without_and_with_newlines() -> None:
+    """The stream as one file gives the same datums, and their places."""
+    datums = list(split_datums(b"".join(CLEAN)))
+    assert [datum.data for datum in datums] == CLEAN
+    assert datums[0].start == 0
+    assert all(one.stop == other.start for one, other in pairwise(datums))
+    assert [datum.data for datum in split_datums(b"\n".join(CLEAN) + b"\r\n")] == CLEAN
+    assert list(split_datums(b"")) == list(split_datums(b"\n\n")) == []
+
+
+@pytest.mark.parametrize("rounds", [40, pytest.param(1500, marks=pytest.mark.thorough)], ids=["few", "many"])
+def test_damage_costs_one_datum(rounds: int) -> None:
+    """A datum cut short, changed or replaced in the middle: every other one is found."""
+    rng = random.Random(3)
+    for number in range(rounds):
+        blobs = CLEAN[:12]
+        which = rng.randrange(len(blobs))
+        at = rng.randrange(1, len(blobs[which]))
+        if number % 4 == 0:
+            broken = blobs[which][:at]
+        elif number % 4 == 1:
+            broken = blobs[which][: -rng.randrange(1, 12)]
+        elif number % 4 == 2:
+            changed = bytearray(blobs[which])
+            changed[at] ^= 1 << rng.randrange(8)
+            broken = bytes(changed)
+        else:
+            broken = rng.randbytes(at)
+        others = blobs[:which] + blobs[which + 1 :]
+        whole = b"".join([*blobs[:which], broken, *blobs[which + 1 :]])
+        datums = list(split_datums(whole))
+        assert set(others) <= {datum.data for datum in datums}, (number, which, at)
+        assert sum(datum.stop - datum.start for datum in datums) == len(whole)
+
+
+def test_values_that_share_a_marker() -> None:
+    """Each comes with the symbol tables before it; padding at the end belongs to nobody."""
+    one, two = to_binary("{a:1}"), to_binary("{b:2}")
+    whole = one + two[len(MARKER) :] + two[-4:] + b"\x00\x00" + one
+    texts = []
+    for datum in split_datums(whole):
+        value = only_value(datum.data)
+        texts.append(ion_text(datum.data, value.node, value.symbols))
+    assert texts == ["{a:1}", "{b:2}", "{b:2}", "{a:1}"]
+
+
+def test_a_record_that_holds_a_record() -> None:
+    """Ion in a blob is contents, not the next datum."""
+    inner = base64.b64encode(CLEAN[1]).decode()
+    blob = to_binary(f"{{data:{{{{{inner}}}}}}}")
+    assert [datum.data for datum in split_datums(blob + CLEAN[2] + blob)] == [blob, CLEAN[2], blob]
+
+
+def exported() -> tuple[list[str], list[str]]:
+    """The first blocks of the clean stream as an export has them: Ion text, and JSON."""
+    revisions: dict[tuple[int, str], tuple[str, str]] = {}
+    blocks: list[tuple[bytes, qldb.BlockSummary]] = []
+    for blob in BLOBS:
+        record = qldb.read(blob)
+        if isinstance(record, qldb.RevisionDetails):
+            node, symbols = only_value(blob)
+            for name in ("payload", "revision"):
+                node = next(child for sid, child in fields(blob, node) if symbols.text(sid) == name)
+            both = ion_text(blob, node, symbols), canonical_json(blob, node, symbols)
+            revisions[record.sequence_no, record.document_id] = both
+        elif isinstance(record, qldb.BlockSummary):
+            blocks.append((blob, record))
+    texts, documents = [], []
+    for blob, record in blocks:
+        node, symbols = only_value(blob)
+        node = next(child for sid, child in fields(blob, node) if symbols.text(sid) == "payload")
+        parts, members = [], []
+        for sid, child in fields(blob, node):
+            if (name := symbols.text(sid)) != "revisionSummaries":
+                parts.append(f"{name}:{ion_text(blob, child, symbols)}")
+                members.append(f'"{name}":{canonical_json(blob, child, symbols)}')
+        listed = []
+        for one in record.revision_summaries:
+            raw = base64.b64encode(one.hash).decode()
+            system = (f"{{hash:{{{{{raw}}}}}}}", f'{{"hash":"{raw}"}}')
+            key = (record.sequence_no, one.document_id or "")
+            listed.append(revisions[key] if one.document_id else system)
+        parts.append(f"revisions:[{','.join(text for text, _ in listed)}]")
+        members.append(f'"revisions":[{",".join(document for _, document in listed)}]')
+        texts.append("{" + ",\n  ".join(parts) + "}")
+        documents.append("{" + ",".join(members) + "}")
+    return texts, documents
+
+
+TEXTS, DOCUMENTS = exported()
+STREAM = decode_qldb(pa.array(BLOBS, pa.binary()))
+
+
+def test_an_export_says_what_the_stream_says() -> None:
+    """Ion text and Ion binary: blocks and revisions are those of the stream, hashes verified."""
+    for data in ("\n".join(["$ion_1_0", *TEXTS]).encode(), b"".join(map(to_binary, TEXTS))):
+        found = decode_export(data)
+        assert found.exact
+        assert set(found.verdicts["verdict"].to_pylist()) == {"ok"}
+        same = [name for name in STREAM.blocks.column_names if name not in ("index", "stream_arn")]
+        assert found.blocks.select(same).to_pylist() == STREAM.blocks.select(same).to_pylist()
+        rows = {(row["document_id"], row["version"]): row for row in found.revisions.to_pylist()}
+        for row in STREAM.revisions.to_pylist():
+            other = rows[row["document_id"], row["version"]]
+            for name in set(row) - {"index", "stream_arn", "data", "table_name", "table_id"}:
+                assert other[name] == row[name], name
+            assert other["table_name"] in (row["table_name"], None)  # None: a block without transactionInfo
+
+
+def test_json_lines_are_honest() -> None:
+    """What a down-conversion lost is not claimed: hashes of contents are null, those of blocks hold."""
+    found = decode_export("\n".join(DOCUMENTS).encode())
+    assert not found.exact
+    assert set(found.verdicts["verdict"].to_pylist()) == {"ok"}
+    assert set(found.blocks["block_hash_ok"].to_pylist()) == {True}
+    assert set(found.blocks["revisions_in_entries"].to_pylist()) == {True, None}
+    for name in CONTENT_CHECKS:
+        assert found.blocks[name].null_count == found.blocks.num_rows
+    assert found.revisions["revision_hash_ok"].null_count == STREAM.revisions.num_rows
+    assert found.blocks["block_timestamp_ns"].to_pylist() == STREAM.blocks["block_timestamp_ns"].to_pylist()
+
+
+def test_damage_in_an_exported_text() -> None:
+    """A broken block is one verdict with its bytes; the others are read."""
+    broken = [*TEXTS[:5], TEXTS[5][:-40], *TEXTS[6:12]]
+    data = "\n".join(broken).encode()
+    found = decode_export(data)
+    verdicts = found.verdicts["verdict"].to_pylist()
+    assert verdicts.count("ok") == 11
+    refused = [row for row in found.verdicts.to_pylist() if row["verdict"] != "ok"]
+    start = len("\n".join(broken[:5]).encode())
+    assert len(refused) == 1
+    assert refused[0]["detail"].startswith(f"bytes {start} to ")
+    assert decode_export(b"").verdicts.num_rows == 0
+    assert decode_export(b"[1]").verdicts["verdict"].to_pylist() == ["not_struct"]
+
+
+def test_a_manifest() -> None:
+    """The keys of an export's objects, from Ion text or binary."""
+    text = '{keys:["x/strand.1-5.ion","x/strand.6-9.ion"],more:1}'
+    assert (
+        read_manifest(text.encode())
+        == read_manifest(to_binary(text))
+        == [
+            "x/strand.1-5.ion",
+            "x/strand.6-9.ion",
+        ]
+    )
+    for wrong in ("{}", "[]", "{keys:[1]}", "{keys:null}"):
+        with pytest.raises(RefusedIon):
+            read_manifest(wrong.encode())
