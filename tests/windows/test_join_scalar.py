@@ -150,7 +150,7 @@ def clamped(rules: JoinRules, record: JoinRecord) -> bool:
 
 
 @given(SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_joined_pairs_are_those_of_the_definition(seed: int) -> None:
     """Whatever the windows, the order and the type."""
     chance = Random(seed)
@@ -163,7 +163,7 @@ def test_joined_pairs_are_those_of_the_definition(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_with_final_a_record_is_joined_or_appears_once_alone(seed: int) -> None:
     """Never both, never twice; and one that is neither was dropped or still waits."""
     chance = Random(seed)
