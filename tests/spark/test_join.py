@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import tarfile
+from collections import Counter
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from join_streams import drained, random_batches, rows_of, source, wanted, without_headers, write
+from join_streams import (
+    Event,
+    drained,
+    in_order,
+    random_batches,
+    rows_of,
+    source,
+    wanted,
+    without_headers,
+    write,
+)
 from pyspark.errors import StreamingQueryException
 
 from headpond.errors import UsageError
@@ -16,7 +29,9 @@ from headpond.spark.errors import headpond_error_of
 from headpond.spark.join_checkpoint import figures as figures_of_task
 from headpond.spark.join_checkpoint import read_join, rescale
 from headpond.spark.join_labels import labels
+from headpond.windows import JoinStores, StreamJoin, fill_stores, find_task_stores, read_initial_state
 from headpond.windows.rules import JoinRules, JoinWindows
+from support import vector_bytes, vector_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,6 +148,39 @@ def test_inspecting_and_rescaling_a_checkpoint(spark: SparkSession, tmp_path: Pa
         rescale(spark, new, 3, str(tmp_path / "out"))
     with pytest.raises(UsageError, match="holds no windowed join"):
         read_join(spark, str(tmp_path / "out"))
+
+
+def test_going_on_where_kafka_streams_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    """Its task's directory is the initial state: what came before joins what comes, and expires beside it."""
+    vector = vector_json("window-store/handover/outer-headers.json")
+    config = vector["config"]
+    rules = JoinRules("outer", JoinWindows(config["before_ms"], config["after_ms"], config["grace_ms"]))
+    with tarfile.open(fileobj=BytesIO(vector_bytes("window-store/handover/outer-headers.tar.gz"))) as archive:
+        archive.extractall(tmp_path / "app", filter="data")
+    directory = tmp_path / "app" / config["task"]
+    events = [
+        Event(
+            Side.LEFT if step["side"] == "L" else Side.RIGHT,
+            step["key"] and step["key"].encode(),
+            step["value"] and step["value"].encode(),
+            step["timestamp"] * 1000,
+            tuple((name, value and bytes.fromhex(value)) for name, value in step["headers"]),
+            0,
+            number,
+        )
+        for number, step in enumerate(vector["steps"][vector["cut"] :])
+    ]
+    stores = find_task_stores(rules, directory)
+    state = read_initial_state(rules, left=stores.left, right=stores.right, buffer=stores.buffer)
+    here = JoinStores.build(rules)
+    fill_stores(state, rules, here)
+    with StreamJoin(rules, here, state.clock) as join:
+        expected = Counter(tuple(r) for event in in_order(events) for r in join.process(event.record()))
+        old = {row[1] for row in expected} - {event.value for event in events}
+    write(tmp_path, [events])
+    drained(joined(spark, tmp_path, rules.windows, tasks=1, initial_state=directory), tmp_path)
+    assert rows_of(spark, tmp_path) == expected
+    assert len(old) > 1  # values that only the directory held
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,27 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headpond.errors import ConfigurationError, UsageError
 from headpond.formats.outer_join_buffer import Side
 from headpond.formats.window_values import ValueFormat
+from headpond.spark.join_checkpoint import seed_rows
 from headpond.spark.join_columns import SideColumns, output_type, side_columns
 from headpond.spark.join_labels import labels
 from headpond.spark.join_pack import PACKED_DDL, Packer, Unpacker, packing, unpacking
+from headpond.windows.join_adopt import adopted
+from headpond.windows.join_handover import find_task_stores, read_initial_state
+from headpond.windows.join_state import JoinState
 from headpond.windows.rules import Emit, HeadersOf, JoinRules, JoinType, JoinWindows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
+InitialState = JoinState | Path | str
 MAX_TASKS = 4096
 METRICS = "headpond_join"
 _SIDES = (Side.LEFT, Side.RIGHT)
@@ -36,6 +44,7 @@ def windowed_join(
     emit: Emit | str = Emit.EAGER,
     emit_interval_ms: int = 0,
     state_format: ValueFormat | str = ValueFormat.PLAIN_HEADERS,
+    initial_state: InitialState | Sequence[InitialState] | None = None,
     name: str = METRICS,
 ) -> DataFrame:
     """Join two streams of keyed records in time windows, as Kafka Streams does.
@@ -53,6 +62,10 @@ def windowed_join(
         emit: When an unmatched result leaves: "eager" or "final".
         emit_interval_ms: Least time between two rounds of letting expired unmatched results go.
         state_format: How values lie in the state; anything but "plain_headers" is for going back.
+        initial_state: What a Kafka Streams application left when it stopped, taken over at the start:
+            its task directories (`<state directory>/<application>/<task>`) in the order of their partitions,
+            or `JoinState`s of `headpond.windows.read_initial_state`. A query that goes on from a checkpoint
+            does not look at it.
         name: Of the figures in the query's progress (`observedMetrics`).
 
     Returns:
@@ -86,13 +99,27 @@ def windowed_join(
     # One time per micro-batch, written down with its offsets: a batch that is run again gets the same.
     together = reduce(lambda one, two: one.unionAll(two), packed)
     timed = together.withColumn("now_ms", F.unix_millis(F.current_timestamp()))
+    seeds = None
+    if initial_state is not None:
+        states = adopted(_handed_over(initial_state, rules), tasks, rules)
+        seeds = left.sparkSession.createDataFrame(seed_rows(states, plan.fingerprint)).groupBy("label")
     joined = timed.groupBy("label").transformWithStateInPandas(
-        JoinProcessor(plan), OUT_DDL, outputMode="Append", timeMode="None"
+        JoinProcessor(plan), OUT_DDL, outputMode="Append", timeMode="None", initialState=seeds
     )
     counted = joined.observe(name, *[F.coalesce(F.sum(each), F.lit(0)).alias(each) for each in FIGURES])
     out = output_type(_both(columns), {side: frames.get(side, left).schema for side in _SIDES})
     unpacker = Unpacker(tuple(_both(columns).values()), to_arrow_schema(out, timezone="UTC"))
     return counted.select("blob").mapInArrow(unpacking(unpacker), out)
+
+
+def _handed_over(given: InitialState | Sequence[InitialState], rules: JoinRules) -> list[JoinState]:
+    each = [given] if isinstance(given, JoinState | str | Path) else list(given)
+    return [one if isinstance(one, JoinState) else _read_task(Path(one), rules) for one in each]
+
+
+def _read_task(directory: Path, rules: JoinRules) -> JoinState:
+    stores = find_task_stores(rules, directory)
+    return read_initial_state(rules, left=stores.left, right=stores.right, buffer=stores.buffer)
 
 
 def _frames(left: DataFrame, right: DataFrame | None, rules: JoinRules) -> dict[Side, DataFrame]:

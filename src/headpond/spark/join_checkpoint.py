@@ -42,12 +42,15 @@ from headpond.windows.join_rescale import rescaled
 from headpond.windows.rules import JoinRules, JoinWindows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from headpond.windows.join_batch_runs import Rows
     from headpond.windows.join_chunks import TaskState
 
 SEED_DDL = "label int, number bigint, data binary"
+SEED_SCHEMA = pa.schema([("label", pa.int32()), ("number", pa.int64()), ("data", pa.binary())])
 _MANIFEST = -1
 _OPERATOR = "transformWithStateInPandasExec"
 
@@ -204,23 +207,27 @@ def _states(
     return [state_of(document, sides, loader(task)) for task, document in standing.documents.items()], rules
 
 
-def _seeded(
-    spark: SparkSession, folder: Path, states: list[TaskState], fingerprint: dict[str, Any], partitions: str
-) -> Path:
-    """Run a query of one batch that leaves these states; gives its state folder."""
-    from headpond.spark.join_task import JoinSeeder  # noqa: PLC0415 - pyspark, only when used
-
+def seed_rows(states: list[TaskState], fingerprint: Callable[[int], dict[str, Any]]) -> pa.Table:
+    """Give the rows that seed tasks: label, number and bytes of a chunk, or -1 and the manifest."""
     rows = []
     for task, (label, state) in enumerate(zip(labels(len(states)), states, strict=True)):
         for _, chunk in state.chunks():
             data = encode_chunk(chunk.data, ValueFormat.PLAIN_HEADERS)
             chunk.stored_bytes = len(data)
             rows.append({"label": label, "number": chunk.number, "data": data})
-        mine = {**fingerprint, "tasks": len(states), "task": task}
-        rows.append({"label": label, "number": _MANIFEST, "data": encode_manifest(state, mine)})
-    schema = pa.schema([("label", pa.int32()), ("number", pa.int64()), ("data", pa.binary())])
+        rows.append({"label": label, "number": _MANIFEST, "data": encode_manifest(state, fingerprint(task))})
+    return pa.Table.from_pylist(rows, SEED_SCHEMA)
+
+
+def _seeded(
+    spark: SparkSession, folder: Path, states: list[TaskState], fingerprint: dict[str, Any], partitions: str
+) -> Path:
+    """Run a query of one batch that leaves these states; gives its state folder."""
+    from headpond.spark.join_task import JoinSeeder  # noqa: PLC0415 - pyspark, only when used
+
+    rows = seed_rows(states, lambda task: {**fingerprint, "tasks": len(states), "task": task})
     (folder / "rows").mkdir()
-    pq.write_table(pa.Table.from_pylist(rows, schema), folder / "rows" / "rows.parquet")
+    pq.write_table(rows, folder / "rows" / "rows.parquet")
     settings = {
         "spark.sql.shuffle.partitions": partitions,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false",
