@@ -215,7 +215,9 @@ class BatchJoin:
                 next_step="Filter such records out before the join, or give them a time.",
                 timestamp=bad,
             )
-        stream = np.maximum.accumulate(np.append(state.clock.stream_time, ts))[1:]
+        # A self-join alone drops records before they count for the stream time.
+        counted = np.where(has_key & has_value, ts, NO_TIME) if self._self_join else ts
+        stream = np.maximum.accumulate(np.append(state.clock.stream_time, counted))[1:]
         batch = _Batch(ts, left, has_key, has_value, row, stream, {})
         for side in self._sides:
             mine = batch.of(side) & batch.valid
