@@ -726,8 +726,6 @@ UNBUILT = {
     "source.format": (SMALLEST.replace('"dsql"', '"qldb"'), '"qldb"'),
     "target.raw_ion": (smallest(target="raw_ion = true"), "true"),
     "target.redaction": (smallest(target='redaction = "honour"'), '"honour"'),
-    'tables."public.orders".partition_by': (smallest(tables='partition_by = ["a"]'), None),
-    'tables."public.orders".buckets': (smallest(tables="buckets = 4"), "4"),
     "verify.enabled": (smallest(verify="enabled = true"), "true"),
     "verify.digest": (smallest(verify='digest = "d.json"'), '"d.json"'),
 }

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 NTZ_TIMESTAMP = pa.timestamp("us")
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 
+PARTITION_TYPES = frozenset(
+    {"smallint", "integer", "bigint", "oid", "boolean", "date", "text", "varchar", "bpchar", "name", "uuid"}
+)
+"""Types whose values can name folders."""
 UNKNOWN = "unknown:"
 """Begins the names of the logs of tables that are not configured (`changes.unknown`)."""
 
@@ -38,6 +42,10 @@ class TableSpec:
         timestamps: what a PostgreSQL `timestamp` becomes: one without a time zone (`timestamp_ntz`), or one
             in UTC, for readers of Delta that do not know the former.
         raw: a log of images alone, without columns of their values.
+        partition_by: columns whose values name folders of the table; declared columns of a type in
+            `PARTITION_TYPES`, or keys.
+        buckets: how many hash buckets of the key are folders besides; null: none.
+        target_file_size_bytes: size that the table's files are to have; null leaves it to the writers.
 
     Raises:
         ConfigurationError: the parts contradict each other, or a type does not exist.
@@ -54,6 +62,9 @@ class TableSpec:
     dedupe: Literal["identity", "content"] = "identity"
     timestamps: Literal["ntz", "utc"] = "ntz"
     raw: bool = False
+    partition_by: tuple[str, ...] = ()
+    buckets: int | None = None
+    target_file_size_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.keep is None:
@@ -72,6 +83,7 @@ class TableSpec:
             )
         for kind in self.columns.values():
             parse_type(kind)
+        self._check_partitions()
 
     def type_of(self, column: str) -> pa.DataType:
         """Give the Arrow type of a declared column."""
@@ -83,6 +95,22 @@ class TableSpec:
         if self.timestamps == "utc" and values.type == NTZ_TIMESTAMP:
             return values.cast(UTC_TIMESTAMP)  # the same microseconds
         return values
+
+    def _check_partitions(self) -> None:
+        if self.buckets is not None and not self.keys:
+            raise self._wrong("has buckets but no keys to hash", "Leave out buckets, or name its keys.")
+        for column in self.partition_by:
+            if column in self.except_columns or not (column in self.columns or column in self.keys):
+                raise self._wrong(
+                    f"is partitioned by {column!r}, which it need not have",
+                    "Declare the column in columns, or partition by a key.",
+                )
+            kind = self.columns.get(column)
+            if kind is not None and parse_type(kind).name not in PARTITION_TYPES:
+                raise self._wrong(
+                    f"is partitioned by {column!r} of type {kind}",
+                    f"Partition by a column of one of the types {', '.join(sorted(PARTITION_TYPES))}.",
+                )
 
     def _wrong(self, what: str, next_step: str) -> ConfigurationError:
         return ConfigurationError(f"The table {self.name!r} {what}.", next_step=next_step, table=self.name)

@@ -13,6 +13,7 @@ from headpond.formats.units import parse_span
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 from headpond.tables.optimize import check_retention, files_of, optimize_file
+from headpond.tables.repartition import repartition as repartition_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,6 +30,10 @@ DEFAULT_RETAIN = "7 days"
 @click.option("--vacuum", is_flag=True, help="Also remove files that no recent version needs.")
 @click.option("--retain", metavar="SPAN", help=f"How far back versions stay readable; {DEFAULT_RETAIN}.")
 @click.option("--unsafe-retention", is_flag=True, help="Allow less than 7 days, with the lake at rest.")
+@click.option("--order", is_flag=True, help="Also put rows in order of their keys; rewrites all files.")
+@click.option(
+    "--repartition", is_flag=True, help="First write tables anew that are partitioned unlike their entry."
+)
 @with_output
 def optimize(
     output: Output,
@@ -38,18 +43,21 @@ def optimize(
     vacuum: bool,
     retain: str | None,
     unsafe_retention: bool,
+    order: bool,
+    repartition: bool,
 ) -> None:
     """Make few large files out of many small ones, in the lake of the pipeline FILE.
 
     Without a TABLE all are taken, those in _headpond too. Rows stay as they are, and older versions stay
-    readable until a --vacuum. Works beside a running pipeline.
+    readable until a --vacuum. Works beside a running pipeline, but for --repartition.
     """
     if not vacuum and (retain is not None or unsafe_retention):
         raise UsageError("--retain and --unsafe-retention are for --vacuum.", next_step="Add --vacuum.")
     retain_ms = _retained(retain or DEFAULT_RETAIN) if vacuum else None
     check_retention(retain_ms, unsafe=unsafe_retention)
     pipeline = load(file)
-    there = dict(files_of(open_lake(pipeline)))
+    lake = open_lake(pipeline)
+    there = dict(files_of(lake))
     unknown = [name for name in tables if name not in there]
     if unknown:
         raise UsageError(
@@ -58,12 +66,21 @@ def optimize(
             table=unknown[0],
         )
     targets = {table.name: table.target_file_size_bytes for table in pipeline.tables}
+    specs = {spec.name: spec for spec in lake.specs}
     done: dict[str, Any] = {}
     with output.progress(f"headpond optimize {file}") as show:
         for name in tables or there:
+            if repartition and name in specs:
+                show(f"partitioning {name} anew")
+                repartition_table(lake.typed[name], specs[name])
             show(f"optimizing {name}")
+            keys = [lake.typed[name].column(key) for key in specs[name].keys] if name in specs else []
             found = optimize_file(
-                there[name], target_bytes=targets.get(name), retain_ms=retain_ms, unsafe=unsafe_retention
+                there[name],
+                target_bytes=targets.get(name),
+                retain_ms=retain_ms,
+                unsafe=unsafe_retention,
+                order_by=keys if order else (),
             )
             done[name] = _document(found)
     output.result({"tables": done}, lambda: _draw(done))

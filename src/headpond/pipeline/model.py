@@ -180,6 +180,9 @@ class Pipeline:
                     except_columns=table.except_columns,
                     dedupe=table.dedupe,
                     timestamps=table.timestamps or self.target.timestamps,
+                    partition_by=table.partition_by,
+                    buckets=table.buckets,
+                    target_file_size_bytes=table.target_file_size_bytes,
                 )
                 for table in self.tables
             ),

@@ -97,7 +97,7 @@ class CurrentTable:
         columns = copied(self.typed.columns)
         is_delete = quoted(DELETE, "s")
         return {
-            "match": same(map(self.typed.column, self.keys)),
+            "match": same([*self.typed.bucket_columns, *map(self.typed.column, self.keys)]),
             "delete_if": f"{is_delete} AND {DELETE_WINS}",
             "update": columns,
             "update_if": f"NOT {is_delete} AND {UPSERT_WINS}",
@@ -115,7 +115,7 @@ def merge_rows(layout: Layout, keys: Sequence[str], upserts: pa.Table, deletes: 
         upserts: typed rows.
         deletes: typed rows of which only keys and own columns count.
     """
-    gone = deletes.select([*(VALUE + key for key in keys), *(f"m:{name}" for name in layout.own)])
+    gone = deletes.select([*(VALUE + key for key in keys), "m:key", *(f"m:{name}" for name in layout.own)])
     parts = ((upserts, False), (gone, True))
     return pa.concat_tables(
         [

@@ -134,7 +134,9 @@ class HistoryTable:
             quoted("_valid_to_ns"): 'least(t."_valid_to_ns", s."_valid_to_ns")'
         }  # nulls count as later
         return {
-            "match": same([*map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]),
+            "match": same(
+                [*self.typed.bucket_columns, *map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]
+            ),
             "update": corrected | earlier,
             "update_if": f"{_CORRECTS} OR {_ENDS_EARLIER}",
             "insert": columns,
@@ -151,7 +153,7 @@ def merge_rows(layout: Layout, keys: Sequence[str], outcome: HistoryOutcome) -> 
         outcome: what a step decided.
     """
     facts = [f"m:{name}" for name in layout.own if f"m:{name}" != _FROM]
-    ends = outcome.ends.select([*(VALUE + key for key in keys), *facts])
+    ends = outcome.ends.select([*(VALUE + key for key in keys), "m:key", *facts])
     parts = ((outcome.inserts, True), (outcome.corrections, True), (ends, False))
     return pa.concat_tables(
         [

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.tables.delta import literal, quoted
+from headpond.tables.partitions import BUCKET, bucket_of
 from headpond.tables.typed import VALUE
 
 if TYPE_CHECKING:
@@ -37,10 +38,21 @@ def rows_of_keys(
     batch_keys = [VALUE + key for key in keys]
     columns = [typed.column(key) for key in keys]
     wanted = changes.select(["m:key", *batch_keys]).group_by(["m:key", *batch_keys]).aggregate([])
-    conditions = [part for part in (among(wanted[batch_keys[0]], columns[0]), where) if part is not None]
+    parts = (_in_buckets(typed, wanted["m:key"]), among(wanted[batch_keys[0]], columns[0]), where)
+    conditions = [part for part in parts if part is not None]
     found = typed.file.read([*columns, *own], " AND ".join(f"({part})" for part in conditions) or None)
     rows = wanted.join(found, keys=batch_keys, right_keys=columns, join_type="inner")
     return rows.select(["m:key", *own])
+
+
+def _in_buckets(typed: TypedTable, keys: pa.ChunkedArray) -> str | None:
+    """Say in SQL which buckets the keys are in, where they are not in all."""
+    if not typed.buckets:
+        return None
+    found = bucket_of(keys, typed.buckets).unique()
+    if len(found) >= typed.buckets:
+        return None
+    return f"{quoted(BUCKET)} IN ({', '.join(map(literal, sorted(found.to_pylist())))})"
 
 
 def among(values: pa.ChunkedArray, column: str) -> str | None:

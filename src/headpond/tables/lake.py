@@ -88,13 +88,13 @@ class Lake:
             declared = {column: spec.type_of(column) for column in spec.columns}
             file = files(self.place_of(spec.name), self._options)
             if spec.keep == "log":
-                typed = TypedTable(spec.name, file, declared, LOG_OWN)
+                typed = TypedTable(spec.name, file, declared, LOG_OWN, spec)
                 self.logs[spec.name] = LogTable(typed, by_content=spec.dedupe == "content")
             elif spec.keep == "history":
-                typed = TypedTable(spec.name, file, declared, HISTORY_OWN)
+                typed = TypedTable(spec.name, file, declared, HISTORY_OWN, spec)
                 self.histories[spec.name] = HistoryTable(typed, spec.keys)
             else:
-                typed = TypedTable(spec.name, file, declared, CURRENT_OWN)
+                typed = TypedTable(spec.name, file, declared, CURRENT_OWN, spec)
                 self.current[spec.name] = CurrentTable(typed, spec.keys)
 
     def place_of(self, table: str) -> str:

@@ -63,7 +63,10 @@ class LogTable:
 
     def clauses(self) -> dict[str, Any]:
         """Give the condition and assignments under which entries are merged."""
-        return {"match": same(self.identity), "insert": copied(self.typed.columns)}
+        return {
+            "match": same([*self.typed.bucket_columns, *self.identity]),
+            "insert": copied(self.typed.columns),
+        }
 
     def newest(self, count: int) -> pa.Table:
         """Read operation and images of at most so many entries, the newest ones."""

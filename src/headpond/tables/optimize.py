@@ -23,7 +23,7 @@ from headpond.tables.delta import DeltaFile
 from headpond.tables.lake import OWN_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from deltalake import DeltaTable
 
@@ -90,6 +90,7 @@ def optimize_file(
     target_bytes: int | None = None,
     retain_ms: int | None = None,
     unsafe: bool = False,
+    order_by: Sequence[str] = (),
 ) -> Optimized:
     """Compact a table's files, write a checkpoint of its log, and remove old files if that is wanted.
 
@@ -98,13 +99,18 @@ def optimize_file(
         target_bytes: size the files are to have; null leaves it to deltalake (100 MiB).
         retain_ms: remove files that no version of this time needs, in whole hours, rounded up; null: none.
         unsafe: whether `retain_ms` may be below `SAFE_RETENTION_MS`.
+        order_by: Delta columns by which rows are put in order, all files rewritten (Z-order where there are
+            several): then a file has a narrow range of them, and merges pass over most files.
 
     Raises:
         UsageError: the retention is too short.
     """
     check_retention(retain_ms, unsafe=unsafe)
     before = _sizes(file.open())
-    file.committing(lambda table: table.optimize.compact(target_size=target_bytes))
+    if order_by:
+        file.committing(lambda table: table.optimize.z_order(list(order_by), target_size=target_bytes))
+    else:
+        file.committing(lambda table: table.optimize.compact(target_size=target_bytes))
     vacuumed = None
     if retain_ms is not None:
         hours = -(-retain_ms // HOUR_MS)

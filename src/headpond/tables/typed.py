@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 
 from headpond.errors import ConfigurationError
 from headpond.tables.naming import ORIGINAL_NAME, OWN_COLUMNS, Columns
+from headpond.tables.partitions import BUCKET, FILE_SIZE, Partitions, bucket_of, partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from headpond.changes.config import TableSpec
     from headpond.tables.delta import DeltaFile
 
 VALUE = "c:"
@@ -58,11 +60,13 @@ class Layout:
         fields: the Delta columns.
         encoded: source column → Delta column.
         own: batch column (without `m:`) → (Delta column, Arrow type).
+        buckets: how many buckets of the key the table has; null: none.
     """
 
     fields: pa.Schema
     encoded: Mapping[str, str]
     own: Mapping[str, tuple[str, pa.DataType]]
+    buckets: int | None = None
 
     def physical(self, rows: pa.Table) -> pa.Table:
         """Give typed rows the Delta table's columns, null where they have none."""
@@ -73,6 +77,8 @@ class Layout:
         }
         for batch_column, (column, kind) in self.own.items():
             arrays[column] = rows[OWN + batch_column].cast(kind)
+        if self.buckets:
+            arrays[BUCKET] = bucket_of(rows[OWN + "key"], self.buckets)
         nulls = rows.num_rows
         return pa.table(
             [arrays.get(field.name, pa.nulls(nulls, field.type)) for field in self.fields], schema=self.fields
@@ -87,6 +93,7 @@ class TypedTable:
         file: where it lies.
         declared: source column → Arrow type, in the configured order.
         own: batch column (without `m:`) → (Delta column, Arrow type).
+        spec: the table's entry, which says how rows are dealt out; null: not at all.
     """
 
     def __init__(
@@ -95,11 +102,17 @@ class TypedTable:
         file: DeltaFile,
         declared: Mapping[str, pa.DataType],
         own: Mapping[str, tuple[str, pa.DataType]],
+        spec: TableSpec | None = None,
     ) -> None:
         self.name = name
         self.file = file
         self.own = dict(own)
         self._declared = dict(declared)
+        self._spec = spec
+        if spec is not None:
+            # A key need not be declared, but is looked for before any change has brought its column.
+            for column in (*(spec.keys if spec.keep != "log" else ()), *spec.partition_by):
+                self._declared.setdefault(column, pa.string())
         self._fields: dict[str, pa.Field] = {}
         self._names = Columns()
 
@@ -111,10 +124,17 @@ class TypedTable:
                 another type.
         """
         own = [pa.field(column, kind) for column, kind in self.own.values()]
+        if self.buckets:
+            own.append(pa.field(BUCKET, pa.int32()))
         if not self.file.exists():
             names = Columns()
             values = [self._field(c, names.encode(c), kind) for c, kind in self._declared.items()]
-            self.file.create(pa.schema([*values, *own]))
+            made = self._partitions(names)
+            self.file.create(
+                pa.schema([*values, *own]),
+                partition_by=made.all_columns,
+                properties=made.properties(),
+            )
         self._look()
         if (form := _form(self._fields)) != (wanted := _form(field.name for field in own)):
             raise ConfigurationError(
@@ -133,6 +153,10 @@ class TypedTable:
                     table=self.name,
                     column=column,
                 )
+        if self._spec is not None:
+            asked = self._partitions(self._names)
+            asked.check(self.name, self.file)
+            self.file.set_property(FILE_SIZE, asked.properties().get(FILE_SIZE))
         self._widen([*(self._field(c, self._names.encode(c), k) for c, k in self._declared.items()), *own])
 
     def physical(self, rows: pa.Table) -> pa.Table:
@@ -169,9 +193,11 @@ class TypedTable:
                     table=self.name,
                     column=original,
                 )
+        if self._spec is not None:
+            self._partitions(self._names).check(self.name, self.file)  # repartitioned behind our back
         self._widen(wanted)
         fields = pa.schema([pa.field(name, field.type) for name, field in self._fields.items()])
-        return Layout(fields, self._names.encoded, self.own)
+        return Layout(fields, self._names.encoded, self.own, self.buckets)
 
     def column(self, original: str) -> str:
         """Give the Delta name of a source column."""
@@ -181,6 +207,28 @@ class TypedTable:
     def columns(self) -> Sequence[str]:
         """All Delta columns, in the table's order."""
         return list(self._fields)
+
+    @property
+    def buckets(self) -> int | None:
+        """How many buckets of the key there are; null: none."""
+        return self._spec.buckets if self._spec is not None else None
+
+    @property
+    def bucket_columns(self) -> list[str]:
+        """The columns by which a merge finds the bucket of a row: one or none."""
+        return [BUCKET] if self.buckets else []
+
+    def wanted_partitions(self) -> Partitions:
+        """How the configuration deals the table's rows out."""
+        if not self._fields:
+            self._look()
+        return self._partitions(self._names)
+
+    def _partitions(self, names: Columns) -> Partitions:
+        assert self._spec is not None or not self.buckets
+        if self._spec is None:
+            return Partitions()
+        return partitions_of(self._spec, [names.encode(column) for column in self._spec.partition_by])
 
     def newest(self, column: str) -> int:
         """Give the greatest value of an integer column, 0 for an empty table; reads that column alone."""
