@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headpond.formats.archive import BAD_LINE, read_lines
+from headpond.formats.archive import BAD_LINE, read_line, read_lines
+from headpond.formats.archive_quick import quick_line
 from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
 from support import vector_bytes
 
@@ -106,3 +107,39 @@ def test_no_line_is_fatal_and_none_is_lost(lines: list[bytes]) -> None:
     batch = read_lines(lines, stream="s", file="f")
     assert batch.schema == KINESIS_RECORD_SCHEMA
     assert batch.num_rows == sum(bool(text.rstrip(b"\r\n").strip()) for text in lines)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_the_quick_reader_agrees_with_the_strict_one(data: st.DataObject) -> None:
+    """On lines of every form, whole and damaged: it reads them alike or not at all."""
+    values = st.sampled_from(
+        ["s", "", "7", "007", "12x", "٣", "YQ==", "YR==", "YQ", "a b", "\n", 7, -1, 0, True, None, 1.0, 1e12, 1783600000000]
+        + [99999999999, 2**70, "2026-01-01T00:00:00Z", [], {}, "1" * 201]
+    )  # fmt: skip
+    names = [
+        "data", "shard", "shard_id", "shardId", "sequenceNumber", "sequence_number", "partitionKey", "partition_key",
+        "approximateArrivalTimestamp", "approximate_arrival_timestamp", "other",
+    ]  # fmt: skip
+    fields = {
+        "data": "YWI=",
+        "shard": "s",
+        "sequenceNumber": "17",
+        "approximateArrivalTimestamp": 1783600000000,
+    }
+    fields |= data.draw(st.dictionaries(st.sampled_from(names), values, max_size=3))
+    text = json.dumps(fields, ensure_ascii=data.draw(st.booleans())).encode()
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(text)))
+        splice = data.draw(
+            st.sampled_from([b"", b'"', b",", b"}", b'"shard":"z",', b"\\u0041", b"NaN", b" ", b"\xff", b"1"])
+        )
+        text = text[:at] + splice + text[at + data.draw(st.integers(0, 2)) :]
+    found = quick_line(text)
+    if found is not None:
+        assert found == read_line(text, file="f", line=1)
+
+
+def test_lines_of_the_common_form_are_read_quickly() -> None:
+    """The form that `headpond` and the vectors use needs no second reader."""
+    assert all(quick_line(text) is not None for text in vector_bytes("dsql/small.jsonl").splitlines())

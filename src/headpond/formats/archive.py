@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
+from headpond.formats.archive_quick import quick_line
 from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
 
 if TYPE_CHECKING:
@@ -59,17 +60,16 @@ def read_lines(lines: Iterable[bytes], *, stream: str, file: str, first_line: in
     Returns:
         A batch of `KINESIS_RECORD_SCHEMA`: a row per line that is not empty, bad ones with a `problem`.
     """
-    columns: tuple[list[Any], ...] = ([], [], [], [], [], [])
+    rows: list[tuple[Any, ...]] = []
     for number, line in enumerate(lines, first_line):
         text = line.rstrip(b"\r\n")
-        if not text.strip():
+        if not text or text.isspace():
             continue
         try:
-            row: tuple[Any, ...] = read_line(text, file=file, line=number)
+            rows.append(quick_line(text) or read_line(text, file=file, line=number))
         except BadLine:
-            row = (file, str(number), None, None, BAD_LINE, text)
-        for column, value in zip(columns, row, strict=True):
-            column.append(value)
+            rows.append((file, str(number), None, None, BAD_LINE, text))
+    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * 6
     names = [pa.array([stream] * len(columns[0]), pa.string())]
     arrays = [
         pa.array(column, field.type)
