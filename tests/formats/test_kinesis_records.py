@@ -11,6 +11,7 @@ from headpond.formats.kinesis_records import (
     open_records,
 )
 from headpond.formats.kpl import MalformedAggregate, UserRecord, encode
+from headpond.formats.kpl_batch import OpenCounters
 from headpond.formats.rows import USER_RECORD_SCHEMA
 
 AGGREGATE = encode([UserRecord("a", b"1", "7"), UserRecord("b", b"2")]).data
@@ -102,3 +103,23 @@ def test_tags_are_added_on_demand(deaggregate: bool) -> None:  # noqa: FBT001 (a
     (opened,) = open_records(batch(b"plain"), tags=True, deaggregate=deaggregate)
     assert opened.schema == USER_RECORD_SCHEMA_WITH_TAGS
     assert opened["tags"].to_pylist() == [[]]
+
+
+NEAR_MAGIC = [b"", AGGREGATE[:1], AGGREGATE[:3], AGGREGATE[:4], AGGREGATE[1:], DAMAGED, b"x" * 40]
+
+
+@pytest.mark.parametrize("tags", [True, False])
+def test_plain_batches_pass_as_they_would_beside_aggregates(tags: bool) -> None:  # noqa: FBT001 (a parameter of the test)
+    """A batch without aggregates takes a shorter way to the same rows, and is counted alike."""
+    for cut in range(len(NEAR_MAGIC) + 1):
+        short, long = OpenCounters(), OpenCounters()
+        rows = [
+            row
+            for opened in open_records(batch(*NEAR_MAGIC).slice(cut), tags=tags, counters=short)
+            for row in opened.to_pylist()
+        ]
+        beside = batch(*NEAR_MAGIC, AGGREGATE).slice(cut)
+        (opened,) = open_records(beside, tags=tags, counters=long)
+        assert rows == opened.to_pylist()[:-2]
+        assert (short.plain, short.checksum_mismatch) == (long.plain, long.checksum_mismatch)
+        assert short.kinesis_records == long.kinesis_records - 1

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 EMPTY_REPLY_PAUSE_S = 0.2
 """Five reads a second are what a shard allows."""
 
+_MOST_ARRAY_BYTES = 2**31 - 1  # offsets have 32 bits; a reply has 10 MiB
+
 TIP_PATIENCE = 300
 """Empty replies to polling at the tip, about a minute, before the end is given up."""
 
@@ -113,6 +115,16 @@ def to_batch(records: list[Record], stream: str, shard_id: str) -> pa.RecordBatc
         pa.array([record.partition_key for record in records], pa.string()),
         pa.array(arrivals_us).view(pa.timestamp("us", tz="UTC")),
         pa.nulls(count, pa.string()),
-        pa.array([record.data for record in records], pa.binary()),
+        _binary([record.data for record in records]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=KINESIS_RECORD_SCHEMA)
+
+
+def _binary(values: list[bytes]) -> pa.Array[Any]:
+    """Make an array of byte strings with one copy of each; Arrow's own way doubles a buffer as it grows."""
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    if offsets[-1] > _MOST_ARRAY_BYTES:
+        return pa.array(values, pa.binary())  # which says that it is too much
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
