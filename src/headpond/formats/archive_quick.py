@@ -1,4 +1,4 @@
-"""An archive line of the common form, read by msgspec in one step; anything else is left to `archive.read_line`.
+"""An archive line of the common form, read by msgspec in one step; all else is left to `archive.read_line`.
 
 What it takes it reads alike: plain ASCII without escapes, identity and key as texts, the arrival as a whole
 number. msgspec opens the base64 of `data` by the same strict rules.
