@@ -155,10 +155,11 @@ def test_data_that_is_no_base64_is_refused() -> None:
             _ = page.records[0].data
 
 
-def test_records_of_both_parsers_are_one_kind() -> None:
-    """A client without our reader serves as well."""
+@pytest.mark.parametrize("size_bytes", [700, 20_000])
+def test_records_of_both_parsers_are_one_kind(size_bytes: int) -> None:
+    """A client without our reader serves as well, with small records and with large ones."""
     with local_kinesis(STREAM) as kinesis:
-        put(kinesis, 30, 700)
+        put(kinesis, 30, size_bytes)
         client = kinesis.client()
         place = client.get_shard_iterator(StreamName=STREAM, ShardId=SHARD, ShardIteratorType="TRIM_HORIZON")[
             "ShardIterator"
@@ -170,10 +171,11 @@ def test_records_of_both_parsers_are_one_kind() -> None:
     assert plain(page_of(reply))[0] == plain(page)[0]
 
 
-def test_cut_replies_and_refusals_stay_botocores() -> None:
+@pytest.mark.parametrize("size_bytes", [1_000, 20_000])
+def test_cut_replies_and_refusals_stay_botocores(size_bytes: int) -> None:
     """Through the real client: a cut reply is a failed connection, an expired iterator is told."""
     with local_kinesis(STREAM) as kinesis:
-        put(kinesis, 50, 1000)
+        put(kinesis, 50, size_bytes)
         settings_ = ConnectionSettings(stream_name=STREAM, endpoint_url=kinesis.endpoint_url)
         calls = ServiceCalls(
             settings_,

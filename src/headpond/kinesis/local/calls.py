@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headpond.kinesis.local.consumers import Subscription
-    from headpond.kinesis.local.desk import Desk
+    from headpond.kinesis.local.desk import Desk, Pieces
 
+    Answer = bytes | Pieces | Subscription
 __all__ = ["CALLS", "answer"]
 
 _R = TypeVar("_R", bound=msgspec.Struct)
@@ -22,10 +23,10 @@ _R = TypeVar("_R", bound=msgspec.Struct)
 
 class _Call(NamedTuple):
     decode: Callable[[bytes], Any]
-    give: Callable[[Desk, Any], bytes | Subscription]
+    give: Callable[[Desk, Any], Answer]
 
 
-def _call(request: type[_R], give: Callable[[Desk, _R], bytes | Subscription]) -> _Call:
+def _call(request: type[_R], give: Callable[[Desk, _R], Answer]) -> _Call:
     return _Call(msgspec.json.Decoder(request).decode, give)
 
 
@@ -55,7 +56,7 @@ CALLS = {
 """Call name → its request and its answer."""
 
 
-def answer(desk: Desk, call: str, body: bytes) -> bytes | Subscription:
+def answer(desk: Desk, call: str, body: bytes) -> Answer:
     """Answer one call, a JSON body for a JSON body (empty where the service answers with nothing).
 
     SubscribeToShard is answered with a subscription, whose events `events.frames` gives.

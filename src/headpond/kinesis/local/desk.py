@@ -10,7 +10,16 @@ if TYPE_CHECKING:
     from headpond.kinesis.local.faults import Faults
     from headpond.kinesis.local.model import Shard
 
-__all__ = ["Desk", "range_json", "shard_json"]
+__all__ = ["Desk", "Pieces", "range_json", "shard_json"]
+
+
+class Pieces(list[bytes]):
+    """A reply in pieces, which go out one by one where they are large: stored records are not copied."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the whole."""
+        return sum(map(len, self))
 
 
 @dataclass(frozen=True, slots=True)

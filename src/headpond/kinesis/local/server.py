@@ -12,10 +12,12 @@ from aiohttp import web
 
 from headpond.kinesis.local.calls import answer
 from headpond.kinesis.local.consumers import Subscription
+from headpond.kinesis.local.desk import Pieces
 from headpond.kinesis.local.events import frames
 from headpond.kinesis.local.refusal import ServiceRefusalError
 
 if TYPE_CHECKING:
+    from headpond.kinesis.local.calls import Answer
     from headpond.kinesis.local.desk import Desk
     from headpond.kinesis.local.faults import Rule
 
@@ -82,17 +84,33 @@ class _Handler:
         }
         if isinstance(reply, Subscription):
             return await self._send_events(request, reply, headers, cutting="cut_reply" in struck)
+        if isinstance(reply, Pieces):
+            if "cut_reply" not in struck:
+                return await self._send_pieces(request, reply, headers)
+            reply = b"".join(reply)
         if "cut_reply" in struck:
             return await self._cut_reply(request, status, reply, headers)
         return web.Response(status=status, body=reply, headers=headers)
 
-    def _reply(self, call: str, body: bytes, refusing: Rule | None) -> tuple[int, bytes | Subscription]:
+    def _reply(self, call: str, body: bytes, refusing: Rule | None) -> tuple[int, Answer]:
         if refusing is not None:
             return refusing.status, _refusal_json(refusing)
         try:
             return 200, answer(self._desk, call, body)
         except ServiceRefusalError as refusal:
             return refusal.status, _refusal_json(refusal)
+
+    @staticmethod
+    async def _send_pieces(
+        request: web.Request, pieces: Pieces, headers: dict[str, str]
+    ) -> web.StreamResponse:
+        """Send a reply as it is stored."""
+        response = web.StreamResponse(headers={**headers, "Content-Length": str(pieces.size_bytes)})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+        return response
 
     async def _send_events(
         self, request: web.Request, subscription: Subscription, headers: dict[str, str], *, cutting: bool

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from headpond.kinesis.local.desk import Desk, range_json
+from headpond.kinesis.local.desk import Desk, Pieces, range_json
 from headpond.kinesis.local.refusal import ServiceRefusalError
 from headpond.kinesis.local.tokens import open_iterator, seal_iterator
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["children_json", "get_records", "get_shard_iterator", "put_record", "put_records"]
 
 _BASE64_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_SMALL_PIECE_BYTES = 8 * 1024  # smaller ones are sent faster in one copy
 _PADDINGS = (b"", b"=", b"==")
 
 
@@ -93,7 +94,7 @@ def get_shard_iterator(desk: Desk, call: requests.GetShardIterator) -> bytes:
     return orjson.dumps({"ShardIterator": seal_iterator(position, desk.now_ms)})
 
 
-def get_records(desk: Desk, call: requests.GetRecords) -> bytes:
+def get_records(desk: Desk, call: requests.GetRecords) -> bytes | Pieces:
     """GetRecords; at the end of a closed shard there is no next iterator, but children."""
     now_ms = desk.now_ms
     position = open_iterator(call.shard_iterator, now_ms, desk.lifetime_ms)
@@ -106,8 +107,16 @@ def get_records(desk: Desk, call: requests.GetRecords) -> bytes:
         tail["ChildShards"] = children_json(reading.children)
     else:
         tail["NextShardIterator"] = seal_iterator(reading.position, now_ms)
-    pieces = [b'{"Records":[', b",".join([record.wire for record in reading.records]), b"],"]
-    return b"".join([*pieces, orjson.dumps(tail)[1:]])
+    end = b"]," + orjson.dumps(tail)[1:]
+    pieces = Pieces([b'{"Records":['])
+    for record in reading.records:
+        pieces += (record.wire, b",")
+    if reading.records:
+        pieces.pop()
+    pieces.append(end)
+    if pieces.size_bytes < len(pieces) * _SMALL_PIECE_BYTES:
+        return b"".join(pieces)
+    return pieces
 
 
 def children_json(children: list[Shard]) -> list[dict[str, Any]]:
