@@ -66,7 +66,9 @@ class Run:
         self.say("starting Spark")
         begun = time.monotonic()
         conf = session_settings(self.pipeline)
-        spark = spark_session("headpond", conf=conf, log_path=self.log_path, quick=self.quick)
+        # Where Python reads and merges, the JVM has too little to do for a slow start ever to pay.
+        quick = self.quick or self.pipeline.target.engine == "embedded"
+        spark = spark_session("headpond", conf=conf, log_path=self.log_path, quick=quick)
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
         from headpond.spark import follow  # noqa: PLC0415 - pyspark, only after the checks

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from deltalake import (
+    ColumnProperties,
     CommitProperties,
     DeltaTable,
     QueryBuilder,
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 COMMIT_ATTEMPTS = 10
 """How often a commit that lost against another writer is computed anew."""
 FIRST_PAUSE_S = 0.05
+
+_WRITER = WriterProperties(
+    # Hardly two rows are equal in these: to look for a dictionary is a fifth of what a merge costs.
+    column_properties={
+        name: ColumnProperties(dictionary_enabled=False) for name in ("_image_hash", "_tx_id", "_ts_ns")
+    }
+)
 
 Result = TypeVar("Result")
 
@@ -235,6 +243,7 @@ class DeltaFile:
                 target_alias="t",
                 # A source that may be looked at beforehand: files that its keys cannot be in are not read.
                 streamed_exec=False,
+                writer_properties=_WRITER,
                 commit_properties=properties,
             )
             if delete_if is not None:
