@@ -1,3 +1,4 @@
+import java.lang.management.ManagementFactory;
 import java.time.Duration;
 import java.util.Properties;
 import java.util.Random;
@@ -16,7 +17,10 @@ import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.ValueJoiner;
 import org.apache.kafka.streams.test.TestRecord;
 
-/** One Kafka Streams task joining two topics: records a second, after a warm-up. Arguments: type, keys, window ms, records. */
+/**
+ * One Kafka Streams task joining two topics. Arguments: type, keys, window ms, records, state directory. Prints
+ * records a second after a warm-up, results, and CPU seconds a record.
+ */
 public class StreamsJoin {
     private static final long START = 1_700_000_000_000L;
     private static final Random CHANCE = new Random(1);
@@ -51,9 +55,11 @@ public class StreamsJoin {
             int warmUp = (int) Math.max(60_000, 5 * window);
             long results = 0;
             long begun = 0;
+            long spent = 0;
             for (int number = 0; number < warmUp + records; number++) {
                 if (number == warmUp) {
                     begun = System.nanoTime();
+                    spent = cpu();
                     results = 0;
                 }
                 int pair = number / 2;
@@ -74,8 +80,12 @@ public class StreamsJoin {
                 }
             }
             double seconds = (System.nanoTime() - begun) / 1e9;
-            System.out.println(records / seconds + " " + results);
+            System.out.println(records / seconds + " " + results + " " + (cpu() - spent) / 1e9 / records);
         }
+    }
+
+    private static long cpu() {
+        return ((com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime();
     }
 
     private static byte[] together(byte[] left, byte[] right) {

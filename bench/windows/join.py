@@ -1,7 +1,7 @@
 """The windowed join as a whole query, beside Spark's own and beside Kafka Streams, on the same data in one run.
 
-131 bytes a record (100 random bytes, two headers), one record a millisecond and side, 100,000 records a
-micro-batch, read from Parquet files, results thrown away. Each case is a query of its own in one warm Spark;
+131 bytes a record (100 random bytes, two headers), one record a millisecond and side, 100,000 records
+a micro-batch, read from Parquet files, results thrown away. Each case is a query of its own in one warm Spark;
 the figure is the median of its batches but the first ones. Kafka Streams: TopologyTestDriver on RocksDB in
 the headers format, one instance, and two at once (the sum of both), retained window filled beforehand.
 
@@ -11,6 +11,7 @@ the headers format, one instance, and two at once (the sum of both), retained wi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -119,7 +121,21 @@ def native(spark: SparkSession, place: Path, kind: str, window_ms: int) -> DataF
     return left.join(right, condition, {"inner": "inner", "left": "left_outer", "outer": "full_outer"}[kind])
 
 
-def run(frame: DataFrame, folder: Path, checkpoint: str = "") -> list[Any]:
+CPU: dict[str, float] = {}
+"""Case → CPU seconds a record, of this process and all below it, after the first batches."""
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and all below it; children that have ended count in their parents."""
+    mine = psutil.Process()
+    total = 0.0
+    for each in [mine, *mine.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(each.cpu_times()[:4])
+    return total
+
+
+def run(frame: DataFrame, folder: Path, checkpoint: str = "", name: str = "") -> list[Any]:
     """Run a query to the end of its files; gives the progress of its batches that had input."""
     place = folder / (checkpoint or f"checkpoint-{time.monotonic_ns()}")
     query = (
@@ -128,9 +144,18 @@ def run(frame: DataFrame, folder: Path, checkpoint: str = "") -> list[Any]:
         .trigger(availableNow=True)
         .start()
     )
+    spent: dict[int, float] = {}
     try:
-        query.awaitTermination()
+        while not query.awaitTermination(0.1):
+            last = query.lastProgress
+            if last is not None:
+                spent.setdefault(last.batchId, cpu_seconds())
         progress = [p for p in query.recentProgress if p.numInputRows]
+        warm = [number for number in spent if WARM_UP - 1 <= number < len(progress) - 1]
+        if warm:
+            CPU[name] = (cpu_seconds() - spent[warm[0]]) / sum(
+                p.numInputRows for p in progress[warm[0] + 1 :]
+            )
     finally:
         query.stop()
         if not checkpoint:
@@ -149,8 +174,8 @@ def figures(progress: Any) -> dict[str, int]:
     return told
 
 
-def streams(kind: str, keys: int, window_ms: int, records: int, instances: int) -> float | None:
-    """Records a second of Kafka Streams, of all instances together."""
+def streams(kind: str, keys: int, window_ms: int, records: int, instances: int) -> tuple[float, float] | None:
+    """Records a second of Kafka Streams, of all instances together, and CPU seconds a record of one."""
     if not JARS.exists() or shutil.which("java") is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -173,25 +198,32 @@ def streams(kind: str, keys: int, window_ms: int, records: int, instances: int) 
             )
             for number in range(instances)
         ]
-        return sum(float(each.communicate()[0].split()[0]) for each in running)
+        told = [each.communicate()[0].split() for each in running]
+        return sum(float(each[0]) for each in told), statistics.mean(float(each[2]) for each in told)
 
 
 def throughput(spark: SparkSession, folder: Path, name: str, batches: int, found: dict[str, float]) -> None:
     kind, keys, window_ms = CASES[name]
     place = make_data(folder, keys, batches, BATCH)
-    progress = run(ours(spark, place, kind, window_ms), folder)
+    progress = run(ours(spark, place, kind, window_ms), folder, name=name)
     found[f"{name}: records/s"] = rate(progress)
     found[f"{name}: records/s by addBatch"] = rate(progress, "addBatch")
+    if name in CPU:
+        found[f"{name}: CPU us a record"] = CPU[name] * 1e6
     told = figures(progress[-1])
     found[f"{name}: bytes of state a record"] = told["state_bytes"] / told["state_rows"]
     for count in (1, 2):
-        theirs = streams(kind, keys, window_ms, 60_000, count)
-        if theirs is not None:
+        measured = streams(kind, keys, window_ms, 60_000, count)
+        if measured is not None:
+            theirs, spent = measured
+            found[f"{name}: Kafka Streams, {count} at once, CPU us a record"] = spent * 1e6
             found[f"{name}: Kafka Streams, {count} at once, records/s"] = theirs
             found[f"{name}: times Kafka Streams, {count} at once"] = found[f"{name}: records/s"] / theirs
     for version in ("2", "4") if name == "inner" else ():
         spark.conf.set("spark.sql.streaming.join.stateFormatVersion", version)
-        theirs_progress = run(native(spark, place, kind, window_ms), folder)
+        theirs_progress = run(native(spark, place, kind, window_ms), folder, name=version)
+        if version in CPU:
+            found[f"{name}: Spark's join, format {version}, CPU us a record"] = CPU[version] * 1e6
         found[f"{name}: Spark's join, format {version}, records/s"] = rate(theirs_progress)
         found[f"{name}: times Spark's join, format {version}"] = (
             found[f"{name}: records/s"] / found[f"{name}: Spark's join, format {version}, records/s"]
