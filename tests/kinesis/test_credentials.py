@@ -254,10 +254,7 @@ FAILING_CALLS = (
 )
 FAILURES = (
     "AccessDeniedException",
-    "ExpiredTokenException",
     "KMSAccessDeniedException",
-    "ValidationException",
-    "ProvisionedThroughputExceededException",
     "InternalFailureException",
     "SomethingNew",
 )

@@ -241,8 +241,23 @@ def test_options_need_each_other() -> None:
             read_options({**base, **wrong})
 
 
-def test_a_whole_stream_by_subscription(kinesis: LocalKinesis) -> None:
-    """Driver and tasks as in a query: everything once, through a split, without polling the data."""
+def test_a_whole_stream_by_subscription() -> None:
+    """Driver and tasks as in a query: everything once, through a split and a merge."""
+    with local_kinesis(STREAM, settings=Settings(resubscribe_ms=0, heartbeat_ms=5)) as kinesis:
+        kinesis.engine.consumers.register(STREAM, CONSUMER)
+        put(kinesis, 20)
+        low, high = kinesis.engine.split_shard(STREAM, SHARD)
+        put(kinesis, 20, first=20)
+        kinesis.engine.merge_shards(STREAM, low.shard_id, high.shard_id)
+        put(kinesis, 20, first=40)
+        for bound in ("none", "300"):
+            driver = Driver(kinesis, maxBytesPerTrigger=bound)
+            _, batches = driver.run(driver.initial())
+            assert sorted(row for batch in batches for row in batch) == held(kinesis)
+
+
+def test_what_tasks_read_with(kinesis: LocalKinesis) -> None:
+    """Polling where no consumer is named, else its subscriptions, which tell the same of the stream."""
     put(kinesis, 20)
     driver = Driver(kinesis, maxBytesPerTrigger="none")
     assert driver.settings.consumer_name == CONSUMER
@@ -259,7 +274,6 @@ def test_a_whole_stream_by_subscription(kinesis: LocalKinesis) -> None:
         calls.iterator(SHARD, "TRIM_HORIZON")
         assert len(calls.page(SHARD, SHARD, 10).records) == 3
         assert abs(calls.now_ms() - calls.date_ms()) < 60_000
-    assert len(held(kinesis)) == 20
 
 
 class TestTurns:

@@ -30,7 +30,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=["polling", "efo"])
+@pytest.fixture(params=["polling", pytest.param("efo", marks=pytest.mark.thorough)])
 def kinesis(clock: ManualClock, request: pytest.FixtureRequest) -> Iterator[LocalKinesis]:
     """A stream of two shards, whose batches are read by polling and by subscription alike."""
     settings = Settings(resubscribe_ms=0, heartbeat_ms=5)
