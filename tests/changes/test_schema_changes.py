@@ -237,6 +237,22 @@ def test_the_rows_depend_on_the_set_of_changes_alone(changes: list[Any], seed: i
             assert label in {"initial", "added", "type_changed", "first_value"}
 
 
+@settings(max_examples=50, deadline=None)
+@given(changes=changes_drawn, cut=st.integers(0, 12))
+def test_what_parts_show_is_what_the_whole_shows(changes: list[Any], cut: int) -> None:
+    """Steps from nothing over parts of a batch, told as one, say what the batch says."""
+    whole, parts = Store(), Store()
+    shown = [
+        schema_step(SCHEMA_CHANGES_SCHEMA.empty_table(), batch(*part), {}).state
+        for part in (changes[:cut], changes[cut:])
+        if part
+    ]
+    if changes:
+        whole.tell(batch(*changes))
+        parts.tell({"t": pa.concat_tables(shown)})
+    assert parts.rows == whole.rows
+
+
 def test_the_stream_shows_its_schema_changes() -> None:
     """Of the table whose schema changes on its way: which columns came later than its first commit."""
     expected = vector_json("dsql/stream.expected.json")

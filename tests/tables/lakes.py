@@ -48,9 +48,21 @@ def decoded(
     config: DsqlConfig, lines: Sequence[bytes], *, first_line: int = 1, parts: int = 1
 ) -> DecodedBatch:
     """Decode lines as one micro-batch of so many partitions."""
+    return gather(cells(config, lines, first_line=first_line, parts=parts))
+
+
+def cells(
+    config: DsqlConfig,
+    lines: Sequence[bytes],
+    *,
+    first_line: int = 1,
+    parts: int = 1,
+    outline: bool = False,
+) -> pa.Table:
+    """Decode lines into the cells of so many partitions."""
     frames = []
     size = -(-len(lines) // parts) or 1
     for start in range(0, len(lines), size):
         records = read_lines(lines[start : start + size], stream="s", file="f", first_line=first_line + start)
-        frames += list(decode_partition(config, open_records(records)))
-    return gather(pa.Table.from_batches(frames, FRAME_SCHEMA))
+        frames += list(decode_partition(config, open_records(records), outline=outline))
+    return pa.Table.from_batches(frames, FRAME_SCHEMA)

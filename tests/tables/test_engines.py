@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from headpond.spark.delta_file import SparkDeltaFile, SparkFiles
 
-pytestmark = pytest.mark.maven
+pytestmark = [pytest.mark.maven, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -107,18 +107,19 @@ def schema_step(
 
     Args:
         state: `SCHEMA_CHANGES_SCHEMA` rows of the batches' tables; others are ignored.
-        batches: typed batches by table.
+        batches: by table a typed batch, or `state` rows that steps from nothing made of parts of one.
         declared: table → column → PostgreSQL type, as configured; other columns hold raw JSON text.
     """
     before = {tuple(row[n] for n in IDENTITY): row for row in state.to_pylist() if row["table"] in batches}
     now: dict[tuple[Any, ...], dict[str, Any]] = {}
     for table, batch in batches.items():
         facts: Facts = {
-            (column, kind): _Seen(row["first_ts_ns"], row["tx_id"], row["last_seen_ns"])
+            (column, kind): _stored(row)
             for (of, column, kind), row in before.items()
             if of == table and kind != NONE
         }
-        for place, seen in _sightings(batch, declared.get(table, {})):
+        shown = _stored_ones(batch) if batch.schema.equals(SCHEMA_CHANGES_SCHEMA) else None
+        for place, seen in shown or _sightings(batch, declared.get(table, {})):
             facts[place] = facts[place].also(seen) if place in facts else seen
         for row in _changes(table, facts):
             now[tuple(row[name] for name in IDENTITY)] = row
@@ -129,6 +130,17 @@ def schema_step(
         put=pa.Table.from_pylist(put, SCHEMA_CHANGES_SCHEMA),
         drop=pa.Table.from_pylist(drop, SCHEMA_CHANGES_SCHEMA).select(list(IDENTITY)),
     )
+
+
+def _stored(row: Mapping[str, Any]) -> _Seen:
+    return _Seen(row["first_ts_ns"], row["tx_id"], row["last_seen_ns"])
+
+
+def _stored_ones(rows: pa.Table) -> Iterator[tuple[tuple[str, str], _Seen]]:
+    """What other steps saw."""
+    for row in rows.to_pylist():
+        if row["value_type"] != NONE:
+            yield (row["column"], row["value_type"]), _stored(row)
 
 
 def _sightings(batch: pa.Table, declared: Mapping[str, str]) -> Iterator[tuple[tuple[str, str], _Seen]]:

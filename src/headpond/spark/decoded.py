@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from headpond.changes.dsql import decode
 from headpond.changes.schemas import PENDING_SCHEMA, QUARANTINE_SCHEMA
+from headpond.spark.cells import pack, unpack
+from headpond.spark.outline import outline_cells
 from headpond.tables.apply import DecodedBatch
 
 if TYPE_CHECKING:
@@ -26,27 +28,34 @@ FRAME_DDL = "kind string, name string, content binary"
 FRAME_SCHEMA = pa.schema(
     [pa.field("kind", pa.string()), pa.field("name", pa.string()), pa.field("content", pa.binary())]
 )
-_TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
+TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
 _COUNTERS, _ARRIVALS = "counters", "arrivals"
 
 
-def decode_partition(config: DsqlConfig, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def decode_partition(
+    config: DsqlConfig, batches: Iterable[pa.RecordBatch], *, outline: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Decode the user records of one partition; runs on an executor.
 
     Args:
         config: the tables and rules.
         batches: batches with the columns of `USER_RECORD_SCHEMA`.
+        outline: whether cells come that tell of the tables' parts without their rows.
 
     Yields:
         Batches of `FRAME_SCHEMA`.
     """
     for batch in batches:
         decoded = decode(batch, config)
-        parts = [(_TABLE, name, _pack(rows)) for name, rows in decoded.tables.items() if rows.num_rows]
+        parts = [(TABLE, name, pack(rows)) for name, rows in decoded.tables.items() if rows.num_rows]
+        if outline:
+            declared = {spec.name: spec.columns for spec in config.tables}
+            for _, name, content in list(parts):
+                parts += outline_cells(name, decoded.tables[name], len(content), declared)
         if decoded.quarantine.num_rows:
-            parts.append((_QUARANTINE, "", _pack(decoded.quarantine)))
+            parts.append((_QUARANTINE, "", pack(decoded.quarantine)))
         if decoded.pending.num_rows:
-            parts.append((_PENDING, "", _pack(decoded.pending)))
+            parts.append((_PENDING, "", pack(decoded.pending)))
         if decoded.counters:
             parts.append((_COUNTERS, "", json.dumps(decoded.counters).encode()))
         if newest := _newest_arrivals_us(batch):
@@ -68,12 +77,12 @@ def gather(frame: pa.Table) -> DecodedBatch:
         kinds, names = chunk["kind"].to_pylist(), chunk["name"].to_pylist()
         for row, (kind, name) in enumerate(zip(kinds, names, strict=True)):
             content = chunk["content"][row].as_buffer()
-            if kind == _TABLE:
-                tables.setdefault(name, []).append(_unpack(content))
+            if kind == TABLE:
+                tables.setdefault(name, []).append(unpack(content))
             elif kind == _QUARANTINE:
-                refused.append(_unpack(content))
+                refused.append(unpack(content))
             elif kind == _PENDING:
-                pending.append(_unpack(content))
+                pending.append(unpack(content))
             elif kind == _COUNTERS:
                 counters.update(json.loads(content.to_pybytes()))
             else:
@@ -100,15 +109,3 @@ def _newest_arrivals_us(batch: pa.RecordBatch) -> dict[str, int]:
     newest = arrivals.group_by("shard").aggregate([("arrival", "max")])
     pairs = zip(newest["shard"].to_pylist(), newest["arrival_max"].to_pylist(), strict=True)
     return {shard: arrival for shard, arrival in pairs if arrival is not None}
-
-
-def _pack(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
-
-
-def _unpack(content: pa.Buffer) -> pa.Table:
-    return pa.ipc.open_stream(content).read_all()

@@ -40,9 +40,14 @@ BYTES_PER_DECODE = 16 << 20
 """Data gathered before it is decoded: many small pages cost more one by one."""
 
 
-def written_rules(config: DsqlConfig) -> str:
-    """Give the rules as the text of the option `RULES`."""
-    return base64.b64encode(pickle.dumps(config)).decode()
+def written_rules(config: DsqlConfig, *, outline: bool = False) -> str:
+    """Give the rules as the text of the option `RULES`.
+
+    Args:
+        config: the tables and rules.
+        outline: as for `decode_partition`.
+    """
+    return base64.b64encode(pickle.dumps((config, outline))).decode()
 
 
 def _without_rules(options: Mapping[str, str]) -> dict[str, str]:
@@ -68,13 +73,14 @@ def gathered(
 class _Decoding:
     """A reader whose tasks give frames."""
 
-    rules: DsqlConfig
+    rules: tuple[DsqlConfig, bool]
 
     @carried
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read and decode one task's part."""
         records: Iterator[pa.RecordBatch] = super().read(partition)  # type: ignore[misc]  # the other base's
-        return decode_partition(self.rules, gathered(records))
+        config, outline = self.rules
+        return decode_partition(config, gathered(records), outline=outline)
 
 
 class DecodingArchiveReader(_Decoding, ArchiveStreamReader):

@@ -2,7 +2,8 @@
 
 ::
 
-    read (kinesis | archive) and decode, on executors ─► foreachBatch on the driver ─► Delta
+    read (kinesis | archive) and decode, on executors ─► foreachBatch on the driver ─► Delta (deltalake)
+                                                      └► or newest per key and MERGE on executors
 
 Spark keeps the positions (its checkpoint) and replays a batch exactly; `tables.apply` makes the replay
 harmless. A row counts as applied when its table's commit stands, and the batch as done when all do.
@@ -22,6 +23,7 @@ from headpond.spark.decoding import RULES, DecodedArchiveSource, DecodedKinesisS
 from headpond.spark.delta_file import SparkFiles
 from headpond.spark.delta_jars import require_delta
 from headpond.spark.errors import carried
+from headpond.spark.spread import apply_frame
 from headpond.tables.apply import Applied, Chunks, apply_batch
 from headpond.tables.beside import apply_beside
 from headpond.tables.remote import is_remote, is_s3
@@ -34,11 +36,14 @@ if TYPE_CHECKING:
 
     from headpond.changes.config import DsqlConfig
     from headpond.pipeline import Pipeline
+    from headpond.tables.apply import DecodedBatch
 
 logger = logging.getLogger(__name__)
 
 
-def decoded_changes(spark: SparkSession, pipeline: Pipeline, config: DsqlConfig) -> DataFrame:
+def decoded_changes(
+    spark: SparkSession, pipeline: Pipeline, config: DsqlConfig, *, outline: bool = False
+) -> DataFrame:
     """Read the pipeline's source as a streaming frame of decoded parts (`decoded.FRAME_SCHEMA`)."""
     source = pipeline.source
     if source.archive is None:
@@ -57,7 +62,7 @@ def decoded_changes(spark: SparkSession, pipeline: Pipeline, config: DsqlConfig)
             options["storageOptions"] = json.dumps(pipeline.target.storage_options)
     spark.dataSource.register(kind)
     reader = spark.readStream.format(kind.name()).options(**options)
-    return reader.option(RULES, written_rules(config)).load()
+    return reader.option(RULES, written_rules(config, outline=outline)).load()
 
 
 def follow(
@@ -86,11 +91,10 @@ def follow(
     """
     config = pipeline.dsql_config()
     files = SparkFiles(spark)
-    if pipeline.target.engine == "spark":
+    merging = pipeline.target.engine == "spark"
+    if merging:
         require_delta(spark)
-        lake = open_lake(pipeline, files=files)
-    else:
-        lake = open_lake(pipeline)
+    lake = open_lake(pipeline, files=files) if merging else open_lake(pipeline)
     lake.prepare()
     if only is None:
         lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
@@ -99,32 +103,39 @@ def follow(
     # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine.
     config = replace(config, keep_data=lake.tombstones.newest_horizon_ns() is not None, only=only)
 
-    rules = ChunkRules(timeout_ms=pipeline.target.chunk_timeout_ms)
+    target = pipeline.target
+    rules = ChunkRules(timeout_ms=target.chunk_timeout_ms)
+    spread = merging and only is None
+
+    def chunks(batch: DecodedBatch) -> Chunks:
+        # Files may come in any order: only a stream that is read in step with itself can tell what is late.
+        in_step = only is None and not (until_caught_up and pipeline.source.archive is not None)
+        now = batch.read_up_to if in_step else None
+        return Chunks(config, rules, target.chunk_memory_bytes, target.chunk_disk_bytes, now)
 
     @carried
     def apply(frame: DataFrame, batch_id: int) -> None:
         files.session = frame.sparkSession
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
-        batch = gather(frame.toArrow())
-        # Files may come in any order: only a stream that is read in step with itself can tell what is late.
-        in_step = only is None and not (until_caught_up and pipeline.source.archive is not None)
-        now = batch.read_up_to if in_step else None
-        chunks = Chunks(config, rules, pipeline.target.chunk_memory_bytes, now)
-        if only is None:
-            applied = apply_batch(lake, batch, chunks=chunks, transaction=(query_id, batch_id))
+        if spread:
+            applied = apply_frame(lake, frame, chunks=chunks, transaction=(query_id, batch_id))
+        elif only is None:
+            batch = gather(frame.toArrow())
+            applied = apply_batch(lake, batch, chunks=chunks(batch), transaction=(query_id, batch_id))
         else:
-            applied = apply_beside(lake, batch, chunks=chunks)
+            batch = gather(frame.toArrow())
+            applied = apply_beside(lake, batch, chunks=chunks(batch))
         logger.info("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
         if on_batch is not None:
             on_batch(batch_id, applied)
 
-    decoded = decoded_changes(spark, pipeline, config)
+    decoded = decoded_changes(spark, pipeline, config, outline=spread)
     writer = decoded.writeStream.foreachBatch(apply).option(
-        "checkpointLocation", _for_spark(pipeline.target.checkpoint)
+        "checkpointLocation", _for_spark(target.checkpoint)
     )
     if until_caught_up:
         return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{pipeline.target.trigger_ms} milliseconds").start()
+    return writer.trigger(processingTime=f"{target.trigger_ms} milliseconds").start()
 
 
 def _for_spark(place: str) -> str:

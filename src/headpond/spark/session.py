@@ -37,6 +37,8 @@ _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 _MAY_BE_SECRET = re.compile(r"(?i)secret|password|token|credential|access[._-]?key|private")
 
+_MISSING_PACKAGE = re.compile(r"\[(?:unresolved dependency|download failed): (.*?)\]")
+
 _COMPLAINT = re.compile(r"(?i)exception|error|could not|unrecognized|invalid")
 
 
@@ -144,8 +146,16 @@ def _start_context(settings: Mapping[str, str], log: Path) -> None:
             log=str(log),
         ) from exc
     except (PySparkException, RuntimeError, ValueError, _java_error()) as exc:
+        reason = _reason(exc, log, already)
+        if missing := _MISSING_PACKAGE.search(reason):
+            raise SparkNotStarted(
+                f"Spark did not start: a package it was told to fetch could not be had ({missing[1]}).",
+                next_step="Check the network (or, behind a mirror, spark.jars.ivySettings), or bring the jars "
+                "in spark.jars.",
+                log=str(log),
+            ) from exc
         raise SparkNotStarted(
-            f"Spark did not start: {_reason(exc, log, already)}.",
+            f"Spark did not start: {reason}.",
             next_step=f"Read {log} and the settings under [spark].",
             log=str(log),
         ) from exc

@@ -72,7 +72,7 @@ def apply_batch(
     between("logs of unknown tables")
     beyond = lake.unknown.admit(batch.tables, transaction=transaction)
     logs = lake.logs | lake.unknown.logs
-    seen = lake.tombstones.version()
+    seen = max(lake.tombstones.version(), 0)  # making the table is a commit, too
     decided = _decide(lake, batch)
     applied = Applied(decided.figures, counters=Counter(batch.counters), batches=1)
 
