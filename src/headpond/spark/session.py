@@ -150,8 +150,8 @@ def _start_context(settings: Mapping[str, str], log: Path) -> None:
         if missing := _MISSING_PACKAGE.search(reason):
             raise SparkNotStarted(
                 f"Spark did not start: a package it was told to fetch could not be had ({missing[1]}).",
-                next_step="Check the network (or, behind a mirror, spark.jars.ivySettings), or bring the jars "
-                "in spark.jars.",
+                next_step="Check the network (or, behind a mirror, spark.jars.ivySettings), or bring the "
+                "jars in spark.jars.",
                 log=str(log),
             ) from exc
         raise SparkNotStarted(
