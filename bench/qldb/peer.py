@@ -6,8 +6,7 @@ import hashlib
 import math
 import struct
 from datetime import timedelta
-from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from amazon.ion import simpleion
@@ -15,6 +14,9 @@ from amazon.ion.core import IonType, TimestampPrecision
 from amazon.ion.simpleion import IonPyValueModel
 
 from headpond.formats.qldb_hash import dot
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 C_EXTENSION = simpleion.c_ext
 BARE = IonPyValueModel.MAY_BE_BARE | IonPyValueModel.SYMBOL_AS_TEXT | IonPyValueModel.STRUCT_AS_STD_DICT

@@ -85,8 +85,9 @@ def records(count: int, seed: int = 1) -> Records:
                 )
             )
             statement = f"INSERT INTO {name} ?"
+            shown = blob(hash_of(f'"{statement}"'))
             statements.append(
-                f'{{statement:"{statement}",startTime:{time}.5{number}7Z,statementDigest:{blob(hash_of(chr(34) + statement + chr(34)))}}}'
+                f'{{statement:"{statement}",startTime:{time}.5{number}7Z,statementDigest:{shown}}}'
             )
             documents.append(
                 f'\'{document_id}\':{{tableName:"{name}",tableId:"{table_ids[name]}",statements:[{number}]}}'

@@ -98,6 +98,13 @@ def test_input_forms() -> None:
             decode_qldb(wrong)
 
 
+def test_shapes_are_kept_for_their_depth_alone() -> None:
+    """A shape remembered from a batch does not lift the bound of the next one."""
+    blobs = pa.array(OF_ONE_SHAPE[:1] * 20, pa.binary())
+    for depth, verdict in ((512, "ok"), (3, "too_deep"), (512, "ok"), (6, "ok")):
+        assert set(decode_qldb(blobs, max_depth=depth).verdicts["verdict"].to_pylist()) == {verdict}
+
+
 def damaged(blobs: list[bytes], rng: random.Random) -> list[bytes]:
     """Records with bytes changed, cut, put in and taken out, among good ones of their shape."""
     found = []

@@ -182,8 +182,8 @@ def _decode(gathered: Gathered, first: int, raw: memoryview, offsets: Ints) -> N
     left = np.ones(len(starts), np.bool_)
     if len(starts) >= MIN_GROUP:
         page = Page.of(raw)
-        for rows in grouped(page, starts, ends):
-            for quick in follow(page, starts, ends, rows, gathered.max_depth):
+        for group in grouped(page, starts, ends):
+            for quick in follow(page, starts, ends, group, gathered.max_depth):
                 gathered.many(quick.record_type, quick.rows + first, quick.columns(verify=gathered.verify))
                 left[quick.rows] = False
     for row in np.flatnonzero(left).tolist():

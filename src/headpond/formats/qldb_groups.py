@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 
 MIN_GROUP = 16
 """Records that are followed together rather than read one by one."""
-_MISSES = 6
+_MISSES = 8
 """Shapes that found few records, after which the rest of a group is read one by one."""
+_SHAPES_OF_A_GROUP, _REMEMBERED_GROUPS = 64, 1024
+"""Shapes that are kept from batch to batch."""
+_OF_BLOCKS = b"blockTimestamp"
+"""A name that only symbol tables of blocks have."""
 _WRAPPER = 0xEE
 _ENDS = 0x80
 
@@ -53,8 +57,16 @@ class Followed(NamedTuple):
         return self.read_columns
 
 
-def grouped(page: Page, starts: Ints, ends: Ints) -> Iterator[Ints]:
-    """Give groups of rows that have a chance to share a shape: equal symbol tables, then all others."""
+class Group(NamedTuple):
+    """Records that have a chance to share a shape."""
+
+    table: bytes
+    """Their symbol table; empty where it differs."""
+    rows: Ints
+
+
+def grouped(page: Page, starts: Ints, ends: Ints) -> Iterator[Group]:
+    """Give groups of rows: equal symbol tables, then all others."""
     data = page.data
     first, second = data[starts + 5].astype(np.int64), data[starts + 6].astype(np.int64)
     one = first >= _ENDS
@@ -68,27 +80,38 @@ def grouped(page: Page, starts: Ints, ends: Ints) -> Iterator[Ints]:
     for row, low, high in zip(rows.tolist(), starts[rows].tolist(), stop[rows].tolist(), strict=True):
         by_table[page.raw[low:high]].append(row)
     others: list[int] = []
-    for some in by_table.values():
-        if len(some) >= MIN_GROUP:
-            yield np.array(some, np.int64)
+    for table, some in by_table.items():
+        if len(some) >= MIN_GROUP and _OF_BLOCKS not in table:
+            yield Group(table, np.array(some, np.int64))
         else:
             others.extend(some)
     if len(others) >= MIN_GROUP:
-        yield np.array(sorted(others), np.int64)
+        yield Group(b"", np.array(sorted(others), np.int64))
 
 
-def follow(page: Page, starts: Ints, ends: Ints, rows: Ints, max_depth: int) -> Iterator[Followed]:
+def follow(page: Page, starts: Ints, ends: Ints, group: Group, max_depth: int) -> Iterator[Followed]:
     """Follow the records of a group, shape after shape, until those left have too little in common."""
-    misses = 0
+    rows, misses = group.rows, 0
+    known_before = _remembered.setdefault((group.table, max_depth), [])
+    while len(_remembered) > _REMEMBERED_GROUPS:
+        del _remembered[next(iter(_remembered))]
+    for known in tuple(known_before):
+        if len(rows) < MIN_GROUP:
+            return
+        followed = _followed(page, starts, ends, rows, known)
+        if followed is not None:
+            yield followed
+            rows = rows[~np.isin(rows, followed.rows)]
     while len(rows) >= MIN_GROUP and misses < _MISSES:
         row = int(rows[0])
-        datum = page.raw[int(starts[row]) : int(ends[row])]
-        shape = _shape_of(datum, max_depth)
+        shape = _shape_of(page.raw[int(starts[row]) : int(ends[row])], max_depth)
         followed = None if shape is None else _followed(page, starts, ends, rows, shape)
         if followed is None or len(followed.rows) < MIN_GROUP:
             misses += 1
         else:
             misses = 0
+            if shape is not None:
+                _remember(known_before, shape)
         if followed is not None:
             yield followed
             rows = rows[~np.isin(rows, followed.rows)]
@@ -96,10 +119,19 @@ def follow(page: Page, starts: Ints, ends: Ints, rows: Ints, max_depth: int) -> 
             rows = rows[1:]
 
 
+def _remember(known: list[_Known], shape: _Known) -> None:
+    """Keep a shape for later batches."""
+    known.insert(0, shape)
+    del known[_SHAPES_OF_A_GROUP:]
+
+
 class _Known(NamedTuple):
     record_type: str
     shape: Shape
     symbols: Symbols
+
+
+_remembered: dict[tuple[bytes, int], list[_Known]] = {}
 
 
 def _shape_of(datum: bytes, max_depth: int) -> _Known | None:
