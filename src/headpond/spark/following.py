@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from headpond.changes.assemble import ChunkRules
 from headpond.pipeline.lake import open_lake
-from headpond.spark.decoded import gather
 from headpond.spark.decoding import RULES, DecodedArchiveSource, DecodedKinesisSource, written_rules
 from headpond.spark.delta_file import SparkFiles
 from headpond.spark.delta_jars import require_delta
 from headpond.spark.errors import carried
+from headpond.spark.parts import apply_in_parts
 from headpond.spark.spread import apply_frame
 from headpond.tables.apply import Applied, Chunks, apply_batch
 from headpond.tables.beside import apply_beside
@@ -120,11 +120,14 @@ def follow(
         if spread:
             applied = apply_frame(lake, frame, chunks=chunks, transaction=(query_id, batch_id))
         elif only is None:
-            batch = gather(frame.toArrow())
-            applied = apply_batch(lake, batch, chunks=chunks(batch), transaction=(query_id, batch_id))
+            number = (query_id, batch_id)
+            applied = apply_in_parts(
+                frame.toArrow(), lambda part: apply_batch(lake, part, chunks=chunks(part), transaction=number)
+            )
         else:
-            batch = gather(frame.toArrow())
-            applied = apply_beside(lake, batch, chunks=chunks(batch))
+            applied = apply_in_parts(
+                frame.toArrow(), lambda part: apply_beside(lake, part, chunks=chunks(part))
+            )
         logger.info("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
         if on_batch is not None:
             on_batch(batch_id, applied)

@@ -1,0 +1,107 @@
+"""A micro-batch in parts: the same lake, and less memory at a time."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from lakes import cells, lake_in
+
+from headpond.spark.decoded import gather
+from headpond.spark.parts import apply_in_parts, parts_of
+from headpond.tables.apply import Applied, Chunks, DecodedBatch, apply_batch
+from support import vector_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headpond.tables.lake import Lake
+
+TABLES = (
+    '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'
+    '[tables."public.h"]\nkeys = ["id"]\nkeep = "history"\n[tables."public.l"]\nkeys = []\n'
+)
+
+
+def lines(count: int) -> list[bytes]:
+    found = []
+    for number in range(count):
+        source = {"version": "1.0", "ts_ns": (number * 7) % count, "txId": str(number), "schema": "public"}
+        source["table"] = "thl"[number % 3]
+        body: dict[str, Any] = {
+            "type": "full",
+            "op": "c",
+            "after": {"id": number % 11, "v": "x" * (number % 50)},
+            "source": source,
+        }
+        if number % 10 == 3:
+            body |= {"op": "d", "before": {"id": number % 11}, "after": None}
+        data = b"{}" if number % 40 == 7 else json.dumps(body).encode()
+        line = {"data": base64.b64encode(data).decode(), "shard": "s", "sequenceNumber": str(number)}
+        line["approximateArrivalTimestamp"] = str(1_783_600_000_000 + number)
+        found.append(json.dumps(line | {"approximateArrivalTimestamp": 1_783_600_000_000 + number}).encode())
+    return found
+
+
+def contents(lake: Lake) -> dict[str, list[str]]:
+    files = {name: typed.file for name, typed in lake.typed.items()} | {"tombstones": lake.tombstones.file}
+    files["quarantine"] = lake.quarantine.file
+    return {name: sorted(map(repr, file.read().to_pylist())) for name, file in files.items()}
+
+
+def test_a_batch_in_parts_leaves_the_same_lake(tmp_path: Path) -> None:
+    """Every table, tombstones, quarantine; in one part, in some, in as many as there are cells."""
+    found, records = [], []
+    for bound in (1 << 30, 40_000, 1):
+        lake, config = lake_in(tmp_path / str(bound), TABLES)
+        frame = cells(config, lines(120), parts=3)
+        sizes: list[int] = []
+
+        def apply(batch: DecodedBatch, lake: Lake = lake, sizes: list[int] = sizes) -> Applied:
+            sizes.append(sum(rows.nbytes for rows in batch.tables.values()))
+            return apply_batch(lake, batch, transaction=("q", 0))
+
+        applied = apply_in_parts(frame, apply, bound)
+        assert applied.batches == 1
+        assert applied.counters["records"] == 120
+        found.append(contents(lake))
+        records.append(sizes)
+    assert found[0] == found[1] == found[2]
+    assert len(records[0]) == 1 < len(records[1]) < len(records[2]) == 9
+    assert max(records[1]) <= 40_000
+    assert max(records[2]) < records[0][0] / 3
+
+
+def test_what_is_no_table_s_row_comes_with_the_last_part(tmp_path: Path) -> None:
+    """Quarantine, chunks, counters, and how far reading has come; no cell is lost or doubled."""
+    _, config = lake_in(tmp_path, TABLES)
+    frame = cells(config, lines(240), parts=6)
+    parts = list(parts_of(frame, 1))
+    assert sum(part.num_rows for part in parts) == frame.num_rows
+    assert pa.concat_tables(parts).sort_by("content").equals(frame.sort_by("content").combine_chunks())
+    *before, last = map(gather, parts)
+    assert all(batch.read_up_to is None and not batch.counters for batch in before)
+    assert last.read_up_to is not None
+    assert last.quarantine.num_rows == 6
+    assert [part.num_rows for part in parts_of(frame.slice(0, 0))] == [0]
+
+
+def test_chunks_are_put_together_from_parts(tmp_path: Path) -> None:
+    """Main records and fragments of one batch, with full changes cut before them."""
+    whole = [json.dumps(line).encode() for line in vector_lines("dsql/small.jsonl")]
+    found = []
+    for bound in (1 << 30, 1):
+        lake, config = lake_in(
+            tmp_path / str(bound), '[tables."sales.orders"]\nkeys = ["order_id", "item_id"]\n'
+        )
+
+        def apply(batch: DecodedBatch, lake: Lake = lake, config: object = config) -> Applied:
+            return apply_batch(lake, batch, chunks=Chunks(config, now=batch.read_up_to))  # type: ignore[arg-type]
+
+        apply_in_parts(cells(config, whole, parts=4), apply, bound)
+        found.append(
+            (lake.pending.read(["chunk_id", "status"]).num_rows, lake.quarantine.counts_by("reason"))
+        )
+    assert found[0] == found[1]
