@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import crc32c
 import pyarrow as pa
 import pytest
 from lakes import decoded, lake_in
@@ -16,8 +19,6 @@ from headpond.tables.requeue import ALL, Requeued, requeue
 from support import vector_lines
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headpond.changes.config import DsqlConfig
     from headpond.tables.lake import Lake
 
@@ -246,3 +247,88 @@ def test_a_line_that_can_be_read_now_becomes_a_change(tmp_path: Path) -> None:
     lake.quarantine.add(pa.Table.from_pylist([row], schema=lake.quarantine.schema))
     assert requeue(lake, config, ALL).left == 1
     assert [row["id"] for row in rows_of(lake, "public.t")] == [1]
+
+
+def of_table(**more: Any) -> bytes:
+    source = {"version": "1.0", "ts_ns": 9, "txId": "t", "schema": "public", "table": "t", "cluster": "c"}
+    body = {"type": "full", "op": "c", "before": None, "after": {"id": 9}, "source": source} | more
+    return json.dumps({name: value for name, value in body.items() if value != "absent"}).encode()
+
+
+def chunk(index: int, data: str, chunk_id: str = "g") -> bytes:
+    return json.dumps({"type": "fragment", "chunk_id": chunk_id, "index": index, "data": data}).encode()
+
+
+def main_of(text: str, total: int, *, checksum: int | None = None, **more: Any) -> bytes:
+    found = crc32c.crc32c(text.encode()) if checksum is None else checksum
+    chunked = {"after": {"chunk_id": "g", "total_fragments": total, "crc32c": str(found)}}
+    return of_table(type="chunked", after=None, chunked=chunked, **more)
+
+
+WHOLE = '{"id": 5}'
+SOURCE = {"version": "1.0", "ts_ns": 9, "txId": "t", "schema": "public", "table": "t", "cluster": "c"}
+REASONS: dict[str, list[bytes]] = {
+    "not_utf8": [b"\xff"],
+    "duplicate_json_key": [b'{"a": 1, "a": 2}'],
+    "invalid_json": [b"{"],
+    "not_an_object": [b"[]"],
+    "unknown_type": [b'{"type": "x"}'],
+    "bad_fragment": [b'{"type": "fragment", "chunk_id": "g", "index": true, "data": ""}'],
+    "bad_op": [of_table(op="")],
+    "bad_source": [of_table(source=1)],
+    "unsupported_version": [of_table(source=SOURCE | {"version": "2.0"})],
+    "bad_image": [of_table(after=1)],
+    "unknown_table": [of_table(source=SOURCE | {"table": "x"})],
+    "bad_chunked": [of_table(type="chunked", after=None, chunked={})],
+    "delete_with_after": [of_table(op="d", before={"id": 1})],
+    "missing_after": [of_table(after=None)],
+    "missing_before": [of_table(op="d", after=None)],
+    "missing_key": [of_table(after={"v": "x"})],
+    "key_mismatch": [of_table(op="d", after=None, before={"id": 1, "v": "x"})],
+    "cast_error": [of_table(after={"id": 1, "v": 2})],
+    "checksum_mismatch": [main_of(WHOLE, 2, checksum=1), chunk(0, WHOLE[:3]), chunk(1, WHOLE[3:])],
+    "bad_reassembled_image": [main_of("[]", 1), chunk(0, "[]")],
+    "fragment_conflict": [chunk(0, "{}"), chunk(0, WHOLE), main_of(WHOLE, 1)],
+    "fragment_index_out_of_range": [main_of(WHOLE, 1), chunk(0, WHOLE), chunk(7, "x")],
+    "chunk_conflict": [main_of(WHOLE, 1), main_of(WHOLE, 1, op="u"), chunk(0, WHOLE)],
+    "incomplete_chunks": [main_of(WHOLE, 2), chunk(0, WHOLE[:3])],
+    "orphan_fragment": [chunk(0, WHOLE, "nobody")],
+}
+"""Reason → records that are refused for it."""
+
+START_MS = 1_783_600_000_000
+LEFT_OVER = {
+    "fragment_conflict": "orphan_fragment",
+    "fragment_index_out_of_range": "orphan_fragment",
+    "chunk_conflict": "incomplete_chunks",
+}
+"""Reasons for a part that a whole change did not need, and what it is called when that is long over."""
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_every_reason_can_be_fed_in_again(reason: str, tmp_path: Path) -> None:
+    """Nothing mended: a record is refused for the same reason again, or waits and comes back; rows stand."""
+    lake, config = lake_in(tmp_path, NARROW)
+    lines = [
+        json.dumps(json.loads(line(data, n)) | {"approximateArrivalTimestamp": START_MS + n}).encode()
+        for n, data in enumerate(REASONS[reason])
+    ]
+    late = datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(hours=2)
+    apply_batch(lake, decoded(config, lines), chunks=Chunks(config))
+    apply_batch(lake, decoded(config, []), chunks=Chunks(config, now=late))
+    before, rows = dict(lake.quarantine.counts_by("reason")), rows_of(lake, "public.t")
+    assert set(before) == {reason}
+    assert len(rows) == (reason in LEFT_OVER)
+    done = requeue(lake, config, reason, chunks=Chunks(config))
+    assert done.read == sum(before.values())
+    apply_batch(lake, decoded(config, []), chunks=Chunks(config, now=late))
+    assert rows_of(lake, "public.t") == rows
+    assert dict(lake.quarantine.counts_by("reason")) == {LEFT_OVER.get(reason, reason): before[reason]}
+
+
+def test_every_reason_of_the_documentation_is_tried() -> None:
+    """Those of the layers below have tests of their own."""
+    text = Path(__file__).parent.parent.parent.joinpath("docs/how-to/quarantine.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*`) \|", text.partition("## Reasons")[2], re.MULTILINE)
+    told = {name for cell in rows for name in re.findall(r"`([a-z_0-9]+)`", cell)}
+    assert told - {"archive_bad_line", "too_late", "unexpected_cluster"} == set(REASONS)

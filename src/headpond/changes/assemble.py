@@ -201,7 +201,8 @@ class _Step:
 
     def take_in(self, group: _Group) -> None:
         """Sort members into main and fragments; copies and conflicting mains do not stay."""
-        for row in (*sorted(group.old, key=_settled_first), *sorted(group.new, key=_arrival)):
+        # Of several copies the first to arrive stays, whether a crash made some of them old or not.
+        for row in sorted((*group.old, *group.new), key=in_order):
             data = self.data_of(row) if row["data"] is None and self.data_of is not None else row["data"]
             record = parse(data)
             if isinstance(record, Fragment):
@@ -387,7 +388,8 @@ def _arrival(row: Row) -> tuple[Any, ...]:
     return (time is not None, time, row["shard_id"], len(row["sequence_number"]), *_place(row))
 
 
-def _settled_first(row: Row) -> tuple[Any, ...]:
+def in_order(row: Row) -> tuple[Any, ...]:
+    """What members of a group are sorted by: finished main records first, then by arrival."""
     return (row.get("status") != "finished", *_arrival(row))
 
 

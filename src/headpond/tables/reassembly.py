@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.assemble import assemble_step
+from headpond.changes.assemble import assemble_step, in_order
 from headpond.changes.schemas import ASSEMBLY_SCHEMA, QUARANTINE_SCHEMA
 from headpond.formats.dsql import Chunked, parse
 from headpond.tables.pending import CHUNK_IDS, FINISHED
@@ -143,7 +143,7 @@ class _Work:
 
     def step_through(self, group: Group, no_room: str = "") -> None:
         """Look at a group record by record, with its texts in a file."""
-        rows = [{**row, "data": None} for row in group.rows]
+        rows = [{**row, "data": None} for row in sorted(group.rows, key=in_order)]
         state = pa.Table.from_pylist([row for row in rows if not row["new"]], ASSEMBLY_SCHEMA)
         new = pa.Table.from_pylist([row for row in rows if row["new"]], self.arrived.schema)
         chunks = self.chunks
@@ -155,7 +155,7 @@ class _Work:
                 now=chunks.now,
                 rules=chunks.rules,
                 texts=texts,
-                data_of=self.reader(group.rows),
+                data_of=self.reader(rows),
                 no_room=no_room,
             )
         self.keep(step, [group])
