@@ -1,11 +1,11 @@
-"""The windowed join as a whole query, beside Spark's own and beside Kafka Streams, on the same data in one run.
+"""The windowed join as a whole query, beside Spark's own and Kafka Streams, on the same data in one run.
 
 131 bytes a record (100 random bytes, two headers), one record a millisecond and side, 100,000 records
-a micro-batch, read from Parquet files, results thrown away. Each case is a query of its own in one warm Spark;
-the figure is the median of its batches but the first ones. Kafka Streams: TopologyTestDriver on RocksDB in
+a micro-batch, read from Parquet files, results thrown away. Each case is a query of its own in one Spark; the
+figure is the median of its batches but the first ones. Kafka Streams: TopologyTestDriver on RocksDB in
 the headers format, one instance, and two at once (the sum of both), retained window filled beforehand.
 
-    python bench/windows/join.py [--batches 6] [--only inner] [--json FILE]
+    python bench/windows/join.py [--batches 6] [--only inner] [--without native] [--json FILE]
 """
 
 from __future__ import annotations
@@ -202,7 +202,9 @@ def streams(kind: str, keys: int, window_ms: int, records: int, instances: int) 
         return sum(float(each[0]) for each in told), statistics.mean(float(each[2]) for each in told)
 
 
-def throughput(spark: SparkSession, folder: Path, name: str, batches: int, found: dict[str, float]) -> None:
+def throughput(
+    spark: SparkSession, folder: Path, name: str, batches: int, found: dict[str, float], without: list[str]
+) -> None:
     kind, keys, window_ms = CASES[name]
     place = make_data(folder, keys, batches, BATCH)
     progress = run(ours(spark, place, kind, window_ms), folder, name=name)
@@ -212,14 +214,14 @@ def throughput(spark: SparkSession, folder: Path, name: str, batches: int, found
         found[f"{name}: CPU us a record"] = CPU[name] * 1e6
     told = figures(progress[-1])
     found[f"{name}: bytes of state a record"] = told["state_bytes"] / told["state_rows"]
-    for count in (1, 2):
+    for count in (1, 2) if "streams" not in without else ():
         measured = streams(kind, keys, window_ms, 60_000, count)
         if measured is not None:
             theirs, spent = measured
             found[f"{name}: Kafka Streams, {count} at once, CPU us a record"] = spent * 1e6
             found[f"{name}: Kafka Streams, {count} at once, records/s"] = theirs
             found[f"{name}: times Kafka Streams, {count} at once"] = found[f"{name}: records/s"] / theirs
-    for version in ("2", "4") if name == "inner" else ():
+    for version in ("2", "4") if name == "inner" and "native" not in without else ():
         spark.conf.set("spark.sql.streaming.join.stateFormatVersion", version)
         theirs_progress = run(native(spark, place, kind, window_ms), folder, name=version)
         if version in CPU:
@@ -305,7 +307,7 @@ def verdict(name: str, figure: float) -> str:
     return f"   at least {least}, aim {aim}: {said}"
 
 
-def measure(batches: int, only: str | None = None) -> dict[str, float]:
+def measure(batches: int, only: str | None = None, without: list[str] | None = None) -> dict[str, float]:
     """Answer all questions, or one."""
     memory = Path("/dev/shm")
     found: dict[str, float] = {}
@@ -321,7 +323,7 @@ def measure(batches: int, only: str | None = None) -> dict[str, float]:
         spark = spark_session("bench", conf=settings, log_path=folder / "spark.log")
         for case in CASES:
             if only in (None, case):
-                throughput(spark, folder, case, batches, found)
+                throughput(spark, folder, case, batches, found, without or [])
         if only in (None, "small"):
             small_batches(spark, folder, found)
         if only in (None, "restart"):
@@ -338,9 +340,10 @@ def main() -> None:
     )
     parser.add_argument("--batches", type=int, default=8)
     parser.add_argument("--only", choices=[*CASES, "small", "restart"])
+    parser.add_argument("--without", choices=["native", "streams"], action="append")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
-    found = measure(chosen.batches, chosen.only)
+    found = measure(chosen.batches, chosen.only, chosen.without)
     for name, figure in found.items():
         print(f"{name:56}{figure:14,.2f}{verdict(name, figure)}")
     if chosen.json:

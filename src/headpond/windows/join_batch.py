@@ -26,9 +26,10 @@ import pyarrow.compute as pc
 
 from headpond.errors import UsageError
 from headpond.formats.outer_join_buffer import Side
-from headpond.windows.join_batch_expiry import BEFORE, NEVER, Expiry, Waiting
+from headpond.windows.join_batch_expiry import BEFORE, NEVER, Expiry
 from headpond.windows.join_batch_results import Pairs, ResultRows, Results, Source
 from headpond.windows.join_batch_runs import Bool, Int64, Probes, Rows
+from headpond.windows.join_batch_waiting import OTHER_SIDE, Candidates, walk_order
 from headpond.windows.join_chunks import Numbers, SideState, TaskState, next_side_state
 from headpond.windows.join_keys import hash_keys
 from headpond.windows.rules import (
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 
 MAX_PAIRS = 4_000_000
 """How many pairs are held at once; a batch that has more is worked off in parts. Some 50 bytes each."""
-
-OTHER = {Side.LEFT: Side.RIGHT, Side.RIGHT: Side.LEFT}
 
 
 @dataclass(frozen=True)
@@ -241,7 +240,7 @@ class BatchJoin:
     def _pairs(self, state: TaskState, batch: _Batch, side: Side, count: int, rows: ResultRows) -> Pairs:
         """Find the partners of one side's new records."""
         rules, mine = self.rules, batch.incoming[side]
-        other = side if self._self_join else OTHER[side]
+        other = side if self._self_join else OTHER_SIDE[side]
         bounds = [(rules.before_ms(side), rules.after_ms(side))]
         if self._self_join:
             bounds.append((rules.windows.after_ms, rules.windows.before_ms))
@@ -337,7 +336,7 @@ class BatchJoin:
     ) -> dict[Side, Int64]:
         """Let unmatched records leave or wait; gives the global rows that wait after the batch."""
         rules = self.rules
-        waiting: list[_Candidates] = []
+        waiting: list[Candidates] = []
         for side in self._sides:
             if not rules.is_outer(side):
                 continue
@@ -359,7 +358,7 @@ class BatchJoin:
             held = state.sides[side].waiting_rows()
             held_ts, held_seq = state.sides[side].waiting_times()
             waiting.append(
-                _Candidates(
+                Candidates(
                     side,
                     np.concatenate((held, batch.base[side] + batch.row[since])),
                     np.concatenate((held_ts, mine.ts[begin])),
@@ -367,7 +366,7 @@ class BatchJoin:
                     np.concatenate((np.full(len(held), BEFORE, np.int64), since)),
                 )
             )
-        walk, left, gids = _walk_order(waiting, pairs, sources)
+        walk, left, gids = walk_order(waiting, pairs, sources)
         triggers = np.flatnonzero(batch.valid & (batch.ts == batch.stream))
         done = Expiry(rules, walk).rounds(
             triggers,
@@ -384,53 +383,6 @@ class BatchJoin:
         stays = walk.taken == NEVER
         stays[position] = False
         return {side: np.sort(gids[stays & (left == (side is Side.LEFT))]) for side in self._sides}
-
-
-@dataclass
-class _Candidates:
-    """Records of one side that wait or begin to wait: global row ascending, time, arrival, and since when."""
-
-    side: Side
-    gids: Int64
-    ts: Int64
-    seq: Int64
-    since: Int64
-
-
-def _walk_order(
-    waiting: list[_Candidates], pairs: dict[Side, Pairs], sources: dict[Side, Source]
-) -> tuple[Waiting, Bool, Int64]:
-    """Put all that wait into walk order: timestamp, right before left, key, arrival."""
-    gids, ts, seq, since = (
-        np.concatenate([getattr(each, name) for each in waiting]) for name in ("gids", "ts", "seq", "since")
-    )
-    left = np.concatenate([np.full(len(each.gids), each.side is Side.LEFT) for each in waiting])
-    taken = np.full(len(gids), NEVER, np.int64)
-    offset = 0
-    for each in waiting:
-        found = pairs[OTHER[each.side]]
-        if len(each.gids) and len(found.partner):
-            # The partner that takes a record out is the first trigger of the other side that met it.
-            at = np.minimum(np.searchsorted(each.gids, found.partner), len(each.gids) - 1)
-            hit = each.gids[at] == found.partner
-            np.minimum.at(taken, offset + at[hit], found.trigger[hit])
-        offset += len(each.gids)
-    order = np.lexsort((seq, left, ts))
-    # Keys decide among records of one side and time only.
-    same = (ts[order][1:] == ts[order][:-1]) & (left[order][1:] == left[order][:-1])
-    if same.any():
-        tied = np.zeros(len(order), np.bool_)
-        tied[1:] |= same
-        tied[:-1] |= same
-        places = np.flatnonzero(tied)
-        which = order[places]
-        rank = np.empty(len(which), np.int64)
-        for side, source in sources.items():
-            mine = np.flatnonzero(left[which] == (side is Side.LEFT))
-            (key,) = source.gather(gids[which[mine]], ["key"])
-            rank[mine] = np.asarray(pc.rank(key, tiebreaker="dense")) if len(key) else 0
-        order[places] = which[np.lexsort((seq[which], rank, left[which], ts[which]))]
-    return Waiting(ts[order], left[order], since[order], taken[order]), left[order], gids[order]
 
 
 def _together(found: list[Pairs]) -> Pairs:

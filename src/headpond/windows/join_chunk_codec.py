@@ -3,7 +3,7 @@
 ::
 
     chunk      one Arrow IPC stream, its buffers compressed with zstd; one row per record, by arrival
-      metadata   headpond.join.chunk = version, value_format, first_ts, first_seq, first of each number column
+      metadata   headpond.join.chunk = version, value_format, rows, first number of each column of differences
       ts, seq    differences to the record before, in the narrowest integers that hold them
       key        binary, dictionary-encoded where keys repeat
       payload    the record's value in the declared format: plain | timestamped | timestamped+headers |
@@ -53,7 +53,12 @@ _REPEATS = 2
 def encode_chunk(rows: Rows, value_format: ValueFormat) -> bytes:
     """Write records as a chunk's bytes."""
     records = rows.records
-    meta: dict[str, Any] = {"version": CHUNK_VERSION, "value_format": value_format.value, "first": {}}
+    meta: dict[str, Any] = {
+        "version": CHUNK_VERSION,
+        "value_format": value_format.value,
+        "rows": len(rows),
+        "first": {},
+    }
     names = ["ts", "seq", "key", "payload"]
     columns = [_differences(rows.ts, "ts", meta), _differences(rows.seq, "seq", meta)]
     keys = records.column("key")
@@ -96,12 +101,18 @@ def decode_chunk(data: bytes, schema: pa.Schema) -> Rows:
         with pa.ipc.open_stream(data) as reader:
             batch = reader.read_all().combine_chunks()
         meta = orjson.loads((batch.schema.metadata or {})[_META])
-    except (pa.ArrowInvalid, OSError, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise DamagedInput(
             f"A chunk of the join's state cannot be read: {error}.",
             next_step="Restore the checkpoint, or start with a new one.",
             reason="join_chunk",
         ) from error
+    if meta.get("rows") != len(batch) and meta["version"] == CHUNK_VERSION:
+        raise DamagedInput(
+            f"A chunk of a join's state has {len(batch)} rows of {meta.get('rows')}.",
+            next_step="Restore the checkpoint, or start with a new one.",
+            reason="join_chunk",
+        )
     if meta["version"] != CHUNK_VERSION:
         raise DamagedInput(
             f"A chunk of a join's state has version {meta['version']}; this headpond reads {CHUNK_VERSION}.",

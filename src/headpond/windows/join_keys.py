@@ -36,7 +36,7 @@ HASH_VERSION = 1
 def hash_keys(keys: pa.Array) -> _U64:
     """Hash the keys of a `binary` column; null keys hash like empty ones."""
     starts, sizes, data = _layout(keys)
-    hashes: _U64 = sizes.astype(np.uint64) * _MIX
+    hashes: _U64 = (sizes.astype(np.uint64) + _HALF) * _FOLD
     for word, rows in _words(starts, sizes, data, 8, np.dtype("<u8")):
         part = hashes[rows] ^ (word * _MIX)
         part ^= part >> _HALF
