@@ -1,0 +1,103 @@
+"""The loop people write by hand: read, keep the newest of each key in a dict, merge every so many changes.
+
+Run by `pipeline.py`: python loop.py ARCHIVE LAKE EVERY
+
+No check but what raises by itself, no quarantine, no tombstones (a late change would revive a deleted row),
+no place kept to go on from. It is right for changes that come in the order of their commits, and only for
+these.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from payloads import KEYS, TABLES
+
+ARROW = {
+    "bigint": pa.int64(),
+    "integer": pa.int32(),
+    "numeric(12,2)": pa.decimal128(12, 2),
+    "numeric": pa.string(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+    "double precision": pa.float64(),
+}
+
+
+def column(values: list[Any], kind: str) -> pa.Array:
+    target = ARROW.get(kind, pa.string())
+    if pa.types.is_decimal(target):
+        return pa.array(values, pa.string()).cast(target)
+    return pa.array(values, target)
+
+
+def merge(lake: Path, table: str, newest: dict[tuple[Any, ...], dict[str, Any]]) -> None:
+    columns = TABLES[table]
+    schema = pa.schema(
+        [*((c, ARROW.get(k, pa.string())) for c, k in columns.items()), ("_ts_ns", pa.int64())]
+    )
+    place = str(lake / table)
+    if not DeltaTable.is_deltatable(place):
+        DeltaTable.create(place, schema=schema)
+    changes = list(newest.values())
+    rows = [change["after"] or change["before"] for change in changes]
+    source = pa.table(
+        [
+            *(column([row.get(c) for row in rows], k) for c, k in columns.items()),
+            pa.array([change["source"]["ts_ns"] for change in changes], pa.int64()),
+            pa.array([change["op"] == "d" for change in changes], pa.bool_()),
+        ],
+        schema=schema.append(pa.field("gone", pa.bool_())),
+    )
+    copied = {name: f"s.{name}" for name in schema.names}
+    (
+        DeltaTable(place)
+        .merge(
+            source,
+            predicate=" AND ".join(f"t.{key} = s.{key}" for key in KEYS[table]),
+            source_alias="s",
+            target_alias="t",
+        )
+        .when_matched_delete("s.gone AND t._ts_ns < s._ts_ns")
+        .when_matched_update(copied, "t._ts_ns < s._ts_ns")
+        .when_not_matched_insert(copied, "NOT s.gone")
+        .execute()
+    )
+
+
+def main() -> None:
+    archive, lake, every = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    newest: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {table: {} for table in TABLES}
+
+    def flush() -> None:
+        for table, rows in newest.items():
+            if rows:
+                merge(lake, table, rows)
+                rows.clear()
+
+    count = 0
+    for file in sorted(archive.glob("*.jsonl")):
+        with file.open("rb") as lines:
+            for line in lines:
+                change = json.loads(base64.b64decode(json.loads(line)["data"]))
+                table = change["source"]["table"]
+                image = change["after"] or change["before"]
+                key = tuple(image[name] for name in KEYS[table])
+                old = newest[table].get(key)
+                if old is None or old["source"]["ts_ns"] < change["source"]["ts_ns"]:
+                    newest[table][key] = change
+                count += 1
+                if count % every == 0:
+                    flush()
+    flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What a batch of 10,000 changes costs as the table it goes to grows: keys close together, and random ones.
+
+Run: python bench/dsql/merge.py [--rows 1000000 10000000] [--buckets 16 | --buckets 0] [--rounds 5]
+
+Each table is made with its rows in order of their keys, as `headpond optimize --order` leaves them, and is
+changed by whole batches: reading what is known of the keys, deciding, merging. `recent` takes keys among the
+last 100,000 and a tenth new ones, as a stream of orders would; `random` any key of the table. CPU time of
+the process, medians; every round changes the table that the next one finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from headpond.changes.config import TableSpec
+from headpond.changes.keys import key_column
+from headpond.changes.model import encode_versions
+from headpond.changes.schemas import OWN_FIELDS
+from headpond.tables.apply import DecodedBatch, apply_batch
+from headpond.tables.lake import Lake
+from headpond.tables.typed import VALUE
+
+BATCH = 10_000
+RECENT = 100_000
+AT_ONCE = 1_000_000
+NAME = "public.orders"
+
+
+def changes(spec: TableSpec, ids: np.ndarray, ts_ns: int, draw: np.random.Generator) -> pa.Table:
+    """Typed upserts of these keys."""
+    count = len(ids)
+
+    def texts(width: int) -> pa.Array:
+        letters = (draw.integers(0, 26, count * width, np.uint8) + ord("a")).tobytes()
+        offsets = (np.arange(count + 1) * width).astype(np.int32)
+        return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
+
+    hashes = pa.Array.from_buffers(pa.binary(32), count, [None, pa.py_buffer(draw.bytes(32 * count))])
+    values = {"id": pa.array(ids), "quantity": pa.array(draw.integers(0, 99, count)), "note": texts(60)}
+    times, tx_ids, delete = pa.repeat(ts_ns, count), texts(26), pa.repeat(False, count)
+    own = {
+        "m:key": key_column(spec, values),
+        "m:version": encode_versions(times, tx_ids, delete),
+        "m:op": pa.repeat("c", count),
+        "m:delete": delete,
+        "m:ts_ns": times,
+        "m:tx_id": tx_ids,
+        "m:image_hash": hashes.cast(pa.binary()),
+    }
+    arrays = [own.get(field.name, pa.nulls(count, field.type)) for field in OWN_FIELDS]
+    names = [field.name for field in OWN_FIELDS]
+    return pa.table([*arrays, *values.values()], [*names, *(VALUE + name for name in values)])
+
+
+def make(folder: Path, rows: int, buckets: int) -> tuple[Lake, TableSpec]:
+    spec = TableSpec(
+        name=NAME,
+        schema="public",
+        table="orders",
+        keys=("id",),
+        columns={"id": "bigint", "quantity": "bigint", "note": "text"},
+        buckets=buckets or None,
+    )
+    lake = Lake(str(folder), [spec])
+    lake.prepare()
+    typed = lake.typed[NAME]
+    draw = np.random.default_rng(1)
+    for start in range(0, rows, AT_ONCE):
+        ids = np.arange(start, min(start + AT_ONCE, rows))
+        write_deltalake(typed.file.open(), typed.physical(changes(spec, ids, 1, draw)), mode="append")
+    return lake, spec
+
+
+def one(lake: Lake, spec: TableSpec, rows: int, kind: str, number: int) -> tuple[float, int]:
+    """CPU seconds of one batch, and the files it replaced."""
+    draw = np.random.default_rng(number)
+    if kind == "recent":
+        begin = rows + number * BATCH // 10
+        new = np.arange(begin, begin + BATCH // 10)
+        ids = np.concatenate(
+            [draw.choice(np.arange(rows - RECENT, rows), BATCH - len(new), replace=False), new]
+        )
+    else:
+        ids = np.unique(draw.integers(0, rows, BATCH))
+    batch = DecodedBatch({NAME: changes(spec, ids, 1000 + number, draw)})
+    before = set(lake.typed[NAME].file.open().file_uris())
+    begun = time.process_time()
+    apply_batch(lake, batch, transaction=("bench", number))
+    took = time.process_time() - begun
+    return took, len(before - set(lake.typed[NAME].file.open().file_uris()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--buckets", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="headpond-bench-"))
+    try:
+        lakes = {rows: make(folder / str(rows), rows, options.buckets) for rows in options.rows}
+        print(f"batches of {BATCH} changes, {options.buckets or 'no'} buckets")
+        for kind in ("recent", "random"):
+            found: dict[int, list[tuple[float, int]]] = {rows: [] for rows in options.rows}
+            for number in range(options.rounds):
+                for rows, (lake, spec) in lakes.items():
+                    found[rows].append(
+                        one(lake, spec, rows, kind, number + options.rounds * (kind == "random"))
+                    )
+            base = statistics.median(took for took, _ in found[options.rows[0]])
+            for rows, runs in found.items():
+                took = statistics.median(seconds for seconds, _ in runs)
+                files = statistics.median(files for _, files in runs)
+                told = f"{took:6.2f} s CPU, {took / base:5.2f} x, {files:g} files rewritten"
+                print(f"{kind:7} keys, {rows:>11,} rows: {told}")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The whole job, archive → current tables, beside the loop people write by hand (`loop.py`).
+
+Run: python bench/dsql/pipeline.py [--changes 1000000] [--rounds 1] [--files 16] [--every 50000]
+
+Both read the same JSON Lines files and write Delta tables with the same rows, which is checked. Each is a
+process of its own, watched with all below it: for `headpond run` Python, the JVM and its workers. What it
+takes before the first record is read is measured on an archive of one record, and told apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from payloads import KEYS, TABLES, records
+from watch import Watched, watched
+
+HERE = Path(__file__).parent
+MIB = 1 << 20
+
+
+def write_archive(folder: Path, changes: int, files: int, keys: int) -> int:
+    folder.mkdir(parents=True)
+    size, opened = 0, None
+    for number, data in enumerate(records(changes, keys_per_table=keys)):
+        if number % -(-changes // files) == 0:
+            if opened is not None:
+                opened.close()
+            opened = (folder / f"{number:010}.jsonl").open("wb")
+        assert opened is not None
+        sequence = 49_600_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000 + number
+        line = {
+            "shard": f"shardId-{number % 4:012}",
+            "sequenceNumber": str(sequence),
+            "partitionKey": str(number),
+            "approximateArrivalTimestamp": 1_783_600_000_000 + number // 1000,
+            "data": base64.b64encode(data).decode(),
+        }
+        size += opened.write(json.dumps(line).encode() + b"\n")
+    if opened is not None:
+        opened.close()
+    return size
+
+
+def pipeline_file(folder: Path, archive: Path) -> Path:
+    folder.mkdir()
+    tables = "".join(
+        f'\n[tables."public.{name}"]\nkeys = {json.dumps(KEYS[name])}\ncolumns = '
+        f"{{ {', '.join(f'{json.dumps(c)} = {json.dumps(k)}' for c, k in columns.items())} }}\n"
+        for name, columns in TABLES.items()
+    )
+    file = folder / "pipeline.toml"
+    file.write_text(
+        f'[source]\narchive = "{archive}/*.jsonl"\nformat = "dsql"\n\n'
+        f'[target]\npath = "{folder}/lake"\n{tables}'
+    )
+    return file
+
+
+def rows_of(place: Path, table: str) -> pa.Table:
+    columns = ", ".join([*TABLES[table], "_ts_ns"])
+    query = QueryBuilder().register("t", DeltaTable(str(place)))
+    return pa.table(query.execute(f"SELECT {columns} FROM t ORDER BY {', '.join(KEYS[table])}").read_all())
+
+
+def show(name: str, runs: list[Watched], start: Watched | None, base: Watched) -> None:
+    wall = statistics.median(run.wall_s for run in runs)
+    cpu = statistics.median(run.cpu_s for run in runs)
+    peak = max(runs, key=lambda run: run.peak_pss_bytes)
+    print(f"{name:18} {wall:7.1f} s, CPU {cpu:6.1f} s, peak {peak.peak_pss_bytes / MIB:6.0f} MiB PSS")
+    if start is not None:
+        ratios = base.wall_s / wall, base.cpu_s / cpu
+        rest = base.wall_s / max(wall - start.wall_s, 0.1), base.cpu_s / max(cpu - start.cpu_s, 0.1)
+        print(f"    of its start:     {start.wall_s:7.1f} s, CPU {start.cpu_s:6.1f} s")
+        print(f"    times the loop:   {ratios[0]:7.2f} by wall time, {ratios[1]:.2f} by CPU time")
+        print(f"    without the start {rest[0]:7.2f} by wall time, {rest[1]:.2f} by CPU time")
+    print("    ", ", ".join(f"{part} {size / MIB:.0f}" for part, size in peak.peak_by_process[:6]))
+
+
+def run_headpond(file: Path) -> Watched:
+    return watched([sys.executable, "-m", "headpond", "run", str(file), "--until-caught-up", "--json"])
+
+
+def check_equal(folder: Path) -> None:
+    for table in TABLES:
+        theirs, mine = (
+            rows_of(folder / "l" / table, table),
+            rows_of(folder / "h/lake" / f"public.{table}", table),
+        )
+        assert theirs.equals(mine.cast(theirs.schema)), f"{table} differs"
+        print(f"{table}: {mine.num_rows} rows, equal")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--changes", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--files", type=int, default=16)
+    parser.add_argument("--every", type=int, default=50_000)
+    parser.add_argument("--keys", type=int, help="different keys per table; default a fifth of the changes")
+    parser.add_argument("--folder", type=Path, help="keep archive and lakes here")
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="headpond-bench-"))
+    archive, one = folder / "archive", folder / "one"
+    if not archive.exists():
+        write_archive(archive, options.changes, options.files, options.keys or options.changes // 5)
+        write_archive(one, 1, 1, 1)
+    size = sum(file.stat().st_size for file in archive.iterdir())
+    print(f"{options.changes} changes, {size / MIB:.0f} MiB of archive")
+    loops, starts, ours = [], [], []
+    for _ in range(options.rounds):
+        for name in ("l", "h", "s"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        loop = [sys.executable, str(HERE / "loop.py"), str(archive), str(folder / "l"), str(options.every)]
+        loops.append(watched(loop))
+        starts.append(run_headpond(pipeline_file(folder / "s", one)))
+        ours.append(run_headpond(pipeline_file(folder / "h", archive)))
+    check_equal(folder)
+    middle = statistics.median_low(run.wall_s for run in loops)
+    base = next(run for run in loops if run.wall_s == middle)
+    show("hand-written loop", loops, None, base)
+    show("headpond run", ours, min(starts, key=lambda run: run.wall_s), base)
+    if options.folder is None:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
