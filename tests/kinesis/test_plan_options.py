@@ -18,7 +18,7 @@ def test_defaults() -> None:
     settings = read_options(BASE)
     assert settings.start == Start("LATEST")
     assert (settings.max_bytes, settings.max_records) == (64 << 20, None)
-    assert (settings.probe_lag_ms, settings.discovery_ms, settings.shards_per_task) == (500, 1000, 1)
+    assert (settings.probe_lag_ms, settings.discovery_ms, settings.shards_per_task) == (500, 1000, None)
     assert settings.fail_on_data_loss
     assert settings.parent_first
     assert settings.deaggregate

@@ -69,7 +69,7 @@ class SourceSettings:
     max_records: int | None  # Kinesis records of a batch; None: no bound
     max_bytes: int | None  # bytes of data and partition keys of a batch; None: no bound
     records_per_page: int
-    shards_per_task: int
+    shards_per_task: int | None  # None: so that a batch has not many tasks
     probe_lag_ms: int
     discovery_ms: int
     fail_on_data_loss: bool
@@ -107,7 +107,7 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
         max_bytes=_bound(options),
         records_per_page=options.count("maxRecordsPerFetch", most=MOST_RECORDS_PER_PAGE)
         or MOST_RECORDS_PER_PAGE,
-        shards_per_task=options.count("shardsPerTask") or 1,
+        shards_per_task=options.count("shardsPerTask"),
         probe_lag_ms=options.time_ms("probeLag", DEFAULT_PROBE_LAG_MS),
         discovery_ms=options.time_ms("shardDiscoveryInterval", DEFAULT_DISCOVERY_MS),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),

@@ -26,8 +26,8 @@ CLOSE_ENOUGH_MS = 2_000
 _CLOCK_ERROR_MS = 1_000  # the server's clock is known from below, to a second
 _FIRST_SPAN_MS = 1_000
 _SPAN_GROWTH = 8
-_PEEK_RECORDS = 1_000
-_PEEK_BYTES = 256 << 10
+_PEEK_RECORDS = 5_000
+_PEEK_BYTES = 1 << 20  # what a shard takes in a second at its limit
 _MOST_EMPTY_REPLIES = 1_000
 
 

@@ -35,6 +35,7 @@ from headpond.kinesis.options import CONNECTION_OPTIONS
 from headpond.kinesis.producer import BlockingProducer, ProducerSettings, PutFailed
 from headpond.spark.errors import carried
 from headpond.spark.repeats import IDENTITY_TAG
+from headpond.spark.settled import settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -158,6 +159,7 @@ class _Writing:
         if first is None:
             return Written(0)
         producer = BlockingProducer(self.settings.connection, self.settings.producer)
+        settle_worker()
         tags = self._tags() if self.settings.identity else None
         with producer:
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -31,6 +32,7 @@ from headpond.kinesis.positions import Offset, read_offset
 from headpond.kinesis.read import TIP_PATIENCE, ShardRange, read_range
 from headpond.spark.errors import carried
 from headpond.spark.rows import as_spark, source_schema
+from headpond.spark.settled import settle_worker
 from headpond.spark.sink import KinesisStreamWriter, KinesisWriter, prepare
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from headpond.kinesis.calls import StreamCalls
 
 logger = logging.getLogger(__name__)
+
+MOST_TASKS = 16
+"""Of a batch, unless `shardsPerTask` says how many: a task costs as much as reading some 4 MiB."""
 
 
 @dataclass
@@ -56,6 +61,7 @@ class KinesisPartition(InputPartition):  # type: ignore[misc]  # pyspark is unty
 @carried
 def _read_task(settings: SourceSettings, task: KinesisPartition) -> Iterator[pa.RecordBatch]:
     with reading_calls(settings.connection, task.consumer_arn) as calls:
+        settle_worker()
         for wanted in task.ranges:
             yield from _read_shard(calls, settings, task, wanted)
 
@@ -123,9 +129,9 @@ class _Planning:
         return _read_task(self.settings, partition)
 
     def tasks(self, start: Offset, end: Offset) -> list[KinesisPartition]:
-        """Deal the ranges out, `shardsPerTask` to each task."""
+        """Deal the ranges out, `shardsPerTask` to each task, or so that tasks are not many."""
         ranges = self.planner.ranges(start, end)
-        many = self.settings.shards_per_task
+        many = self.settings.shards_per_task or max(1, ceil(len(ranges) / MOST_TASKS))
         tasks = []
         for first in range(0, len(ranges), many):
             task = KinesisPartition(None)
