@@ -305,6 +305,7 @@ LEFT_OVER = {
 """Reasons for a part that a whole change did not need, and what it is called when that is long over."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_reason_can_be_fed_in_again(reason: str, tmp_path: Path) -> None:
     """Nothing mended: a record is refused for the same reason again, or waits and comes back; rows stand."""
