@@ -203,7 +203,7 @@ def streams(kind: str, keys: int, window_ms: int, records: int, instances: int) 
 
 
 def throughput(
-    spark: SparkSession, folder: Path, name: str, batches: int, found: dict[str, float], without: list[str]
+    spark: SparkSession, folder: Path, name: str, batches: int, *, found: dict[str, float], without: list[str]
 ) -> None:
     kind, keys, window_ms = CASES[name]
     place = make_data(folder, keys, batches, BATCH)
@@ -323,7 +323,7 @@ def measure(batches: int, only: str | None = None, without: list[str] | None = N
         spark = spark_session("bench", conf=settings, log_path=folder / "spark.log")
         for case in CASES:
             if only in (None, case):
-                throughput(spark, folder, case, batches, found, without or [])
+                throughput(spark, folder, case, batches, found=found, without=without or [])
         if only in (None, "small"):
             small_batches(spark, folder, found)
         if only in (None, "restart"):
