@@ -120,6 +120,7 @@ def test_names_survive_bootstrap_requeue_and_a_raw_log(tmp_path: Path) -> None:
     assert as_numbers(found(lake, '"_ts_ns" = 2')) == [image(2)]
 
 
+@pytest.mark.thorough
 def test_columns_do_not_depend_on_cuts(tmp_path: Path) -> None:
     """A column that only a superseded or late change names is a column of the table all the same."""
     lines = [change(1, "t", image(1)), change(2, "t", key(1)), change(3, "t", None, op="d", before=key(1))]

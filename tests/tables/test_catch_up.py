@@ -46,10 +46,8 @@ def as_if_always(folder: Path, tables: str, lines: list[bytes]) -> Any:
     return state(lake)
 
 
-@pytest.mark.parametrize(
-    "keep",
-    ["current", *(pytest.param(keep, marks=pytest.mark.thorough) for keep in ("history", "log"))],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("keep", ["current", "history", "log"])
 def test_a_table_caught_up_from_its_log_is_as_if_always_configured(keep: str, tmp_path: Path) -> None:
     """Log, then the entry, changes going on, the log applied in small parts, twice: one and the same lake."""
     text = tables_text(EXPECTED["tables"] | LOGS if keep == "log" else EXPECTED["tables"]).replace(
@@ -124,6 +122,7 @@ class Crash(Exception):
     """The process dies here."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stage", ["quarantine", "tombstones", "table orders", "second look"])
 def test_a_crash_while_catching_up_is_healed_by_the_repeat(stage: str, tmp_path: Path) -> None:
     """Started again it ends as an undisturbed one."""

@@ -47,6 +47,7 @@ def places(lake: Lake) -> list[str]:
     return [file.uri for _, file in files_of(lake)]
 
 
+@pytest.mark.thorough
 def test_housekeeping_between_any_two_writes(tmp_path: Path) -> None:
     """Compaction, vacuum without retention, a rewriting update, a checkpoint: of any table, anywhere."""
     lake, config = small_lake(tmp_path)

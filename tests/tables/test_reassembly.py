@@ -72,6 +72,7 @@ def outcome(lake: Lake) -> Any:
     return tables, *(sorted(map(repr, rows)) for rows in (quarantine, pending))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_a_group_larger_than_the_memory_ends_as_any_other(case: dict[str, Any], tmp_path: Path) -> None:
     """Every case of the vectors, whole and timed out: rows, quarantine with its bytes, what still waits."""

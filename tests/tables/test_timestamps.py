@@ -33,7 +33,9 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("keep", ["current", "history", "log"])
+@pytest.mark.parametrize(
+    "keep", ["current", *(pytest.param(keep, marks=pytest.mark.thorough) for keep in ("history", "log"))]
+)
 def test_utc_timestamps_need_no_new_reader_and_hold_the_same_microseconds(keep: str, tmp_path: Path) -> None:
     """Declared, in the key, infinite, through merge and bootstrap, again after a restart."""
     found = {}
