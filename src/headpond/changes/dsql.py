@@ -15,7 +15,7 @@ unknown table, what ranks below routing, missing `before`, keys, casts.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +53,8 @@ class Decoded:
     quarantine: pa.RecordBatch
     pending: pa.RecordBatch
     counters: dict[str, int]
+    facts: dict[str, pa.RecordBatch] = field(default_factory=dict)
+    """What a QLDB stream says beside the rows (`qldb_facts`)."""
 
 
 def decode(batch: pa.RecordBatch | pa.Table, config: DsqlConfig) -> Decoded:

@@ -40,7 +40,14 @@ def key_column(spec: TableSpec, values: Mapping[str, pa.Array]) -> pa.Array:
     return pc.binary_join_element_wise("[", inner, "]", "")
 
 
-def _json(values: pa.Array, *, raw: bool) -> pa.Array:  # noqa: PLR0911 - one per kind of type
+def json_texts(values: pa.Array) -> pa.Array:
+    """Give texts as JSON strings with the fewest escapes."""
+    if pc.any(pc.match_substring_regex(values, _NEEDS_ESCAPE)).as_py():
+        return pa.array([None if text is None else quote(text) for text in values.to_pylist()], pa.string())
+    return pc.binary_join_element_wise('"', values, '"', "")
+
+
+def _json(values: pa.Array, *, raw: bool) -> pa.Array:
     if raw:
         return values
     kind = values.type
@@ -49,11 +56,7 @@ def _json(values: pa.Array, *, raw: bool) -> pa.Array:  # noqa: PLR0911 - one pe
     if pa.types.is_timestamp(kind):
         return values.cast(pa.int64()).cast(pa.string())
     if pa.types.is_string(kind):
-        if pc.any(pc.match_substring_regex(values, _NEEDS_ESCAPE)).as_py():
-            return pa.array(
-                [None if text is None else quote(text) for text in values.to_pylist()], pa.string()
-            )
-        return pc.binary_join_element_wise('"', values, '"', "")
+        return json_texts(values)
     if pa.types.is_decimal(kind) or pa.types.is_date(kind):
         return pc.binary_join_element_wise('"', values.cast(pa.string()), '"', "")
     return pa.array([_one(value) for value in values.to_pylist()], pa.string())

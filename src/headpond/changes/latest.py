@@ -182,17 +182,15 @@ def _counters(ranks: _Ranks, order: Ints, tomb: Ints, live: Ints, live_hash: Int
 def _deletes(rows: pa.Table, at: Ints, versions: pa.Array) -> pa.Table:
     """The given rows as deletes of the given versions."""
     found = rows.take(pa.array(at))
-    decoded = (
-        [decode_version(version) for version in versions.to_pylist()]
-        if "m:ts_ns" in rows.schema.names
-        else []
-    )
-    for name, values in (
-        ("m:version", versions.cast(pa.binary())),
-        ("m:ts_ns", pa.array([ts_ns for ts_ns, _, _ in decoded], pa.int64())),
-        ("m:tx_id", pa.array([tx_id for _, tx_id, _ in decoded], pa.string())),
-        ("m:delete", pa.repeat(pa.scalar(value=True), found.num_rows)),
-    ):
+    columns: dict[str, pa.Array] = {
+        "m:version": versions.cast(pa.binary()),
+        "m:delete": pa.repeat(pa.scalar(value=True), found.num_rows),
+    }
+    if "m:ts_ns" in rows.schema.names:  # versions that are made of these; those of documents are not
+        decoded = [decode_version(version) for version in versions.to_pylist()]
+        columns["m:ts_ns"] = pa.array([ts_ns for ts_ns, _, _ in decoded], pa.int64())
+        columns["m:tx_id"] = pa.array([tx_id for _, tx_id, _ in decoded], pa.string())
+    for name, values in columns.items():
         if name in found.schema.names:
             found = found.set_column(found.schema.get_field_index(name), name, values)
     return found

@@ -24,6 +24,8 @@ class DecodedBatch:
     quarantine: pa.Table = field(default_factory=QUARANTINE_SCHEMA.empty_table)
     pending: pa.Table = field(default_factory=PENDING_SCHEMA.empty_table)
     counters: Counter[str] = field(default_factory=Counter)
+    facts: dict[str, pa.Table] = field(default_factory=dict)
+    """What a QLDB stream says beside the rows (`changes.qldb_facts`)."""
     newest_arrivals_us: dict[str, int] = field(default_factory=dict)
     """Shard → arrival of its newest record in the batch, µs since 1970; tells how far reading has come."""
 

@@ -41,6 +41,7 @@ OWN_COLUMNS = frozenset(
         "_stream", "_shard_id", "_sequence_number", "_sub_sequence_number",
         # QLDB
         "_document_id", "_version", "_tx_time", "_block_sequence_no", "_hash", "_kind", "_ion",
+        "_table_id", "_redacted",
         # both
         "_bucket",
     }

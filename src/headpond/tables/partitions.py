@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headpond.changes.config import TableSpec
+    from headpond.changes.qldb_config import DocumentSpec
     from headpond.tables.delta import DeltaFile
 
 BUCKET = "_bucket"
@@ -92,7 +93,7 @@ class Partitions:
             )
 
 
-def partitions_of(spec: TableSpec, columns: Sequence[str]) -> Partitions:
+def partitions_of(spec: TableSpec | DocumentSpec, columns: Sequence[str]) -> Partitions:
     """Give what a table's entry asks for.
 
     Args:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from headpond.changes.config import TableSpec
+    from headpond.changes.qldb_config import DocumentSpec
     from headpond.tables.delta import DeltaFile
 
 VALUE = "c:"
@@ -102,7 +103,7 @@ class TypedTable:
         file: DeltaFile,
         declared: Mapping[str, pa.DataType],
         own: Mapping[str, tuple[str, pa.DataType]],
-        spec: TableSpec | None = None,
+        spec: TableSpec | DocumentSpec | None = None,
     ) -> None:
         self.name = name
         self.file = file
@@ -235,6 +236,12 @@ class TypedTable:
         if not self.file.exists():
             return 0
         return pc.max(self.file.read([column])[column]).as_py() or 0
+
+    def originals(self) -> dict[str, str]:
+        """Source column → Delta column, for all that are there."""
+        if not self._fields:
+            self._look()
+        return {o: e for o, e in self._names.encoded.items() if e in self._fields}
 
     def renamed(self) -> dict[str, str]:
         """Source column → Delta column, for those that Delta has under another name."""
