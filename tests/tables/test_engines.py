@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from headpond.tables.apply import apply_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -134,6 +134,35 @@ def test_a_crash_between_any_two_writes_is_healed_by_the_repeat(
         lake, config = lake_in(tmp_path, TABLES)
         apply_batch(lake, batch, transaction=("query", number))
     assert differences(lake, EXPECTED) == []
+
+
+def test_partitions_and_buckets_are_those_of_the_embedded_engine(
+    spark_files: SparkFiles, tmp_path: Path
+) -> None:
+    """Rows that one engine dealt out are found, replaced and removed by the other."""
+    entry = (
+        '[tables."public.t"]\nkeys = ["id", "day"]\npartition_by = ["day"]\nbuckets = 3\n'
+        'columns = { id = "bigint", day = "date", note = "text" }\n'
+    )
+    rows = [{"id": n % 7, "day": 20_000 + n % 2, "note": f"a/b=c {n}"} for n in range(14)]
+    steps = [
+        [change(1 + n, row, ts_ns=10) for n, row in enumerate(rows)],
+        [change(20 + n, row | {"note": "new"}, ts_ns=20) for n, row in enumerate(rows[:6])],
+        [
+            change(40 + n, {"id": row["id"], "day": row["day"]}, ts_ns=30, op="d")
+            for n, row in enumerate(rows[3:9])
+        ],
+    ]
+    for lines, (lake, config) in zip(steps, engines(entry, tmp_path, spark_files), strict=False):
+        apply_batch(lake, decoded(config, lines))
+        assert lake.quarantine.count() == 0
+    left = lake.typed["public.t"].file.read(["id", "day", "note"]).to_pylist()
+    wanted = [("new", row) for row in rows[:3]] + [(row["note"], row) for row in rows[9:]]
+    assert sorted((row["note"], row["id"]) for row in left) == sorted(
+        (note, row["id"]) for note, row in wanted
+    )
+    files = Path(lake.place_of("public.t")).rglob("day=*/_bucket=*/*.parquet")
+    assert {int(file.parent.name.partition("=")[2]) for file in files} == {0, 1, 2}
 
 
 def table(spark_files: SparkFiles, folder: Path, *ids: int) -> SparkDeltaFile:
