@@ -19,7 +19,7 @@ from headpond.spark.cells import pack, unpack
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SHAPE, FACTS = "shape", "facts"
+SHAPE, FACTS = "shape", "shown"
 """Kinds of the two cells."""
 _FIGURES = b"headpond.figures"
 
