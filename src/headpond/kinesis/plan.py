@@ -220,12 +220,13 @@ class Planner:
         nothing_yet = True
         while active and left_records > 0 and left_bytes > 0:
             records, size_bytes = max(1, left_records // len(active)), max(1, left_bytes // len(active))
-            asked_ms, asked_s = self._calls.now_ms(), self._clock()
+            asked_ms = self._calls.now_ms()
 
             def fill(shard_id: str, records: int = records, size_bytes: int = size_bytes) -> bool:
                 return self._ahead[shard_id].fill(records, size_bytes, self._settings.records_per_page)
 
             at_tip = dict(self._each(fill, self._not_quiet(active, known)))
+            answered_s = self._clock()
             going_on = []
             for shard_id in active:
                 ahead = self._ahead[shard_id]
@@ -240,7 +241,7 @@ class Planner:
                 left_records, left_bytes = left_records - taken.records, left_bytes - taken.size_bytes
                 nothing_yet = nothing_yet and not taken.records
                 if at_tip.get(shard_id):
-                    self._quiet.note(shard_id, taken.end, asked_s, self._hold_ms)
+                    self._quiet.note(shard_id, taken.end, answered_s, self._hold_ms)
                     if not ahead.held:
                         self._remember(shard_id, position_of(known, shard_id), taken.end, asked_ms)
                 if taken.records and taken.end != END and (ahead.held or ahead.behind_ms):
@@ -264,10 +265,12 @@ class Planner:
             return find_tip(self._calls, shard_id, begin, loss, newest_ms=newest_ms, idle=idle)
 
         open_shards = [shard_id for shard_id, end in ends.items() if end != END]
-        for shard_id, found in self._each(tip, self._not_quiet(open_shards, ends)):
+        tips = self._each(tip, self._not_quiet(open_shards, ends))
+        answered_s = self._clock()
+        for shard_id, found in tips:
             begin, ends[shard_id] = ends[shard_id], found.end
             if found.idle is not None:
-                self._quiet.note(shard_id, begin, asked_s, self._hold_ms, found.idle)
+                self._quiet.note(shard_id, begin, answered_s, self._hold_ms, found.idle)
                 self._remember(shard_id, begin, begin, asked_ms)
             elif found.young_ms is not None and newest_ms is not None:
                 self._quiet.note(shard_id, begin, asked_s, found.young_ms - newest_ms)

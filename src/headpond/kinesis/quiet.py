@@ -7,8 +7,9 @@ A record that arrives after the asking is younger than `probeLag` for that long,
     asked, nothing there ──────── probeLag ────────► ask again
               └─ a record arrives here … waits until it is probeLag old
 
-So a query that plans all the time asks each idle shard once per `probeLag`, and no record waits longer for
-it. The cursor is kept, too: asking again takes one GetRecords and no GetShardIterator.
+So a query that plans all the time asks each idle shard once per `probeLag`, and a record waits longer for it
+by no more than a round of asking takes: the time is counted from the end of the round, or rounds over very
+many shards would follow each other without a pause. The cursor is kept, too: asking again takes one GetRecords and no GetShardIterator.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ class Quiet:
         self._notes: dict[str, _Note] = {}
 
     def note(
-        self, shard_id: str, at: Position, asked_s: float, hold_ms: int, cursor: ShardCursor | None = None
+        self, shard_id: str, at: Position, from_s: float, hold_ms: int, cursor: ShardCursor | None = None
     ) -> None:
-        """Note that nothing that counts follows a position, for so long since it was asked.
+        """Note that nothing that counts follows a position, for so long.
 
         Args:
             shard_id: The shard.
             at: The position.
-            asked_s: When the asking began.
+            from_s: From when.
             hold_ms: For how long after that nothing can count.
             cursor: Where to ask on; None where a new one has to begin at the position.
         """
-        self._notes[shard_id] = _Note(at, asked_s + hold_ms / 1000, cursor)
+        self._notes[shard_id] = _Note(at, from_s + hold_ms / 1000, cursor)
 
     def is_quiet(self, shard_id: str, at: Position) -> bool:
         """Whether asking what follows the position could not change anything yet."""

@@ -1,0 +1,286 @@
+"""The Kinesis source on Spark against plain loops over boto3, and what planning costs; ratios in one run.
+
+    python bench/kinesis/run.py [--rounds 3] [--parts abcd] [--millions 4] [--json FILE]
+
+a  KPL aggregates of 100-byte records into the noop sink, the whole query on two cores, against a loop of
+   boto3 and aws-kinesis-agg on one
+b  plain records of 25 kB: MB for each CPU second, against boto3 alone
+c  CPU for a record with 4 and with 256 shards, the volume being the same
+d  what the driver holds for 1,000 shards above one of a single shard, and how long planning them takes
+e  the local Kinesis itself: MB of 25 kB records a CPU second, in and out
+
+The local Kinesis runs in a process of its own; its CPU is on neither side. The loops run in an environment of
+their own below `.bench/`. Sides take turns; figures are medians of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+PEER = HERE.parent.parent / ".bench" / "kinesis"
+NEEDS = ["boto3", "aws-kinesis-agg==1.2.3", "protobuf", "six"]
+BOUNDS = {"64 MiB": {}, "none": {"maxBytesPerTrigger": "none"}}
+"""The default bound, with which data is looked at twice, and none."""
+
+
+class Asked:
+    """A process that answers lines with lines."""
+
+    def __init__(self, *command: str | Path) -> None:
+        self._process = subprocess.Popen(
+            [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.greeting = self._answer()
+
+    def ask(self, line: str) -> str:
+        """Send a line, wait for the answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            self._process.wait()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        if not line:
+            raise SystemExit(f"{self._process.args} ended without an answer.")
+        return line
+
+
+@contextmanager
+def running(*command: str | Path) -> Iterator[Asked]:
+    """A process for as long as it is needed."""
+    asked = Asked(*command)
+    try:
+        yield asked
+    finally:
+        asked.close()
+
+
+def peer_python() -> Path:
+    """Make the loops' environment, once."""
+    python = PEER / "bin" / "python"
+    if not (PEER / "made").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(PEER)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *NEEDS], check=True)
+        (PEER / "made").touch()
+    return python
+
+
+def peer(endpoint: str, stream: str, kind: str) -> dict[str, float]:
+    """Run a plain loop over a stream."""
+    done = subprocess.run(
+        [str(peer_python()), str(HERE / "peer.py"), endpoint, stream, kind],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def query(spark: Asked, stream: str, *, memory: bool = False, **options: str) -> dict[str, Any]:
+    """Run a query over a stream."""
+    wanted = {"stream": stream, "options": options, "memory": memory}
+    found: dict[str, Any] = json.loads(spark.ask(json.dumps(wanted)))
+    found["cpu_seconds"] = sum(found["cpu"].values())
+    return found
+
+
+def medians(runs: list[dict[str, Any]]) -> dict[str, float]:
+    """The median of every figure."""
+    return {
+        name: statistics.median(run[name] for run in runs) for name in ("records", "seconds", "cpu_seconds")
+    }
+
+
+def verdict(ratio: float, least: float, aim: float) -> str:
+    """Say how a target to reach is met."""
+    word = "aim" if ratio >= aim else "met" if ratio >= least else "MISSED"
+    return f"{ratio:6.2f}  (at least {least}, aim {aim}) {word}"
+
+
+def within(figure: float, most: float) -> str:
+    """Say how a target to stay below is met."""
+    return f"{figure:6.2f}  (at most {most}) {'met' if figure <= most else 'MISSED'}"
+
+
+def against_loop(
+    spark: Asked, endpoint: str, stream: str, kind: str, rounds: int
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Take turns: the loop, then the query with each bound."""
+    loops: list[dict[str, Any]] = []
+    queries: dict[str, list[dict[str, Any]]] = {name: [] for name in BOUNDS}
+    for _ in range(rounds):
+        loops.append(peer(endpoint, stream, kind))
+        for name, options in BOUNDS.items():
+            queries[name].append(query(spark, stream, **options))
+            assert queries[name][-1]["records"] == loops[-1]["records"], queries[name][-1]
+    return medians(loops), {name: medians(runs) for name, runs in queries.items()}
+
+
+def part_a(server: Asked, spark: Asked, rounds: int, millions: float) -> dict[str, Any]:
+    """Aggregates into the noop sink."""
+    server.ask(f"fill a 4 kpl {round(millions * 1e6) // 400 * 400} 100")
+    loop, queries = against_loop(spark, server.greeting, "a", "open", rounds)
+    server.ask("drop a")
+    rate = loop["records"] / loop["seconds"]
+    print(f"\na  KPL aggregates of 100 B records, {loop['records'] / 1e6:.1f} million, 4 shards")
+    print(f"   loop, one core           {rate:12,.0f} records/s  {loop['cpu_seconds']:6.1f} CPU s")
+    for name, ours in queries.items():
+        own = ours["records"] / ours["seconds"]
+        print(f"   query, bound {name:12}{own:12,.0f} records/s  {ours['cpu_seconds']:6.1f} CPU s")
+        print(f"      records/s, clock:        {verdict(own / rate, 2, 5)}")
+        two_cores = 2 * loop["cpu_seconds"] / ours["cpu_seconds"]
+        print(f"      by CPU, two cores:       {two_cores:6.2f}")
+    return {"loop": loop, "queries": queries}
+
+
+def part_b(server: Asked, spark: Asked, rounds: int) -> dict[str, Any]:
+    """Large plain records."""
+    count, size = 48_000, 25_000
+    server.ask(f"fill b 4 plain {count} {size}")
+    loop, queries = against_loop(spark, server.greeting, "b", "plain", rounds)
+    server.ask("drop b")
+    megabytes = count * size / 1e6
+    rate = megabytes / loop["cpu_seconds"]
+    print(f"\nb  plain records of {size:,} B, {megabytes:,.0f} MB, 4 shards")
+    print(f"   loop                     {rate:8.0f} MB a CPU second, {megabytes / loop['seconds']:6.0f} MB/s")
+    for name, ours in queries.items():
+        own = megabytes / ours["cpu_seconds"]
+        print(f"   query, bound {name:12}{own:8.0f} MB a CPU second, {megabytes / ours['seconds']:6.0f} MB/s")
+        print(f"      MB a CPU second:         {verdict(own / rate, 0.8, 1.2)}")
+    return {"loop": loop, "queries": queries}
+
+
+def part_c(server: Asked, spark: Asked, rounds: int, millions: float) -> dict[str, Any]:
+    """Few shards and many."""
+    counts, runs = (4, 256), {}
+    for shards in counts:
+        server.ask(f"fill c{shards} {shards} kpl {round(millions * 1e6) // 400 * 400} 100")
+        runs[shards] = []
+    for _ in range(rounds):
+        for shards in counts:
+            runs[shards].append(query(spark, f"c{shards}", maxBytesPerTrigger="none"))
+    for shards in counts:
+        server.ask(f"drop c{shards}")
+    found = {shards: medians(some) for shards, some in runs.items()}
+    print("\nc  cost of a record as shards grow, the same volume, without a bound")
+    for shards, ours in found.items():
+        cpu_us, clock_us = (ours[name] / ours["records"] * 1e6 for name in ("cpu_seconds", "seconds"))
+        print(f"   {shards:4} shards: {cpu_us:6.2f} us CPU, {clock_us:6.2f} us on the clock")
+    few, many = (found[shards] for shards in counts)
+    print(f"      CPU a record:            {within(many['cpu_seconds'] / few['cpu_seconds'], 1.25)}")
+    print(f"      clock a record:          {many['seconds'] / few['seconds']:6.2f}")
+    return {str(shards): ours for shards, ours in found.items()}
+
+
+def part_d(server: Asked, spark: Asked) -> dict[str, Any]:
+    """A thousand shards."""
+    shards = 1000
+    server.ask("fill one 1 kpl 4000 100")
+    server.ask(f"fill many {shards} kpl 800000 100")
+    idle = query(spark, "one", memory=True)
+    busy = query(spark, "many", memory=True)
+    print(f"\nd  {shards:,} shards")
+    grown = {name: busy[name] - idle[name] for name in ("heap_mib", "planning_mib")}
+    print(
+        f"   the driver holds above one shard: {grown['heap_mib']:.0f} MiB of heap and "
+        f"{grown['planning_mib']:.0f} MiB in the planning process"
+    )
+    print(f"      MiB together:            {within(sum(grown.values()), 300)}")
+    planned: dict[str, Any] = {"grown": grown}
+    for bound in BOUNDS:
+        before = float(server.ask("cpu"))
+        done = subprocess.run(
+            [sys.executable, str(HERE / "planning.py"), server.greeting, "many", bound],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found = json.loads(done.stdout)
+        found["server_cpu_s"] = float(server.ask("cpu")) - before
+        planned[bound] = found
+        print(
+            f"   planning, bound {bound:7}: first {found['first_s']:.2f} s, {found['first_calls']} calls, of "
+            f"which the service takes {found['service_s']:.2f} s; idle {found['idle_s']:.2f} s, "
+            f"{found['idle_calls']} calls; again at once {found['again_at_once_s'] * 1e3:.0f} ms, "
+            f"{found['again_at_once_calls']} calls; {found['memory_mib']:.0f} MiB"
+        )
+        print(f"      seconds beyond it:       {within(found['first_s'] - found['service_s'], 5)}")
+    server.ask("drop one")
+    server.ask("drop many")
+    return planned
+
+
+def part_e() -> dict[str, Any]:
+    """The local Kinesis itself."""
+    script = HERE.parent / "producer" / "local_kinesis.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--megabytes", "400"], capture_output=True, text=True, check=True
+    )
+    print("\ne  the local Kinesis, to have at least 50 MB a CPU second in and out")
+    print("   " + done.stdout.strip().replace("\n", "\n   "))
+    return {"told": done.stdout}
+
+
+def main() -> None:
+    """Measure, print, and write the figures where asked to."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--parts", default="abcde")
+    arguments.add_argument("--millions", type=float, default=4)
+    arguments.add_argument("--json", type=Path)
+    chosen = arguments.parse_args()
+    peer_python()
+    print(f"load before: {os.getloadavg()[0]:.1f}, cores: {os.cpu_count()}, rounds: {chosen.rounds}")
+    figures: dict[str, Any] = {}
+    with (
+        running(sys.executable, HERE / "server.py") as server,
+        running(sys.executable, HERE / "spark_reader.py", server.greeting) as spark,
+    ):
+        # One query of each kind first: the JVM compiles, the workers import.
+        server.ask("fill warm 2 kpl 800000 100")
+        for options in (*BOUNDS.values(), {"maxBytesPerTrigger": "16 MiB"}):
+            query(spark, "warm", **options)
+        if "a" in chosen.parts:
+            figures["a"] = part_a(server, spark, chosen.rounds, chosen.millions)
+        if "b" in chosen.parts:
+            figures["b"] = part_b(server, spark, chosen.rounds)
+        if "c" in chosen.parts:
+            figures["c"] = part_c(server, spark, chosen.rounds, 2 * chosen.millions)
+        if "d" in chosen.parts:
+            figures["d"] = part_d(server, spark)
+    if "e" in chosen.parts:
+        figures["e"] = part_e()
+    print(f"\nload after: {os.getloadavg()[0]:.1f}")
+    if chosen.json:
+        chosen.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

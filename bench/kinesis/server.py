@@ -1,0 +1,68 @@
+"""The local Kinesis in a process of its own, filled by itself: no client's time goes into it.
+
+Prints its address, then answers each line of standard input: `fill STREAM SHARDS KIND COUNT SIZE` makes a
+stream and prints how many Kinesis records it holds, `drop STREAM` deletes it, `cpu` prints the CPU seconds
+used so far.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from headpond.formats.kpl import UserRecord, encode
+from headpond.kinesis.local import serve_forever
+
+if TYPE_CHECKING:
+    from headpond.kinesis.local.engine import Engine
+
+PER_AGGREGATE = 400
+KEYS = 10
+DISTINCT = 32
+
+
+def fill(engine: Engine, line: str) -> int:
+    """Make a stream of user records, spread evenly over its shards; gives its Kinesis records."""
+    stream, told_shards, kind, *numbers = line.split()
+    shards, (count, size) = int(told_shards), map(int, numbers)
+    draw = random.Random(f"{kind} {size}")
+    engine.create_stream(stream, shards)
+    if kind == "plain":
+        blobs, records = [draw.randbytes(size) for _ in range(DISTINCT)], count
+    else:
+        blobs = [
+            encode(
+                [UserRecord(f"device-{n % KEYS}", draw.randbytes(size)) for n in range(PER_AGGREGATE)]
+            ).data
+            for _ in range(DISTINCT)
+        ]
+        records = count // PER_AGGREGATE
+    for number in range(records):
+        place = (number % shards << 128) // shards
+        engine.put(stream, "a", blobs[number % DISTINCT], explicit_hash_key=place)
+    return records
+
+
+def answer(engine: Engine) -> None:
+    """Do what standard input says until it ends."""
+    for line in sys.stdin:
+        word, _, rest = line.strip().partition(" ")
+        if word == "fill":
+            print(fill(engine, rest), flush=True)
+        elif word == "drop":
+            engine.delete_stream(rest)
+            print("dropped", flush=True)
+        else:
+            print(time.process_time(), flush=True)
+
+
+def announce(url: str, engine: Engine) -> None:
+    """Tell where it is, and begin to listen to orders."""
+    print(url, flush=True)
+    Thread(target=answer, args=(engine,), daemon=True).start()
+
+
+serve_forever(0, announce=announce)
