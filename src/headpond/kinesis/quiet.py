@@ -9,7 +9,8 @@ A record that arrives after the asking is younger than `probeLag` for that long,
 
 So a query that plans all the time asks each idle shard once per `probeLag`, and a record waits longer for it
 by no more than a round of asking takes: the time is counted from the end of the round, or rounds over very
-many shards would follow each other without a pause. The cursor is kept, too: asking again takes one GetRecords and no GetShardIterator.
+many shards would follow each other without a pause. The cursor is kept, too: asking again takes one
+GetRecords and no GetShardIterator.
 """
 
 from __future__ import annotations
