@@ -82,7 +82,8 @@ def show(name: str, runs: list[Watched], start: Watched | None, base: Watched) -
         print(f"    of its start:     {start.wall_s:7.1f} s, CPU {start.cpu_s:6.1f} s")
         print(f"    times the loop:   {ratios[0]:7.2f} by wall time, {ratios[1]:.2f} by CPU time")
         print(f"    without the start {rest[0]:7.2f} by wall time, {rest[1]:.2f} by CPU time")
-    print("    ", ", ".join(f"{part} {size / MIB:.0f}" for part, size in peak.peak_by_process[:6]))
+    print("     MiB:", ", ".join(f"{part} {size / MIB:.0f}" for part, size in peak.peak_by_process[:6]))
+    print("     CPU s:", ", ".join(f"{part} {seconds:.1f}" for part, seconds in peak.cpu_by_process[:6]))
 
 
 def run_headpond(file: Path) -> Watched:

@@ -27,6 +27,7 @@ class Watched:
         cpu_s: of all its processes, as last seen of each (short-lived ones are missed).
         peak_pss_bytes: the greatest sum of proportional set sizes: a shared page counts once.
         peak_by_process: the parts of that sum, by name, greatest first.
+        cpu_by_process: the parts of `cpu_s`, by name, greatest first.
     """
 
     output: str
@@ -34,6 +35,7 @@ class Watched:
     cpu_s: float
     peak_pss_bytes: int
     peak_by_process: list[tuple[str, int]]
+    cpu_by_process: list[tuple[str, float]]
 
 
 def watched(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Watched:
@@ -43,7 +45,7 @@ def watched(command: Sequence[str], environment: Mapping[str, str] | None = None
         RuntimeError: it failed.
     """
     begun = time.monotonic()
-    cpu: dict[int, float] = {}
+    cpu: dict[str, float] = {}
     peak, parts = 0, []
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
@@ -51,7 +53,7 @@ def watched(command: Sequence[str], environment: Mapping[str, str] | None = None
         while process.poll() is None:
             sizes = []
             for pid, name, seconds in _family(process.pid):
-                cpu[pid] = seconds
+                cpu[f"{name} {pid}"] = seconds
                 sizes.append((f"{name} {pid}", _pss(pid)))
             if (total := sum(size for _, size in sizes)) > peak:
                 peak, parts = total, sorted(sizes, key=lambda part: -part[1])
@@ -59,7 +61,8 @@ def watched(command: Sequence[str], environment: Mapping[str, str] | None = None
         output = process.stdout.read() if process.stdout is not None else ""
     if process.returncode:
         raise RuntimeError(f"{command[0]} ended with {process.returncode}")
-    return Watched(output, time.monotonic() - begun, sum(cpu.values()), peak, parts)
+    by_cpu = sorted(cpu.items(), key=lambda part: -part[1])
+    return Watched(output, time.monotonic() - begun, sum(cpu.values()), peak, parts, by_cpu)
 
 
 def _family(root: int) -> list[tuple[int, str, float]]:
