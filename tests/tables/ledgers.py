@@ -75,7 +75,8 @@ def block(
         f"""{{qldbStreamArn: "arn", recordType: "BLOCK_SUMMARY", payload: {{
         blockAddress: {{strandId: "S", sequenceNo: {sequence_no}}}, transactionId: "X",
         blockTimestamp: 2020-01-01T00:00:00Z, blockHash: {hash_of(5)}, entriesHash: {hash_of(5)},
-        previousBlockHash: {hash_of(5)}, entriesHashList: [], revisionSummaries: [{summaries}]{redaction} }} }}"""
+        previousBlockHash: {hash_of(5)}, entriesHashList: [],
+        revisionSummaries: [{summaries}]{redaction} }} }}"""
     )
 
 

@@ -1,4 +1,4 @@
-"""QLDB records into current tables and histories: any order, any cut, any repeat, and a stop at every write."""
+"""QLDB records into current tables and histories: any order, cut or repeat, and a stop at every write."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def cut(blobs: list[bytes], parts: int) -> list[list[bytes]]:
     ],
 )
 def test_the_state_of_the_vectors(tmp_path: Path, name: str, parts: int) -> None:
-    """Current documents are those of the vectors by the Ion hash of their contents; deletes are remembered."""
+    """Current documents are those of the vectors by the Ion hash of their contents; deletes are kept."""
     lake = applied(tmp_path, config_of(*TABLES, past=False, raw_ion=True), *cut(datums(name), parts))
     assert state_of(lake) == expected_state()
     assert sum(lake.tombstones.counts().values()) == 59
@@ -78,7 +78,8 @@ def test_histories_do_not_depend_on_order_and_cuts(tmp_path: Path, *, honour: bo
     config = config_of("Mixed", "Person", honour=honour)
     blobs = datums("duplicated")
     want = rows_of(applied(tmp_path / "one", config, blobs))
-    assert {row["_kind"] for row in want["Mixed.history"]} == {"insert", "update", "delete", "redacted"}
+    kinds = {"insert", "update", "delete"} | ({"redacted"} if honour else set())
+    assert {row["_kind"] for row in want["Mixed.history"]} == kinds
     for seed in range(4):
         draw = random.Random(seed)
         mixed = draw.sample(blobs, len(blobs))

@@ -23,6 +23,7 @@ from headpond.kinesis.local import LocalKinesis
 from headpond.pipeline import load
 from headpond.spark.java import find_java
 from headpond.spark.run import Run
+from headpond.tables.lake import Lake
 from headpond.tables.naming import OWN_COLUMNS
 from headpond.tables.summary import lake_summary
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from headpond.cli.demo_stream import Sent
     from headpond.cli.output import Output
-    from headpond.tables.lake import Lake
 
 STREAM = "shop-changes"
 SHARDS = 4
@@ -61,6 +61,7 @@ def demo(output: Output, folder: Path | None) -> int:
         (root / "pipeline.toml").write_text(pipeline_text(where, path="lake"))
         job = Run(load(root / "pipeline.toml"), until_caught_up=True, quick=True, say=show)
         lake = job.go()
+    assert isinstance(lake, Lake)  # of DSQL changes
     wrong = differences(lake, expected())
     summary = lake_summary(lake, job.applied) | {
         "sent": {

@@ -9,18 +9,21 @@ from rich.console import Group
 from rich.text import Text
 
 from headpond.changes.assemble import ChunkRules
+from headpond.changes.qldb_config import LedgerConfig
 from headpond.cli.common import with_output
 from headpond.cli.drawing import grid
 from headpond.errors import UsageError
 from headpond.pipeline import load
-from headpond.pipeline.lake import open_lake
+from headpond.pipeline.lake import open_target
 from headpond.tables.apply import Chunks
+from headpond.tables.ledger import LedgerLake
 from headpond.tables.requeue import ALL
 from headpond.tables.requeue import requeue as feed_again
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from headpond.changes.decoders import Config
     from headpond.cli.output import Output
     from headpond.tables.requeue import Requeued
 
@@ -38,7 +41,7 @@ def requeue(output: Output, file: str, *, reason: str, dry_run: bool) -> None:
     now. Works beside a running pipeline, and may be stopped and started again.
     """
     pipeline = load(file)
-    lake = open_lake(pipeline)
+    lake = open_target(pipeline)
     known = lake.quarantine.counts_by("reason")
     if reason not in (ALL, *known):
         there = ", ".join(f"{name} ({count})" for name, count in known.items()) or "empty"
@@ -47,13 +50,15 @@ def requeue(output: Output, file: str, *, reason: str, dry_run: bool) -> None:
             next_step=f"The quarantine is {there}." if not known else f"There are: {there}.",
             reason=reason,
         )
-    config = pipeline.dsql_config()
-    chunks = Chunks(
-        config,
-        rules=ChunkRules(timeout_ms=pipeline.target.chunk_timeout_ms),
-        memory_bytes=pipeline.target.chunk_memory_bytes,
-        disk_bytes=pipeline.target.chunk_disk_bytes,
-    )
+    config: Config = lake.config if isinstance(lake, LedgerLake) else pipeline.dsql_config()
+    chunks = None
+    if not isinstance(config, LedgerConfig):
+        chunks = Chunks(
+            config,
+            rules=ChunkRules(timeout_ms=pipeline.target.chunk_timeout_ms),
+            memory_bytes=pipeline.target.chunk_memory_bytes,
+            disk_bytes=pipeline.target.chunk_disk_bytes,
+        )
     if not dry_run:
         lake.prepare()
     with output.progress(f"headpond requeue {file}"):

@@ -17,7 +17,7 @@ from headpond.kinesis.client import ConnectionSettings, check_stream
 from headpond.kinesis.lag import lags_ms
 from headpond.kinesis.positions import Offset, read_offset
 from headpond.pipeline import load
-from headpond.pipeline.lake import open_lake
+from headpond.pipeline.lake import open_target
 from headpond.spark.checkpoint import standing
 from headpond.tables.summary import lake_summary
 
@@ -74,7 +74,7 @@ def look(pipeline: Pipeline) -> dict[str, Any]:
         found["shards"] = {}
     else:
         found |= _shards(pipeline, read_offset(at.offset))
-    return found | lake_summary(open_lake(pipeline))
+    return found | lake_summary(open_target(pipeline))
 
 
 def _shards(pipeline: Pipeline, offset: Offset) -> dict[str, Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headpond.errors import ConfigurationError
 from headpond.pipeline.auto_cdc import TAKEN, in_our_words
 from headpond.pipeline.keys import Place, read_section, unknown_key
+from headpond.pipeline.ledger import check_ledger_only, check_meaning, ledger_tables
 from headpond.pipeline.model import Pipeline, Source, Table, Target, Verify
 from headpond.pipeline.schema import SECTIONS, SOURCE, SPARK, STREAM_ONLY, TABLE, TARGET, VERIFY
 
@@ -87,9 +89,15 @@ def loads(
     folder = Path(base).absolute()
     source = _source(document.get("source", {}), folder, root.child("source"))
     target = _target(document.get("target", {}), folder, root.child("target"))
-    needed = tables_needed and target.unknown_tables == "quarantine"
-    tables = _tables(document.get("tables", {}), root.child("tables"), needed=needed)
     verify = Verify(**read_section(document.get("verify", {}), VERIFY, root.child("verify")))
+    if source.format == "qldb":
+        check_meaning(document, root)
+        tables = ledger_tables(document.get("tables", {}), root.child("tables"))
+    else:
+        check_ledger_only(asdict(target), TARGET, "target", root.child("target"))
+        check_ledger_only(asdict(verify), VERIFY, "verify", root.child("verify"))
+        needed = tables_needed and target.unknown_tables == "quarantine"
+        tables = _tables(document.get("tables", {}), root.child("tables"), needed=needed)
     spark = SPARK(document.get("spark", {}), root.child("spark"))
     return Pipeline(file=file, source=source, target=target, tables=tables, verify=verify, spark=spark)
 

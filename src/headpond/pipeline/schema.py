@@ -81,7 +81,7 @@ SOURCE: dict[str, Key] = {
     "stream": Key(text),
     "stream_arn": Key(text),
     "archive": Key(text),
-    "format": Key(choice("dsql", "qldb"), REQUIRED, unbuilt_values={"qldb": "tables from QLDB records"}),
+    "format": Key(choice("dsql", "qldb"), REQUIRED),
     "cluster": Key(text),
     "region": Key(text),
     "profile": Key(text),
@@ -142,8 +142,8 @@ TARGET: dict[str, Key] = {
     "chunk_disk": Key(size, 8 * 1024 * _MIB, stored_as="chunk_disk_bytes"),
     "unknown_tables": Key(choice("quarantine", "log"), "quarantine"),
     "max_unknown_tables": Key(integer(0), 1_000),
-    "raw_ion": Key(boolean, default=False, unbuilt="tables from QLDB records"),
-    "redaction": Key(choice("keep", "honour"), "keep", unbuilt="tables from QLDB records"),
+    "raw_ion": Key(boolean, default=False),
+    "redaction": Key(choice("keep", "honour"), "keep"),
     "storage_options": Key(mapping(any_text), {}, secret=True),
 }
 """`[target]`."""

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from headpond.spark.delta_jars import delta_settings
     from headpond.spark.following import follow
     from headpond.spark.join import windowed_join
+    from headpond.spark.journal import verify
     from headpond.spark.registration import register
     from headpond.spark.repeats import without_repeats
-    from headpond.spark.journal import verify
 
 __all__ = ["delta_settings", "follow", "register", "verify", "windowed_join", "without_repeats"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headpond.changes.dsql import decode
+from headpond.changes.decoders import decode
 from headpond.changes.schemas import PENDING_SCHEMA, QUARANTINE_SCHEMA
 from headpond.spark.cells import pack, unpack
 from headpond.spark.outline import outline_cells
@@ -22,18 +22,18 @@ from headpond.tables.apply import DecodedBatch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from headpond.changes.config import DsqlConfig
+    from headpond.changes.decoders import Config
 
 FRAME_DDL = "kind string, name string, content binary"
 FRAME_SCHEMA = pa.schema(
     [pa.field("kind", pa.string()), pa.field("name", pa.string()), pa.field("content", pa.binary())]
 )
 TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
-_COUNTERS, _ARRIVALS = "counters", "arrivals"
+_COUNTERS, _ARRIVALS, _FACTS = "counters", "arrivals", "facts"
 
 
 def decode_partition(
-    config: DsqlConfig, batches: Iterable[pa.RecordBatch], *, outline: bool = False
+    config: Config, batches: Iterable[pa.RecordBatch], *, outline: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Decode the user records of one partition; runs on an executor.
 
@@ -56,6 +56,7 @@ def decode_partition(
             parts.append((_QUARANTINE, "", pack(decoded.quarantine)))
         if decoded.pending.num_rows:
             parts.append((_PENDING, "", pack(decoded.pending)))
+        parts += [(_FACTS, name, pack(rows)) for name, rows in decoded.facts.items()]
         if decoded.counters:
             parts.append((_COUNTERS, "", json.dumps(decoded.counters).encode()))
         if newest := _newest_arrivals_us(batch):
@@ -70,6 +71,7 @@ def gather(frame: pa.Table) -> DecodedBatch:
     """Put the collected parts of one micro-batch together; runs on the driver."""
     batch = DecodedBatch()
     tables: dict[str, list[pa.Table]] = {}
+    facts: dict[str, list[pa.Table]] = {}
     refused: list[pa.Table] = []
     pending: list[pa.Table] = []
     counters: Counter[str] = Counter()
@@ -79,6 +81,8 @@ def gather(frame: pa.Table) -> DecodedBatch:
             content = chunk["content"][row].as_buffer()
             if kind == TABLE:
                 tables.setdefault(name, []).append(unpack(content))
+            elif kind == _FACTS:
+                facts.setdefault(name, []).append(unpack(content))
             elif kind == _QUARANTINE:
                 refused.append(unpack(content))
             elif kind == _PENDING:
@@ -93,6 +97,7 @@ def gather(frame: pa.Table) -> DecodedBatch:
     batch.tables = {
         name: pa.concat_tables(parts, promote_options="default") for name, parts in sorted(tables.items())
     }
+    batch.facts = {name: pa.concat_tables(parts) for name, parts in facts.items()}
     batch.quarantine = pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *refused])
     batch.pending = pa.concat_tables([PENDING_SCHEMA.empty_table(), *pending])
     batch.counters = counters

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-    from headpond.changes.config import DsqlConfig
+    from headpond.changes.decoders import Config
 
 RULES = "changerules"
 """The option that holds the tables and rules; all others are those of the wrapped source."""
@@ -40,7 +40,7 @@ BYTES_PER_DECODE = 16 << 20
 """Data gathered before it is decoded: many small pages cost more one by one."""
 
 
-def written_rules(config: DsqlConfig, *, outline: bool = False) -> str:
+def written_rules(config: Config, *, outline: bool = False) -> str:
     """Give the rules as the text of the option `RULES`.
 
     Args:
@@ -73,7 +73,7 @@ def gathered(
 class _Decoding:
     """A reader whose tasks give frames."""
 
-    rules: tuple[DsqlConfig, bool]
+    rules: tuple[Config, bool]
 
     @carried
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

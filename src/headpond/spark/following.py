@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headpond.changes.assemble import ChunkRules
-from headpond.pipeline.lake import open_lake
+from headpond.pipeline.lake import open_lake, open_ledger
 from headpond.spark.decoding import RULES, DecodedArchiveSource, DecodedKinesisSource, written_rules
 from headpond.spark.delta_file import SparkFiles
 from headpond.spark.delta_jars import require_delta
@@ -26,6 +26,7 @@ from headpond.spark.parts import apply_in_parts
 from headpond.spark.spread import apply_frame
 from headpond.tables.apply import Applied, Chunks, apply_batch
 from headpond.tables.beside import apply_beside
+from headpond.tables.ledger_apply import apply_records
 from headpond.tables.remote import is_remote, is_s3
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from headpond.changes.config import DsqlConfig
+    from headpond.changes.decoders import Config
     from headpond.pipeline import Pipeline
     from headpond.tables.apply import DecodedBatch
 
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 def decoded_changes(
-    spark: SparkSession, pipeline: Pipeline, config: DsqlConfig, *, outline: bool = False
+    spark: SparkSession, pipeline: Pipeline, config: Config, *, outline: bool = False
 ) -> DataFrame:
     """Read the pipeline's source as a streaming frame of decoded parts (`decoded.FRAME_SCHEMA`)."""
     source = pipeline.source
@@ -89,6 +90,8 @@ def follow(
         ConfigurationError: a table of the lake contradicts the pipeline.
         EnvironmentLacks: the session cannot merge into Delta tables, though the pipeline says it should.
     """
+    if pipeline.source.format == "qldb":
+        return follow_ledger(spark, pipeline, until_caught_up=until_caught_up, on_batch=on_batch)
     config = pipeline.dsql_config()
     files = SparkFiles(spark)
     merging = pipeline.target.engine == "spark"
@@ -133,6 +136,41 @@ def follow(
             on_batch(batch_id, applied)
 
     decoded = decoded_changes(spark, pipeline, config, outline=spread)
+    return _started(decoded, pipeline, apply, until_caught_up=until_caught_up)
+
+
+def follow_ledger(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    *,
+    until_caught_up: bool = False,
+    on_batch: Callable[[int, Applied], None] | None = None,
+) -> StreamingQuery:
+    """Start the query that applies QLDB records to the lake; `follow` calls it where the source has those."""
+    lake = open_ledger(pipeline)
+    lake.prepare()
+
+    @carried
+    def apply(frame: DataFrame, batch_id: int) -> None:
+        query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
+        number = (query_id, batch_id)
+        applied = apply_in_parts(frame.toArrow(), lambda part: apply_records(lake, part, transaction=number))
+        logger.info("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
+        if on_batch is not None:
+            on_batch(batch_id, applied)
+
+    decoded = decoded_changes(spark, pipeline, lake.config)
+    return _started(decoded, pipeline, apply, until_caught_up=until_caught_up)
+
+
+def _started(
+    decoded: DataFrame,
+    pipeline: Pipeline,
+    apply: Callable[[DataFrame, int], None],
+    *,
+    until_caught_up: bool,
+) -> StreamingQuery:
+    target = pipeline.target
     writer = decoded.writeStream.foreachBatch(apply).option(
         "checkpointLocation", _for_spark(target.checkpoint)
     )

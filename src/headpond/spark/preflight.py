@@ -12,7 +12,7 @@ from headpond.errors import ConfigurationError, EnvironmentLacks
 from headpond.kinesis.calls import calls_of
 from headpond.kinesis.client import ConnectionSettings, StreamSummary, check_stream
 from headpond.kinesis.efo import find_consumer
-from headpond.pipeline.lake import open_lake
+from headpond.pipeline.lake import open_target
 from headpond.spark.archive_files import open_pattern
 from headpond.spark.delta_jars import delta_settings
 from headpond.spark.java import find_java
@@ -21,6 +21,7 @@ from headpond.tables.remote import is_remote, is_s3
 if TYPE_CHECKING:
     from headpond.pipeline import Pipeline
     from headpond.tables.lake import Lake
+    from headpond.tables.ledger import LedgerLake
 
 
 S3_JAR = "hadoop-aws"
@@ -29,7 +30,7 @@ S3_JAR = "hadoop-aws"
 _JAR_SETTINGS = frozenset({"spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"})
 
 
-def preflight(pipeline: Pipeline, *, files_must_exist: bool = False) -> Lake:
+def preflight(pipeline: Pipeline, *, files_must_exist: bool = False) -> Lake | LedgerLake:
     """Check Java, the source and the lake.
 
     Args:
@@ -57,7 +58,7 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False) -> Lake:
             next_step="Correct source.archive; a relative path is relative to the pipeline file.",
             key="source.archive",
         )
-    lake = open_lake(pipeline)
+    lake = open_target(pipeline)
     if not is_remote(pipeline.target.path):
         _writable(Path(pipeline.target.path))
     lake.prepare()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from headpond.pipeline import Pipeline
     from headpond.tables.lake import Lake
+    from headpond.tables.ledger import LedgerLake
 
 STOP_CHECK_S = 0.2
 """How often a waiting run looks whether it is to stop."""
@@ -55,7 +56,7 @@ class Run:
             return Path(tempfile.gettempdir()) / "headpond-spark.log"
         return Path(self.pipeline.target.path) / "_headpond" / "logs" / "spark.log"
 
-    def go(self) -> Lake:
+    def go(self) -> Lake | LedgerLake:
         """Check, start Spark, follow the source to the end of the run, and give the lake.
 
         Raises:

@@ -1,8 +1,8 @@
 """Revisions that contradict each other, in `_headpond/conflicts`, until it is clear which one is right.
 
 A document's version that came with two hashes has a row here for each, with the typed row itself: the block
-that lists one of them may come later, and then that one has to stand in the table, whichever does now. A sound
-ledger has no such rows, and no such table.
+that lists one of them may come later, and then that one has to stand in the table, whichever does now. A
+sound ledger has no such rows, and no such table.
 """
 
 from __future__ import annotations

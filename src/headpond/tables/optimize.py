@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from headpond.errors import UsageError
 from headpond.tables.delta import DeltaFile
 from headpond.tables.lake import OWN_FOLDER
+from headpond.tables.ledger import LedgerLake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,8 +58,11 @@ class Optimized:
     vacuumed: int | None
 
 
-def files_of(lake: Lake) -> Iterator[tuple[str, DeltaFile]]:
+def files_of(lake: Lake | LedgerLake) -> Iterator[tuple[str, DeltaFile]]:
     """Every Delta table of a lake that is there, the configured ones first, then `_headpond/…`."""
+    if isinstance(lake, LedgerLake):
+        yield from lake.files()
+        return
     found = {name: typed.file for name, typed in lake.typed.items()}
     for part in (*vars(lake).values(), lake.deletes.facts, lake.unknown.index):
         file = getattr(part, "file", None)

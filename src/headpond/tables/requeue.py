@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.dsql import decode
+from headpond.changes.config import DsqlConfig
+from headpond.changes.contested import CONFLICTING
+from headpond.changes.decoders import decode
 from headpond.changes.schemas import ORIGIN_COLUMNS, QUARANTINE_SCHEMA
 from headpond.formats.archive import BAD_LINE, read_lines
 from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA, open_records
@@ -27,12 +29,14 @@ from headpond.formats.rows import USER_RECORD_SCHEMA
 from headpond.tables.apply import Applied, DecodedBatch
 from headpond.tables.beside import apply_beside
 from headpond.tables.delta import literal, quoted, same
+from headpond.tables.ledger import LedgerLake
+from headpond.tables.ledger_apply import apply_records
 from headpond.tables.state import ORIGIN, FactTable, first_of_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headpond.changes.config import DsqlConfig
+    from headpond.changes.decoders import Config
     from headpond.tables.apply import Chunks
     from headpond.tables.lake import Lake
 
@@ -85,8 +89,8 @@ class _Watched(FactTable):
 
 
 def requeue(
-    lake: Lake,
-    config: DsqlConfig,
+    lake: Lake | LedgerLake,
+    config: Config,
     reason: str,
     *,
     chunks: Chunks | None = None,
@@ -112,8 +116,9 @@ def requeue(
     Returns:
         Figures over all parts.
     """
-    # The bytes stay with each change: one that is too late goes back with them.
-    config = replace(config, keep_data=True)
+    if isinstance(config, DsqlConfig):
+        # The bytes stay with each change: one that is too late goes back with them.
+        config = replace(config, keep_data=True)
     watched = _Watched(lake.quarantine)
     lake = copy.copy(lake)
     lake.quarantine = watched
@@ -124,7 +129,10 @@ def requeue(
         without = rows.filter(empty)
         done.without_data += without.num_rows
         done.stayed.update(without["reason"].to_pylist())
-        fed = rows.filter(pc.invert(empty))
+        # Which of two revisions stands is for their block to say: looked at whenever one of them turns up.
+        contested = pc.equal(rows["reason"], CONFLICTING)
+        done.stayed.update(rows.filter(contested)["reason"].to_pylist())
+        fed = rows.filter(pc.invert(pc.or_(empty, contested)))
         batch = _decoded(first_of_each(fed, ORIGIN), config, deaggregate=deaggregate)
         done.pending += batch.pending.num_rows
         if dry_run:
@@ -133,7 +141,7 @@ def requeue(
                 figures["changes"] += changes.num_rows
             refused = batch.quarantine
         else:
-            done.applied.add(apply_beside(lake, batch, chunks=chunks, between=between))
+            done.applied.add(_apply(lake, batch, chunks, between))
             refused = watched.take()
         stays = _matching(fed, refused)
         done.stayed.update(refused["reason"].to_pylist())
@@ -145,6 +153,14 @@ def requeue(
         between("rows that left")
         watched.remove(fed.filter(pc.invert(stays)), IDENTITY)
     return done
+
+
+def _apply(
+    lake: Lake | LedgerLake, batch: DecodedBatch, chunks: Chunks | None, between: Callable[[str], None]
+) -> Applied:
+    if isinstance(lake, LedgerLake):
+        return apply_records(lake, batch, between=between)
+    return apply_beside(lake, batch, chunks=chunks, between=between)
 
 
 def _no_data(rows: pa.Table) -> pa.ChunkedArray:
@@ -184,7 +200,7 @@ def _matching(rows: pa.Table, wanted: pa.Table, columns: Sequence[str] = IDENTIT
     )
 
 
-def _decoded(rows: pa.Table, config: DsqlConfig, *, deaggregate: bool) -> DecodedBatch:
+def _decoded(rows: pa.Table, config: Config, *, deaggregate: bool) -> DecodedBatch:
     """Decode quarantined records as if they had come just now."""
     batch = DecodedBatch()
     tables: dict[str, list[pa.Table]] = {}
@@ -195,6 +211,9 @@ def _decoded(rows: pa.Table, config: DsqlConfig, *, deaggregate: bool) -> Decode
         batch.quarantine = pa.concat_tables([batch.quarantine, pa.Table.from_batches([decoded.quarantine])])
         batch.pending = pa.concat_tables([batch.pending, pa.Table.from_batches([decoded.pending])])
         batch.counters.update(decoded.counters)
+        for name, facts in decoded.facts.items():
+            known = [batch.facts[name]] if name in batch.facts else []
+            batch.facts[name] = pa.concat_tables([*known, pa.Table.from_batches([facts])])
     batch.tables = {
         name: pa.concat_tables(parts, promote_options="default") for name, parts in tables.items()
     }

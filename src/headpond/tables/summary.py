@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from headpond.changes.config import UNKNOWN
+from headpond.tables.ledger import LedgerLake
 
 if TYPE_CHECKING:
     from headpond.tables.apply import Applied
@@ -18,7 +19,7 @@ LOG_FIGURES = ("appended", "duplicates")
 _FIGURES = {"current": CURRENT_FIGURES, "history": HISTORY_FIGURES, "log": LOG_FIGURES}
 
 
-def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
+def lake_summary(lake: Lake | LedgerLake, applied: Applied | None = None) -> dict[str, Any]:
     """Describe a lake as it is now, with the figures of a run where there was one.
 
     Args:
@@ -31,8 +32,11 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
         the same batch); `unknown_tables`: per table that is not configured and has a log the same, `schema`,
         `table`, and the name it is `configured_as` meanwhile; `quarantined`: rows in quarantine by reason;
         `pending`: records that wait for others; `tombstones` per current table; `deletes` per history table;
-        `columns`: names that Delta has otherwise than the source.
+        `columns`: names that Delta has otherwise than the source. Of a lake of QLDB documents also `journal`:
+        `blocks`, `statements`, `controls`, `redactions` and `conflicts` that are known.
     """
+    if isinstance(lake, LedgerLake):
+        return _ledger_summary(lake, applied)
     tables: dict[str, Any] = {}
     columns: dict[str, Any] = {}
     for name, typed in lake.typed.items():
@@ -56,6 +60,38 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
         "tombstones": lake.tombstones.counts(),
         "deletes": dict(lake.deletes.counts()),
         "columns": columns,
+    }
+    if applied is not None:
+        summary["batches"] = applied.batches
+        summary["counters"] = dict(sorted(applied.counters.items()))
+    return summary
+
+
+def _ledger_summary(lake: LedgerLake, applied: Applied | None) -> dict[str, Any]:
+    tables: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
+    for name, table in lake.documents.items():
+        typed = table.typed
+        there = typed.file.exists()
+        keep = "history" if table.past else "current"
+        rows = typed.file.count() if there else 0
+        tables[name] = {"rows": rows, "path": typed.file.uri, "keep": keep}
+        if applied is not None:
+            figures = applied.tables.get(name, Counter())
+            tables[name] |= {figure: figures.get(figure, 0) for figure in CURRENT_FIGURES}
+        if there and (renamed := typed.renamed()):
+            columns[name] = renamed
+    summary: dict[str, Any] = {
+        "lake": lake.path,
+        "tables": tables,
+        "unknown_tables": {},
+        "quarantined": dict(lake.quarantine.counts_by("reason")),
+        "pending": 0,
+        "tombstones": lake.tombstones.counts(),
+        "deletes": {},
+        "columns": columns,
+        "journal": {name: table.count() for name, table in lake.facts.items()}
+        | {"conflicts": lake.conflicts.facts.count()},
     }
     if applied is not None:
         summary["batches"] = applied.batches
