@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 PACKED_SCHEMA = pa.schema([("label", pa.int32()), ("blob", pa.binary())])
 PACKED_DDL = "label int, blob binary"
 MAX_PACKED_ROWS = 200_000
+MAX_UNPACKED_ROWS = 32_768
 MAX_PACKED_BYTES = 64 << 20
+BLOB_BYTES = 192 << 10
+"""A blob's size. Objects from half a megabyte on kept the JVM's collector (G1) busy all the time."""
 SIDE = b"side"
 TIME = "_ts"
 """Column of a packed record: its timestamp in ms."""
@@ -82,8 +85,9 @@ class Packer:
             chosen = order[bounds[task] : bounds[task + 1]]
             if len(chosen):
                 part = records if len(chosen) == len(order) else records.take(pa.array(chosen))
-                found.append(label)
-                blobs.append(to_blob(part, self.columns.side))
+                pieces = [to_blob(piece, self.columns.side) for piece in cut_small(part)]
+                found += [label] * len(pieces)
+                blobs += pieces
         return _rows(found, blobs)
 
     def records(self, table: pa.Table) -> pa.RecordBatch:
@@ -137,6 +141,13 @@ class Packer:
         return tasks
 
 
+def cut_small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into pieces of about BLOB_BYTES."""
+    rows = max(1, BLOB_BYTES * batch.num_rows // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
 def to_blob(records: pa.RecordBatch, side: Side) -> bytes:
     """Write records with their side as one Arrow IPC stream."""
     sink = pa.BufferOutputStream()
@@ -172,11 +183,24 @@ class Unpacker:
 
     def _unpacked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
+            held: list[pa.RecordBatch] = []
+            rows = 0
             for blob in batch.column(0):
                 if blob.is_valid:
                     with pa.ipc.open_stream(blob.as_buffer()) as reader:
-                        for results in reader:
-                            yield self.rows(results)
+                        held += reader
+                    rows += held[-1].num_rows
+                if rows >= MAX_UNPACKED_ROWS:
+                    yield self._together(held)
+                    held, rows = [], 0
+            if held:
+                yield self._together(held)
+
+    def _together(self, results: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """Unpack many small batches at once."""
+        if len(results) == 1:
+            return self.rows(results[0])
+        return self.rows(pa.Table.from_batches(results).combine_chunks().to_batches()[0])
 
     def rows(self, results: pa.RecordBatch) -> pa.RecordBatch:
         """Turn results into rows."""

@@ -29,7 +29,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from headpond.errors import UsageError
 from headpond.spark.errors import carried
-from headpond.spark.join_pack import TIME, from_blob
+from headpond.spark.join_pack import TIME, cut_small, from_blob
 from headpond.windows.join_arrival import arrival_order
 from headpond.windows.join_batch import Arrivals, BatchJoin, initial_state
 from headpond.windows.join_chunk_cache import FileCache, MemoryCache
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from headpond.formats.outer_join_buffer import Side
     from headpond.formats.window_values import ValueFormat
     from headpond.spark.join_columns import SideColumns
+    from headpond.windows.join_batch_results import Results
     from headpond.windows.join_batch_runs import Int64, Rows
     from headpond.windows.join_chunks import TaskState
 
@@ -59,8 +60,6 @@ OUT_DDL = (
 )
 OUT_COLUMNS = [part.split()[0] for part in OUT_DDL.split(", ")]
 FIGURES = OUT_COLUMNS[1:]
-BLOB_BYTES = 8 << 20
-"""Results are handed on in streams of about this size."""
 FINGERPRINT_VERSION = 1
 
 _MEMORY = MemoryCache()
@@ -157,7 +156,7 @@ class JoinProcessor(StatefulProcessor):  # type: ignore[misc]
     def _handled(self, label: int, frames: Any) -> Iterator[pd.DataFrame]:
         plan = self._plan
         task = plan.labels.index(label)
-        blobs, now_ms = _received(frames)
+        received, now_ms = _received(frames)
         name = f"{plan.cache}/{task}"
         work = _Work(plan, task, name, self._manifest, self._chunks)
         state = work.read()
@@ -167,10 +166,10 @@ class JoinProcessor(StatefulProcessor):  # type: ignore[misc]
             keeps_headers=plan.state_format.has_headers,
         )
         counters = JoinCounters()
-        arrivals = arranged(blobs, plan.columns)
+        arrivals = arranged(received, plan.columns)
         for step in join.steps(state, arrivals, now_ms):
-            for blob in _blobs(step.results):
-                yield pd.DataFrame({"blob": [blob], **dict.fromkeys(FIGURES, 0)}, columns=OUT_COLUMNS)
+            for blobs in _blobs(step.results):
+                yield pd.DataFrame({"blob": blobs, **dict.fromkeys(FIGURES, 0)}, columns=OUT_COLUMNS)
             counters.add(step.counters)
             state = step.state
         work.write(state)
@@ -364,25 +363,16 @@ def _is_identity(order: Int64) -> bool:
     return bool((order == np.arange(len(order))).all())
 
 
-def _blobs(results: Any) -> Iterator[bytes]:
-    """Write results as Arrow IPC streams of a moderate size."""
-    held: list[pa.RecordBatch] = []
-    size = 0
+def _blobs(results: Results) -> Iterator[list[bytes]]:
+    """Write results as small Arrow IPC streams, some megabytes of them at a time."""
     for batch in results.batches():
-        held.append(batch)
-        size += batch.nbytes
-        if size >= BLOB_BYTES:
-            yield _stream(held)
-            held, size = [], 0
-    if held:
-        yield _stream(held)
+        yield [_stream(piece) for piece in cut_small(batch)]
 
 
-def _stream(batches: list[pa.RecordBatch]) -> bytes:
+def _stream(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
