@@ -44,6 +44,7 @@ COMMANDS = {
     "requeue": "Feed quarantined records of the pipeline FILE in again.",
     "bootstrap": "Load a TABLE of the pipeline FILE from PARQUET files.",
     "optimize": "Make few large files out of many small ones, in the lake of the pipeline FILE.",
+    "redact": "Remove what a ledger redacted from every file of the lake of the pipeline FILE.",
     "inspect": "Show what Kinesis records hold.",
     "aggregate": "Pack user records into KPL aggregates.",
     "verify": "Prove a QLDB journal from archives and exports.",

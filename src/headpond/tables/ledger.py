@@ -57,7 +57,7 @@ class LedgerLake:
     ) -> None:
         self.path = path.rstrip("/")
         self.config = config
-        self._options = dict(storage_options or {})
+        self.storage_options = dict(storage_options or {})
         self.quarantine = FactTable(self._own("quarantine"), QUARANTINE_SCHEMA, (*ORIGIN, "reason"))
         self.tombstones = Tombstones(self._own("tombstones"))
         self.conflicts = Conflicts(self._own("conflicts"))
@@ -68,7 +68,7 @@ class LedgerLake:
         for spec in config.tables:
             past = spec.keep == "history"
             own = (HISTORY_OWN if past else CURRENT_OWN) | (ION_OWN if config.raw_ion else {})
-            file = files(f"{self.path}/{table_folder(spec.name)}", self._options)
+            file = files(f"{self.path}/{table_folder(spec.name)}", self.storage_options)
             typed = TypedTable(spec.name, file, spec.declared(), own, spec)
             self.documents[spec.name] = DocumentTable(typed, past=past)
 
@@ -95,4 +95,4 @@ class LedgerLake:
         yield from ((name, file) for name, file in found.items() if file.exists())
 
     def _own(self, name: str) -> DeltaFile:
-        return DeltaFile(f"{self.path}/{OWN_FOLDER}/{name}", self._options)
+        return DeltaFile(f"{self.path}/{OWN_FOLDER}/{name}", self.storage_options)

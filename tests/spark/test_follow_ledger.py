@@ -1,0 +1,76 @@
+"""QLDB records on Spark: from a stream of aggregates and from an archive, the documents of the vectors."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from ledgers import TABLES, datums, expected_state, rows_of, state_of
+
+from headpond.kinesis.local import LocalKinesis
+from headpond.pipeline import load
+from headpond.pipeline.lake import open_ledger
+from headpond.spark import follow
+from headpond.tables.summary import lake_summary
+from support import vector_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from headpond.tables.ledger import LedgerLake
+
+pytestmark = pytest.mark.spark
+
+PIPELINE = """
+[source]
+{source}
+format = "qldb"
+max_bytes_per_trigger = "200 KiB"
+[target]
+path = "lake"
+raw_ion = true
+"""
+
+
+def caught_up(spark: SparkSession, folder: Path, source: str, more: str = "") -> LedgerLake:
+    """Run to the end of what is there."""
+    tables = "".join(f"[tables.{json.dumps(name, ensure_ascii=False)}]\n" for name in TABLES)
+    file = folder / "pipeline.toml"
+    file.write_text(PIPELINE.format(source=source) + tables + more)
+    wanted = load(file)
+    assert follow(spark, wanted, until_caught_up=True).awaitTermination(240)
+    return open_ledger(wanted)
+
+
+def test_an_archive_of_aggregates_becomes_documents(spark: SparkSession, tmp_path: Path) -> None:
+    """In several batches; and a history beside the state has every revision."""
+    (tmp_path / "records.jsonl").write_bytes(vector_bytes("qldb/aggregated.jsonl"))
+    past = '[tables.past]\ntable = "Person"\nkeep = "history"\n'
+    lake = caught_up(spark, tmp_path, 'archive = "records.jsonl"', past)
+    assert state_of(lake) == expected_state()
+    summary = lake_summary(lake)
+    assert summary["journal"] == {
+        "controls": 2, "blocks": 200, "statements": 421, "redactions": 17, "conflicts": 0
+    }  # fmt: skip
+    assert len(rows_of(lake)["past"]) == 100
+    assert summary["quarantined"] == {}
+
+
+def test_a_stream_of_records_becomes_documents(spark: SparkSession, tmp_path: Path) -> None:
+    """Shuffled over shards, with a record that nobody can read between them."""
+    with LocalKinesis() as kinesis:
+        kinesis.engine.create_stream("ledger", 3)
+        records = [
+            {"Data": data, "PartitionKey": str(number)}
+            for number, data in enumerate([*datums("shuffled"), b"{text: true}"])
+        ]
+        client = kinesis.client()
+        for at in range(0, len(records), 200):
+            client.put_records(StreamName="ledger", Records=records[at : at + 200])
+        source = f'stream = "ledger"\nendpoint_url = "{kinesis.endpoint_url}"\nregion = "us-east-1"'
+        lake = caught_up(spark, tmp_path, source)
+    assert state_of(lake) == expected_state()
+    assert lake.quarantine.counts_by("reason") == {"not_binary_ion": 1}

@@ -1,0 +1,75 @@
+"""After `redact`, no file of a lake holds the contents of a redacted revision."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from ledgers import block, config_of, decoded, ledger_in, revision, rows_of
+
+from headpond.errors import UsageError
+from headpond.tables.ledger_apply import apply_records
+from headpond.tables.redact import redact
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "Rumpelstiltskin-in-the-wood"
+KEPT = "Snow-White-and-the-dwarfs"
+
+
+def holders(folder: Path, text: str) -> list[str]:
+    """The files that hold a text: as bytes, in the name, or compressed in a Parquet file."""
+    found = []
+    for path in folder.rglob("*"):
+        held = path.name.encode()
+        if path.is_file():
+            held += path.read_bytes()
+        if path.suffix == ".parquet":
+            held += str(pq.ParquetFile(path).read().to_pylist()).encode()
+        if text.encode() in held:
+            found.append(str(path))
+    return found
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_no_file_holds_what_was_redacted(tmp_path: Path, *, asked: bool) -> None:
+    """Tables, histories, raw columns, conflicts, quarantine and logs are free of it; all else stays."""
+    config = config_of("Person", raw_ion=True, honour=True)
+    lake = ledger_in(tmp_path, config)
+    lines = [
+        revision("d", 0, f'{{name: "{SECRET}"}}'),
+        revision("e", 0, f'{{name: "{KEPT}"}}'),
+        revision("d", 0, f'{{name: "{SECRET} too"}}', hashed=9),
+        revision("d", 0, f'{{name: "{SECRET}"}}', table="Other"),
+        revision("e", 0, f'{{name: "{KEPT}"}}', table="Other"),
+        revision("d", 0, f'{{name: "{SECRET}"}}')[:-3],
+    ]
+    apply_records(lake, decoded(config, lines[:1]))
+    apply_records(lake, decoded(config, lines[1:], first=1))
+    assert len(holders(tmp_path, SECRET)) > 3
+    told = block([], redacts=[("d", 0)]) if asked else revision("d", 0, None, redacted=True)
+    apply_records(lake, decoded(config, [told], first=9))
+    assert all(SECRET not in str(row) for rows in rows_of(lake).values() for row in rows)
+    assert holders(tmp_path, SECRET)  # older files, quarantine
+
+    refused = lake.quarantine.count()
+    done = redact(lake)
+    assert holders(tmp_path, SECRET) == []
+    assert holders(tmp_path, KEPT)
+    assert (done.revisions, done.unreadable) == (1, 0)
+    again = ledger_in(tmp_path, config)
+    assert rows_of(again) == rows_of(lake)
+    assert [row["name"] for row in rows_of(again)["Person"]] == [None, json.dumps(KEPT)]
+    assert again.quarantine.count() == refused
+    assert redact(again).quarantined == 0
+    apply_records(again, decoded(config, lines[:1], first=20))  # it goes on, and the contents stay out
+    assert holders(tmp_path, SECRET) == []
+
+
+def test_a_lake_that_keeps_contents_is_not_redacted(tmp_path: Path) -> None:
+    """The choice is the pipeline's."""
+    with pytest.raises(UsageError, match="stay"):
+        redact(ledger_in(tmp_path, config_of("Person")))
