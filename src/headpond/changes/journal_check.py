@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.journal_facts import BLOCK, BLOCK_CHECKS, REVISION, once
+from headpond.changes.journal_facts import BLOCK, BLOCK_CHECKS, REVISION, once, told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,7 +79,7 @@ def check_slice(
     earlier = blocks if before is None else pa.concat_tables([blocks, before])
     found = [
         *(_anomalies(kind, _failed(blocks, check)) for check, kind in BLOCK_CHECKS.items()),
-        _anomalies("conflicting_block", _several(blocks, BLOCK, "block_hash")),
+        _anomalies("conflicting_block", told_apart(blocks, BLOCK, "block_hash").several),
         _anomalies("chain_break", _chain_breaks(blocks, earlier)),
         _anomalies("revision_hash_mismatch", _mismatched(revisions, deletes=deletes)),
         _anomalies("revision_not_in_block", _misplaced(facts)),
@@ -96,7 +96,7 @@ def check_documents(revisions: pa.Table) -> pa.Table:
     Args:
         revisions: `REVISION_FACTS`, all that are known of their documents.
     """
-    return _anomalies("conflicting_revision", _several(revisions, REVISION, "hash"))
+    return _anomalies("conflicting_revision", told_apart(revisions, REVISION, "hash").several)
 
 
 def check_gaps(strand_id: str, known: Iterable[int], *, reach: int | None = None) -> pa.Table:
@@ -117,12 +117,6 @@ def check_gaps(strand_id: str, known: Iterable[int], *, reach: int | None = None
 
 def _failed(blocks: pa.Table, check: str) -> pa.Table:
     return once(blocks.filter(pc.invert(pc.fill_null(blocks[check], fill_value=True))), BLOCK)
-
-
-def _several(facts: pa.Table, identity: Sequence[str], value: str) -> pa.Table:
-    """Identities that come with more than one value."""
-    counts = once(facts, [*identity, value]).group_by(list(identity)).aggregate([([], "count_all")])
-    return counts.filter(pc.greater(counts["count_all"], 1))
 
 
 def _chain_breaks(blocks: pa.Table, known: pa.Table) -> pa.Table:

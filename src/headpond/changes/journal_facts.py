@@ -123,6 +123,35 @@ def once(rows: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
     return rows.group_by(names).aggregate([]).select(names)
 
 
+class ToldApart(NamedTuple):
+    """Identities, and the values they come with."""
+
+    identities: int
+    contents: int
+    """Pairs of an identity and a value."""
+    several: pa.Table
+    """The identities that have more than one value."""
+
+
+def told_apart(facts: pa.Table, identity: Sequence[str], value: str) -> ToldApart:
+    """Count identities and contents, and find those that conflict.
+
+    Hardly any identity is there twice, so only these are compared by their value.
+    """
+    counts = _counted(facts, identity)
+    again = counts.filter(pc.greater(counts["count_all"], 1))
+    if not again.num_rows:
+        return ToldApart(counts.num_rows, counts.num_rows, again)
+    rows = facts.select([*identity, value]).join(again, keys=list(identity), join_type="left semi")
+    values = _counted(once(rows), identity)
+    contents = counts.num_rows - again.num_rows + pc.sum(values["count_all"]).as_py()
+    return ToldApart(counts.num_rows, contents, values.filter(pc.greater(values["count_all"], 1)))
+
+
+def _counted(rows: pa.Table, identity: Sequence[str]) -> pa.Table:
+    return rows.group_by(list(identity)).aggregate([([], "count_all")])
+
+
 def _items(blocks: pa.Table, column: str) -> pa.Table:
     """One row per item of a column of lists of structs: the block's identity and the item's members."""
     lists = blocks[column].combine_chunks()
