@@ -86,8 +86,9 @@ def show(name: str, runs: list[Watched], start: Watched | None, base: Watched) -
     print("     CPU s:", ", ".join(f"{part} {seconds:.1f}" for part, seconds in peak.cpu_by_process[:6]))
 
 
-def run_headpond(file: Path) -> Watched:
-    return watched([sys.executable, "-m", "headpond", "run", str(file), "--until-caught-up", "--json"])
+def run_headpond(file: Path, environment: dict[str, str]) -> Watched:
+    command = [sys.executable, "-m", "headpond", "run", str(file), "--until-caught-up", "--json"]
+    return watched(command, environment)
 
 
 def check_equal(folder: Path) -> None:
@@ -116,14 +117,18 @@ def main() -> None:
         write_archive(one, 1, 1, 1)
     size = sum(file.stat().st_size for file in archive.iterdir())
     print(f"{options.changes} changes, {size / MIB:.0f} MiB of archive")
+    # Modules compiled once, as an installation has them, wherever this one keeps them.
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+    shutil.rmtree(folder / "w", ignore_errors=True)
+    run_headpond(pipeline_file(folder / "w", one), compiled)
     loops, starts, ours = [], [], []
     for _ in range(options.rounds):
         for name in ("l", "h", "s"):
             shutil.rmtree(folder / name, ignore_errors=True)
         loop = [sys.executable, str(HERE / "loop.py"), str(archive), str(folder / "l"), str(options.every)]
-        loops.append(watched(loop))
-        starts.append(run_headpond(pipeline_file(folder / "s", one)))
-        ours.append(run_headpond(pipeline_file(folder / "h", archive)))
+        loops.append(watched(loop, compiled))
+        starts.append(run_headpond(pipeline_file(folder / "s", one), compiled))
+        ours.append(run_headpond(pipeline_file(folder / "h", archive), compiled))
     check_equal(folder)
     middle = statistics.median_low(run.wall_s for run in loops)
     base = next(run for run in loops if run.wall_s == middle)

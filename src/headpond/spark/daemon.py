@@ -11,10 +11,11 @@ import importlib
 
 from pyspark.daemon import manager
 
-PRELOADED = ("pyspark.worker", "headpond.spark.decoding")
+PRELOADED = ("pyspark.worker", "pandas", "headpond.spark.decoding")
 """What the workers of the main job import first.
 
-Arrow starts threads of its own when imported; it and its allocator are made to be forked (they hook into
+pandas is not for us: Arrow imports it, where it is installed, to see that a list of values is none of its
+series. Arrow starts threads of its own when imported; it and its allocator are made to be forked (they hook into
 `fork`), which is what multiprocessing does with them everywhere."""
 
 
