@@ -187,6 +187,56 @@ def test_a_batch_read_opens_aggregates(spark: SparkSession, kinesis: LocalKinesi
     assert closed.count() == 2
 
 
+def test_only_the_columns_that_a_schema_names(
+    spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path
+) -> None:
+    """`schema` chooses columns, in its order, of both kinds of read; others are refused."""
+    put(kinesis, 0, 20)
+    register(spark)
+    options = {"streamName": STREAM, "endpointUrl": kinesis.endpoint_url, "startingPosition": "TRIM_HORIZON"}
+    wanted = "data BINARY, sub_sequence_number BIGINT"
+    rows = spark.read.schema(wanted).format("kinesis").options(**options).load()
+    assert rows.columns == ["data", "sub_sequence_number"]
+    expected = sorted((b"%d" % n, 0) for n in range(20))
+    assert sorted((bytes(row[0]), row[1]) for row in rows.collect()) == expected
+    found: list[tuple[bytes, int]] = []
+    query = (
+        spark.readStream.schema(wanted)
+        .format("kinesis")
+        .options(**options)
+        .load()
+        .writeStream.foreachBatch(lambda frame, _: found.extend((bytes(r[0]), r[1]) for r in frame.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sorted(found) == expected
+    for wrong in ("data STRING", "payload BINARY"):
+        with pytest.raises(Exception, match="HEADPOND") as caught:
+            spark.read.schema(wrong).format("kinesis").options(**options).load().collect()
+        assert isinstance(headpond_error_of(caught.value), ConfigurationError)
+
+
+def test_tasks_are_dealt_out(spark: SparkSession, kinesis: LocalKinesis) -> None:
+    """At most 16 tasks for many shards, or as many as `shardsPerTask` says."""
+    client = kinesis.client()
+    client.create_stream(StreamName="wide", ShardCount=40)
+    for shard in kinesis.engine.shards("wide"):
+        client.put_record(StreamName="wide", PartitionKey="k", ExplicitHashKey=str(shard.low), Data=b"x")
+    register(spark)
+
+    def partitions(**options: str) -> int:
+        given = {"streamName": "wide", "endpointUrl": kinesis.endpoint_url, **options}
+        rows = spark.read.format("kinesis").options(**given).load()
+        assert rows.select("shard_id").distinct().count() == 40
+        return rows.rdd.getNumPartitions()
+
+    assert partitions() == 14  # of three shards each
+    assert partitions(shardsPerTask="1") == 40
+    assert partitions(shardsPerTask="25") == 2
+
+
 def test_errors_arrive_as_ours(spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path) -> None:
     """Unknown option, missing stream, lost records: found again as our own classes."""
     with pytest.raises(Exception, match="HEADPOND") as caught:

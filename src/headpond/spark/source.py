@@ -31,7 +31,7 @@ from headpond.kinesis.plan import Limits, Planner
 from headpond.kinesis.positions import Offset, read_offset
 from headpond.kinesis.read import TIP_PATIENCE, ShardRange, read_range
 from headpond.spark.errors import carried
-from headpond.spark.rows import as_spark, source_schema
+from headpond.spark.rows import as_spark, chosen_columns, source_schema
 from headpond.spark.settled import settle_worker
 from headpond.spark.sink import KinesisStreamWriter, KinesisWriter, prepare
 
@@ -99,11 +99,18 @@ def _read_shard(
         )
 
 
+def _only(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Leave out the columns that nobody wants; the others are not copied."""
+    for batch in batches:
+        yield batch.select(columns.names).cast(columns)
+
+
 class _Planning:
     """What the batch and the streaming reader share; sent to workers without its planner."""
 
-    def __init__(self, settings: SourceSettings) -> None:
+    def __init__(self, settings: SourceSettings, columns: pa.Schema | None = None) -> None:
         self.settings = settings
+        self._columns = columns  # None: all
         self._planner: Planner | None = None
         self._consumer_arn: str | None = None
 
@@ -126,7 +133,9 @@ class _Planning:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges."""
         assert isinstance(partition, KinesisPartition)
-        return _read_task(self.settings, partition)
+        batches = _read_task(self.settings, partition)
+        columns = self._columns
+        return batches if columns is None else _only(batches, columns)
 
     def tasks(self, start: Offset, end: Offset) -> list[KinesisPartition]:
         """Deal the ranges out, `shardsPerTask` to each task, or so that tasks are not many."""
@@ -218,14 +227,16 @@ class KinesisDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped
         return source_schema(tags=read_options(self.options).tags)
 
     @carried
-    def reader(self, schema: StructType) -> KinesisReader:  # noqa: ARG002 (Spark's signature)
+    def reader(self, schema: StructType) -> KinesisReader:
         """Read once, from the horizon unless told."""
-        return KinesisReader(read_options({"startingposition": "TRIM_HORIZON", **self.options}))
+        settings = read_options({"startingposition": "TRIM_HORIZON", **self.options})
+        return KinesisReader(settings, chosen_columns(schema, tags=settings.tags))
 
     @carried
-    def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: ARG002, N802 (Spark's name and signature)
+    def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: N802 (Spark's name)
         """Read in micro-batches."""
-        return KinesisStreamReader(read_options(self.options))
+        settings = read_options(self.options)
+        return KinesisStreamReader(settings, chosen_columns(schema, tags=settings.tags))
 
     @carried
     def writer(self, schema: StructType, overwrite: bool) -> KinesisWriter:  # noqa: FBT001 (Spark's signature)
