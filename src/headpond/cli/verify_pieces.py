@@ -78,6 +78,8 @@ def examine(pieces: Iterable[Piece], *, workers: int | None = None) -> Iterator[
         yield from map(examine_piece, chain(first, rest))
         return
     context = multiprocessing.get_context("forkserver")
+    # Read once, before the workers are forked: each would else read and hold the modules for itself.
+    context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         given: deque[Future[Examined]] = deque()
         for piece in chain(first, rest):
