@@ -53,6 +53,12 @@ def _lines(summary: Mapping[str, Any]) -> list[Text]:
     refused = summary["quarantined"]
     told = ", ".join(f"{count} {reason}" for reason, count in refused.items()) or "nothing"
     said.append(Text(f"in quarantine: {told}", style="yellow" if refused else ""))
+    if "anomalies" in summary:
+        told = ", ".join(f"{count} {kind}" for kind, count in summary["anomalies"].items()) or "none"
+        said.append(Text(f"anomalies of the journal: {told}", style="red" if summary["anomalies"] else ""))
+    if summary.get("digest"):
+        verdict = summary["digest"]["verdict"]
+        said.append(Text(f"saved digest: {verdict}", style="" if verdict == "ok" else "red"))
     if summary["pending"]:
         said.append(Text(f"pending: {summary['pending']} records wait for the rest of their chunks"))
     for name, unknown in summary["unknown_tables"].items():

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from headpond.cli.output import Output
 
-QUARANTINE_NOT_EMPTY = 1
+DATA_HAS_PROBLEMS = 1
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.option("--until-caught-up", is_flag=True, help="End when everything present at the start is applied.")
-@click.option("--strict", is_flag=True, help="Exit with 1 when the quarantine is not empty at the end.")
+@click.option("--strict", is_flag=True, help="Exit with 1 when the quarantine or the anomalies are not empty.")
 @with_output
 def run(output: Output, file: str, *, until_caught_up: bool, strict: bool) -> int:
     """Keep the tables of a pipeline FILE in step with its stream.
@@ -44,7 +44,9 @@ def run(output: Output, file: str, *, until_caught_up: bool, strict: bool) -> in
     summary = lake_summary(lake, job.applied)
     summary["seconds"] = round(time.monotonic() - begun, 1)
     output.result(summary, lambda: draw_summary(summary))
-    return QUARANTINE_NOT_EMPTY if strict and summary["quarantined"] else 0
+    digest = (summary.get("digest") or {}).get("verdict")
+    wrong = summary["quarantined"] or summary.get("anomalies") or digest == "mismatch"
+    return DATA_HAS_PROBLEMS if strict and wrong else 0
 
 
 @contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headpond.errors import UsageError
+from headpond.changes.journal_proof import read_digest
+from headpond.errors import ConfigurationError, UsageError
 from headpond.pipeline.ledger import ledger_config
 from headpond.tables.delta import DeltaFile
 from headpond.tables.lake import Lake
@@ -21,9 +23,25 @@ def open_target(pipeline: Pipeline) -> Lake | LedgerLake:
 
 
 def open_ledger(pipeline: Pipeline) -> LedgerLake:
-    """Open the lake of a pipeline that reads QLDB records; nothing is created or read yet."""
+    """Open the lake of a pipeline that reads QLDB records; only a saved digest is read yet.
+
+    Raises:
+        ConfigurationError: the digest's file cannot be read.
+        DamagedInput: it is no saved digest.
+    """
     target = pipeline.target
-    return LedgerLake(target.path, ledger_config(pipeline), target.storage_options)
+    saved = None
+    if pipeline.verify.digest is not None:
+        try:
+            content = Path(pipeline.verify.digest).read_bytes()
+        except OSError as error:
+            raise ConfigurationError(
+                f"The digest {pipeline.verify.digest} cannot be read: {error.strerror or error}.",
+                next_step="Correct verify.digest; a relative path is relative to the pipeline file.",
+                key="verify.digest",
+            ) from error
+        saved = read_digest(content)
+    return LedgerLake(target.path, ledger_config(pipeline), target.storage_options, digest=saved)
 
 
 def open_lake(pipeline: Pipeline, *, files: FileMaker = DeltaFile) -> Lake:

@@ -89,7 +89,7 @@ def loads(
     folder = Path(base).absolute()
     source = _source(document.get("source", {}), folder, root.child("source"))
     target = _target(document.get("target", {}), folder, root.child("target"))
-    verify = Verify(**read_section(document.get("verify", {}), VERIFY, root.child("verify")))
+    verify = _verify(document.get("verify", {}), folder, root.child("verify"))
     if source.format == "qldb":
         check_meaning(document, root)
         tables = ledger_tables(document.get("tables", {}), root.child("tables"))
@@ -156,6 +156,15 @@ def _target(raw: Any, folder: Path, place: Place) -> Target:
     else:
         values["checkpoint"] = _located(values["checkpoint"], folder)
     return Target(**values)
+
+
+def _verify(raw: Any, folder: Path, place: Place) -> Verify:
+    values = read_section(raw, VERIFY, place)
+    if values["digest"] is not None:
+        if not values["enabled"]:
+            raise place.child("enabled").wrong("true where there is a digest", values["enabled"])
+        values["digest"] = _located(values["digest"], folder)
+    return Verify(**values)
 
 
 def _tables(raw: Any, place: Place, *, needed: bool) -> tuple[Table, ...]:

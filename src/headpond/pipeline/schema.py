@@ -167,8 +167,8 @@ TABLE: dict[str, Key] = {
 """`[tables."name"]`."""
 
 VERIFY: dict[str, Key] = {
-    "enabled": Key(boolean, default=False, unbuilt="the verification of QLDB records"),
-    "digest": Key(text, unbuilt="the verification of QLDB records"),
+    "enabled": Key(boolean, default=False),
+    "digest": Key(text),
 }
 """`[verify]`."""
 

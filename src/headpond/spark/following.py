@@ -155,6 +155,8 @@ def follow_ledger(
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
         number = (query_id, batch_id)
         applied = apply_in_parts(frame.toArrow(), lambda part: apply_records(lake, part, transaction=number))
+        if lake.config.verify and not until_caught_up and lake.completed():
+            lake.close_journal()  # a run that ends does so once, at its end
         logger.info("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
         if on_batch is not None:
             on_batch(batch_id, applied)

@@ -14,13 +14,13 @@ from headpond.spark.errors import headpond_error_of
 from headpond.spark.preflight import preflight, session_settings
 from headpond.spark.session import spark_session
 from headpond.tables.apply import Applied
+from headpond.tables.ledger import LedgerLake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headpond.pipeline import Pipeline
     from headpond.tables.lake import Lake
-    from headpond.tables.ledger import LedgerLake
 
 STOP_CHECK_S = 0.2
 """How often a waiting run looks whether it is to stop."""
@@ -92,6 +92,14 @@ class Run:
         finally:
             self.query_seconds = time.monotonic() - begun - self.start_seconds
             spark.stop()
+        if (
+            isinstance(lake, LedgerLake)
+            and lake.config.verify
+            and self.until_caught_up
+            and not self.stop.is_set()
+        ):
+            self.say("checking the journal")
+            lake.close_journal()
         return lake
 
     def _count(self, batch_id: int, applied: Applied) -> None:

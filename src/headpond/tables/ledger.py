@@ -12,6 +12,7 @@
         controls/               CREATED, COMPLETED
         redactions/             revisions whose contents were redacted
         conflicts/              revisions that contradict each other
+        anomalies/, journal_…/  with `[verify]`: what is wrong with the journal, and what that is found by
         checkpoint/             Spark's (not a table)
 """
 
@@ -24,6 +25,7 @@ from headpond.changes.schemas import QUARANTINE_SCHEMA
 from headpond.tables.conflicts import Conflicts
 from headpond.tables.delta import DeltaFile
 from headpond.tables.documents import CURRENT_OWN, HISTORY_OWN, ION_OWN, DocumentTable
+from headpond.tables.journal import JournalTables
 from headpond.tables.lake import OWN_FOLDER
 from headpond.tables.naming import table_folder
 from headpond.tables.state import ORIGIN, FactTable
@@ -33,6 +35,7 @@ from headpond.tables.typed import TypedTable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from headpond.changes.journal_proof import SavedDigest
     from headpond.changes.qldb_config import LedgerConfig
     from headpond.tables.lake import FileMaker
 
@@ -45,6 +48,7 @@ class LedgerLake:
         config: the tables to keep, and the rules.
         storage_options: for `deltalake`; never printed.
         files: makes the file of each table of documents.
+        digest: a saved digest to compare the journal with.
     """
 
     def __init__(
@@ -54,9 +58,11 @@ class LedgerLake:
         storage_options: Mapping[str, str] | None = None,
         *,
         files: FileMaker = DeltaFile,
+        digest: SavedDigest | None = None,
     ) -> None:
         self.path = path.rstrip("/")
         self.config = config
+        self.digest = digest
         self.storage_options = dict(storage_options or {})
         self.quarantine = FactTable(self._own("quarantine"), QUARANTINE_SCHEMA, (*ORIGIN, "reason"))
         self.tombstones = Tombstones(self._own("tombstones"))
@@ -64,6 +70,7 @@ class LedgerLake:
         self.facts = {
             name: FactTable(self._own(name), schema, IDENTITIES[name]) for name, schema in FACTS.items()
         }
+        self.journal = JournalTables(self._own)
         self.documents: dict[str, DocumentTable] = {}
         for spec in config.tables:
             past = spec.keep == "history"
@@ -81,6 +88,15 @@ class LedgerLake:
         for typed in self.typed.values():
             typed.prepare()
 
+    def close_journal(self) -> None:
+        """Say that nothing more will come: what is absent from the journal is missing."""
+        self.journal.close(completed=self.completed())
+
+    def completed(self) -> bool:
+        """Say whether a stream has said that it ended."""
+        kinds = self.facts["controls"].read(["control_record_type"])["control_record_type"]
+        return "COMPLETED" in kinds.to_pylist()
+
     @property
     def typed(self) -> dict[str, TypedTable]:
         """Every table by its name."""
@@ -90,6 +106,7 @@ class LedgerLake:
         """Every Delta table that is there, the configured ones first, then `_headpond/…`."""
         own = [self.quarantine.file, self.tombstones.file, self.conflicts.file]
         own += [fact.file for fact in self.facts.values()]
+        own += self.journal.files
         found = {name: typed.file for name, typed in self.typed.items()}
         found |= {f"{OWN_FOLDER}/{file.uri.rpartition('/')[2]}": file for file in own}
         yield from ((name, file) for name, file in found.items() if file.exists())

@@ -25,6 +25,7 @@ from headpond.changes.documents import (
     without_contents,
 )
 from headpond.changes.latest import latest_step
+from headpond.changes.qldb import JOURNAL
 from headpond.changes.schemas import STATE_SCHEMA
 from headpond.tables.apply import Applied
 from headpond.tables.keyed import among
@@ -92,12 +93,14 @@ def apply_records(
         )
         applied.tables[name] = Counter(each.outcome.counters)
 
+    if lake.config.verify:
+        between("journal")
+        proof = {name: batch.facts[name] for name in JOURNAL if name in batch.facts}
+        lake.journal.apply(proof, transaction=transaction)
+
     if lake.config.honour and "redactions" in batch.facts:
-        gone = batch.facts["redactions"].group_by(["document_id", "version"]).aggregate([])
-        for name, table in lake.documents.items():
-            between(f"contents {name}")
-            applied.counters["contents_removed"] += table.forget(gone, transaction=transaction)
-            lake.conflicts.forget(name, gone)
+        between("contents")
+        applied.counters["contents_removed"] += _honour(lake, batch.facts["redactions"], transaction)
 
     between("tombstones of documents that live again")
     for each in work.values():
@@ -106,6 +109,16 @@ def apply_records(
     for each in work.values():
         lake.quarantine.remove(each.winners, lake.quarantine.identity)
     return applied
+
+
+def _honour(lake: LedgerLake, redactions: pa.Table, transaction: tuple[str, int] | None) -> int:
+    """Remove the contents of redacted revisions, and say how many rows lost theirs."""
+    gone = redactions.group_by(["document_id", "version"]).aggregate([])
+    removed = 0
+    for name, table in lake.documents.items():
+        removed += table.forget(gone, transaction=transaction)
+        lake.conflicts.forget(name, gone)
+    return removed
 
 
 @dataclass(frozen=True, slots=True)

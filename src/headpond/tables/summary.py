@@ -33,7 +33,8 @@ def lake_summary(lake: Lake | LedgerLake, applied: Applied | None = None) -> dic
         `table`, and the name it is `configured_as` meanwhile; `quarantined`: rows in quarantine by reason;
         `pending`: records that wait for others; `tombstones` per current table; `deletes` per history table;
         `columns`: names that Delta has otherwise than the source. Of a lake of QLDB documents also `journal`:
-        `blocks`, `statements`, `controls`, `redactions` and `conflicts` that are known.
+        `blocks`, `statements`, `controls`, `redactions` and `conflicts` that are known, and with
+        `[verify]` `anomalies` by kind and what a saved `digest` says.
     """
     if isinstance(lake, LedgerLake):
         return _ledger_summary(lake, applied)
@@ -93,6 +94,9 @@ def _ledger_summary(lake: LedgerLake, applied: Applied | None) -> dict[str, Any]
         "journal": {name: table.count() for name, table in lake.facts.items()}
         | {"conflicts": lake.conflicts.facts.count()},
     }
+    if lake.config.verify:
+        summary["anomalies"] = lake.journal.counts()
+        summary["digest"] = None if lake.digest is None else lake.journal.digest(lake.digest).as_json()
     if applied is not None:
         summary["batches"] = applied.batches
         summary["counters"] = dict(sorted(applied.counters.items()))

@@ -1,0 +1,99 @@
+"""The proof of a journal as tables: after any cuts, closed, the anomalies are those of the vectors."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from ledgers import datums, decoded, ledger_in
+
+from headpond.changes.journal import Journal
+from headpond.changes.journal_check import ANOMALIES
+from headpond.changes.journal_proof import read_digest
+from headpond.changes.qldb_config import LedgerConfig
+from headpond.formats.qldb_batch import decode_qldb
+from headpond.tables.ledger_apply import apply_records
+from support import vector_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headpond.tables.ledger import LedgerLake
+
+CONFIG = LedgerConfig(tables=(), verify=True)
+FILES = sorted(name.removesuffix(".jsonl") for name in vector_json("qldb/expected.json")["files"])
+
+
+def anomalies_of(rows: pa.Table) -> list[tuple[Any, ...]]:
+    """Anomalies as tuples, in one order."""
+    found = zip(*(rows[name].to_pylist() for name in ANOMALIES.names), strict=True)
+    return sorted(found, key=str)
+
+
+def stored(lake: LedgerLake) -> list[tuple[Any, ...]]:
+    """The anomalies that a lake holds."""
+    if not lake.journal.anomalies.exists():
+        return []
+    return anomalies_of(lake.journal.anomalies.read())
+
+
+def expected(blobs: list[bytes], *, closed: bool = True) -> list[tuple[Any, ...]]:
+    """What the journal itself says of records."""
+    journal = Journal()
+    journal.add(decode_qldb(pa.array(blobs, pa.binary())))
+    return anomalies_of(journal.checked(closed=closed).anomalies)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("tampered_revision", 2),
+        *(
+            pytest.param(name, parts, marks=pytest.mark.thorough)
+            for name in FILES
+            for parts in (1, 4)
+            if "aggregated" not in name
+        ),
+    ],
+)
+def test_anomalies_after_any_cuts(tmp_path: Path, name: str, parts: int) -> None:
+    """Shuffled and cut, some of it twice: open and closed, the lake has what the journal has as a whole."""
+    draw = random.Random(f"{name}{parts}")
+    blobs = datums(name)
+    draw.shuffle(blobs)
+    size = -(-len(blobs) // parts)
+    lake = ledger_in(tmp_path, CONFIG)
+    for at in range(0, len(blobs), size):
+        apply_records(lake, decoded(CONFIG, blobs[at : at + size], first=at))
+    if parts > 1:
+        apply_records(lake, decoded(CONFIG, blobs[:20]))
+    assert stored(lake) == expected(blobs, closed=False)
+    lake.close_journal()
+    assert stored(lake) == expected(blobs)
+    kinds = vector_json("qldb/expected.json")["files"][f"{name}.jsonl"]["anomaly_kinds"]
+    assert lake.journal.counts() == kinds
+
+
+def test_what_was_missing_and_comes_is_no_anomaly_any_more(tmp_path: Path) -> None:
+    """A block that comes after the journal was closed takes away what its absence showed."""
+    blobs = datums("missing_block")
+    whole = datums("clean")
+    late = [blob for blob in whole if blob not in blobs]
+    lake = ledger_in(tmp_path, CONFIG)
+    apply_records(lake, decoded(CONFIG, blobs))
+    lake.close_journal()
+    assert lake.journal.counts() == {"missing_blocks": 1}
+    apply_records(lake, decoded(CONFIG, late, first=len(blobs)))
+    assert stored(lake) == []
+    lake.close_journal()
+    assert stored(lake) == []
+    told = vector_json("qldb/expected.json")
+    last = told["first_sequence_no"] + told["blocks"] - 1
+    digest = {"Digest": told["digest_check"]["digest_b64"], "Proof": told["digest_check"]["proof_b64"]}
+    saved = read_digest(json.dumps({**digest, "LastBlockNum": last}).encode())
+    assert lake.journal.digest(saved).verdict == "ok"
+    assert lake.journal.digest(replace(saved, sequence_no=last - 1)).verdict == "mismatch"
