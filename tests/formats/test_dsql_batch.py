@@ -134,3 +134,33 @@ def test_depth_is_the_same_bound() -> None:
     batch = pa.array([record] * 100, pa.binary())
     assert set(decode_batch(batch, max_depth=6).column("verdict").to_pylist()) == {"full"}
     assert set(decode_batch(batch, max_depth=5).column("reason").to_pylist()) == {"invalid_json"}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_what_earlier_batches_taught_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of whole and broken records, few shapes kept: each is decoded as if it were alone."""
+    monkeypatch.setattr(dsql_batch, "MIN_SHAPE_ROWS", 2)
+    monkeypatch.setattr(dsql_batch, "MAX_SHAPES", 2)
+    monkeypatch.setattr(dsql_batch, "MAX_KEPT", 5)
+    draw = random.Random(seed)
+    shapes = dsql_batch.Shapes()
+    for _ in range(4):
+        some = [draw.choice(SHORT) for _ in range(3)] * 3
+        records = pa.array([*some, *(mutated(record, draw) for record in some)], pa.binary())
+        assert decode_batch(records, shapes=shapes).equals(decode_batch(records))
+
+
+def test_shapes_that_nothing_has_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no room, a batch of new shapes is learnt at the second time at the latest."""
+    monkeypatch.setattr(dsql_batch, "MIN_SHAPE_ROWS", 2)
+    monkeypatch.setattr(dsql_batch, "MAX_SHAPES", 2)
+    shapes = dsql_batch.Shapes()
+    read: list[bytes] = []
+    alone = dsql_batch.quick_row
+    monkeypatch.setattr(dsql_batch, "quick_row", lambda data, depth: read.append(data) or alone(data, depth))
+    for names in (["a", "b"], ["c", "d"], ["c", "d"]):
+        read.clear()
+        records = [change(after={name: number}) for name in names for number in range(9)]
+        decode_batch(pa.array(records, pa.binary()), shapes=shapes)
+    assert read == []

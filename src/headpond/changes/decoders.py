@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["decode"]
 
 
-def decode(batch: pa.RecordBatch | pa.Table, config: Config) -> Decoded:
+def decode(batch: pa.RecordBatch | pa.Table, config: Config, *, shapes: dsql.Shapes | None = None) -> Decoded:
     """Decode a batch of `USER_RECORD_SCHEMA` by the rules of its format.
 
     Args:
         batch: user records.
         config: tables and rules; its class says which format it is.
+        shapes: as for `dsql.decode`.
     """
     if isinstance(config, LedgerConfig):
         return decode_ledger(batch, config)
-    return dsql.decode(batch, config)
+    return dsql.decode(batch, config, shapes=shapes)

@@ -27,13 +27,13 @@ from headpond.changes.dsql_rows import typed_rows
 from headpond.changes.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
 from headpond.changes.unknown import too_long, unknown_spec
 from headpond.formats.dsql import CHECKED_AFTER_ROUTING
-from headpond.formats.dsql_batch import decode_batch
+from headpond.formats.dsql_batch import Shapes, decode_batch
 from headpond.formats.dsql_spans import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Decoded", "DsqlConfig", "TableSpec", "decode", "quarantine_rows"]
+__all__ = ["Decoded", "DsqlConfig", "Shapes", "TableSpec", "decode", "quarantine_rows"]
 
 _SHOWN = 200  # characters of a name in a detail
 
@@ -57,12 +57,13 @@ class Decoded:
     """What a QLDB stream says beside the rows (`qldb_facts`)."""
 
 
-def decode(batch: pa.RecordBatch | pa.Table, config: DsqlConfig) -> Decoded:
+def decode(batch: pa.RecordBatch | pa.Table, config: DsqlConfig, *, shapes: Shapes | None = None) -> Decoded:
     """Decode a batch of `USER_RECORD_SCHEMA`.
 
     Args:
         batch: user records.
         config: tables and rules.
+        shapes: what was learnt from earlier batches of the stream; null: nothing.
 
     Returns:
         Typed changes, quarantine, pending, and counters: `records`, `changes`, `unknown_op`, `out_of_range`.
@@ -77,7 +78,7 @@ def decode(batch: pa.RecordBatch | pa.Table, config: DsqlConfig) -> Decoded:
         refused.append(quarantine_rows(bad, bad.column("problem"), pa.nulls(bad.num_rows, pa.string())))
         records = records.filter(pc.invert(has_problem))
     spans = Spans(records.column("data"))
-    decoded = decode_batch(spans.data, max_depth=config.max_depth, spans=spans)
+    decoded = decode_batch(spans.data, max_depth=config.max_depth, spans=spans, shapes=shapes)
     decoded = decoded.append_column("row", pa.array(np.arange(decoded.num_rows)))
     return sort_out(records, decoded, config, counters, refused, spans)
 

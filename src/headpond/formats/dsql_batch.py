@@ -61,33 +61,75 @@ MIN_SHAPE_ROWS = 48
 """Records of one shape below which looking for the shape costs more than it saves."""
 MAX_SHAPES = 64
 """Shapes kept per number of quotes; what has none of them goes record by record."""
+MAX_KEPT = 1024
+"""Shapes kept from batch to batch in all; beyond that they are learnt anew."""
 
 
 BLOCK_BYTES = 8 << 20
 """Text looked at together: bounds the working set, and lets shapes be learnt from enough records."""
 
 
-def decode_batch(data: pa.Array, *, max_depth: int = MAX_DEPTH, spans: Spans | None = None) -> pa.RecordBatch:
+class Shapes:
+    """What batches of one stream have in common, kept from one to the next; not for several threads.
+
+    A shape that many records had is tried first. Where there is no room for more, those that no record of the
+    last batch had give way.
+
+    Args:
+        max_depth: as for `decode_batch`.
+    """
+
+    def __init__(self, max_depth: int = MAX_DEPTH) -> None:
+        self.max_depth = max_depth
+        self.room = Room()
+        self._by_quotes: dict[int, list[_Known]] = {}
+
+    def begin(self) -> None:
+        """Make ready for a batch."""
+        if sum(map(len, self._by_quotes.values())) > MAX_KEPT:
+            self._by_quotes.clear()
+        for count, shapes in self._by_quotes.items():
+            kept = [shape for shape in shapes if shape.records or len(shapes) < MAX_SHAPES]
+            kept.sort(key=lambda shape: -shape.records)
+            self._by_quotes[count] = kept
+            for shape in kept:
+                shape.records = 0
+
+    def of(self, quotes: int) -> list[_Known]:
+        """The shapes with so many quotes."""
+        return self._by_quotes.setdefault(quotes, [])
+
+
+def decode_batch(
+    data: pa.Array,
+    *,
+    max_depth: int = MAX_DEPTH,
+    spans: Spans | None = None,
+    shapes: Shapes | None = None,
+) -> pa.RecordBatch:
     """Decode Data bytes.
 
     Args:
         data: binary array without nulls.
         max_depth: as in `dsql.parse`.
         spans: takes where the values of regular records lie; made of the same `data`.
+        shapes: what was learnt from earlier batches, of the same `max_depth`; null: nothing.
 
     Returns:
         A batch of `DECODED_SCHEMA`, row i from record i. Rows refused for a reason that ranks below routing
         (`dsql.CHECKED_AFTER_ROUTING`) still tell op, schema, table and cluster.
     """
-    known: dict[int, list[_Known]] = {}
+    if shapes is None or shapes.max_depth != max_depth:
+        shapes = Shapes(max_depth)
+    shapes.begin()
     offsets = offsets_of(data)
-    blocks, start, room = [], 0, Room()
+    blocks, start = [], 0
     while start < len(data):
         end = int(np.searchsorted(offsets, offsets[start] + BLOCK_BYTES))
         end = min(max(end, start + 1), len(data))
         block = data.slice(start, end - start)
-        columns = _Columns(BatchText(block, room))
-        _take_shapes(columns, known, max_depth)
+        columns = _Columns(BatchText(block, shapes.room))
+        _take_shapes(columns, shapes)
         blocks.append(columns.batch(block, max_depth))
         if spans is not None:
             for matched, rows in columns.parts:
@@ -98,24 +140,25 @@ def decode_batch(data: pa.Array, *, max_depth: int = MAX_DEPTH, spans: Spans | N
     return pa.concat_batches(blocks) if blocks else _rows_to_batch([])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Known:
     """A shape, with what the example it was taken from says of all records that have it."""
 
     shape: Shape
     source: Source
     is_delete: bool
+    records: int = 0  # of this batch
 
 
-def _take_shapes(columns: _Columns, known: dict[int, list[_Known]], max_depth: int) -> None:
+def _take_shapes(columns: _Columns, known: Shapes) -> None:
     text = columns.text
     for count, group in text.by_quotes():
         rows = group
-        shapes = known.setdefault(count, [])
+        shapes = known.of(count)
         for shape in shapes:
             rows = _take_shape(text, rows, columns, shape)
         while len(rows) >= MIN_SHAPE_ROWS and len(shapes) < MAX_SHAPES:
-            found = _learn(text, int(rows[0]), count, max_depth)
+            found = _learn(text, int(rows[0]), count, known.max_depth)
             before = len(rows)
             if found is not None:
                 shapes.append(found)
@@ -147,6 +190,7 @@ def _take_shape(text: BatchText, rows: Ints, columns: _Columns, known: _Known) -
     good &= columns.fits(matched, rows, is_delete=known.is_delete)
     if not good.all():
         matched = matched.only(good)
+    known.records += len(matched.rows)
     columns.take(matched, rows[matched.rows], known.source)
     rest = np.ones(len(rows), bool)
     rest[matched.rows] = False

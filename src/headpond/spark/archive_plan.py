@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headpond.spark.archive_files import Files
 
 VERSION = 1
-PIECE_BYTES = 8 << 20
+PIECE_BYTES = 16 << 20
 """How much of the archive one task reads, about."""
 
 _READ_BYTES = 4 << 20

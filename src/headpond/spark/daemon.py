@@ -15,8 +15,8 @@ PRELOADED = ("pyspark.worker", "pandas", "headpond.spark.decoding")
 """What the workers of the main job import first.
 
 pandas is not for us: Arrow imports it, where it is installed, to see that a list of values is none of its
-series. Arrow starts threads of its own when imported; it and its allocator are made to be forked (they hook into
-`fork`), which is what multiprocessing does with them everywhere."""
+series. Arrow starts threads of its own when imported; it and its allocator are made to be forked (they hook
+into `fork`), which is what multiprocessing does with them everywhere."""
 
 
 def main() -> None:

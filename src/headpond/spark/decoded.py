@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headpond.changes.decoders import decode
+from headpond.changes.dsql import Shapes
 from headpond.changes.schemas import PENDING_SCHEMA, QUARANTINE_SCHEMA
 from headpond.spark.cells import pack, unpack
 from headpond.spark.outline import outline_cells
@@ -31,6 +32,9 @@ FRAME_SCHEMA = pa.schema(
 TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
 _COUNTERS, _ARRIVALS, _FACTS = "counters", "arrivals", "facts"
 
+_SHAPES = Shapes()
+"""Of the records that a worker has met, kept from task to task."""
+
 
 def decode_partition(
     config: Config, batches: Iterable[pa.RecordBatch], *, outline: bool = False
@@ -46,7 +50,7 @@ def decode_partition(
         Batches of `FRAME_SCHEMA`.
     """
     for batch in batches:
-        decoded = decode(batch, config)
+        decoded = decode(batch, config, shapes=_SHAPES)
         parts = [(TABLE, name, pack(rows)) for name, rows in decoded.tables.items() if rows.num_rows]
         if outline:
             declared = {spec.name: spec.columns for spec in config.tables}
