@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -158,7 +159,12 @@ def test_shapes_that_nothing_has_give_way(monkeypatch: pytest.MonkeyPatch) -> No
     shapes = dsql_batch.Shapes()
     read: list[bytes] = []
     alone = dsql_batch.quick_row
-    monkeypatch.setattr(dsql_batch, "quick_row", lambda data, depth: read.append(data) or alone(data, depth))
+
+    def counted(data: bytes, max_depth: int) -> dict[str, Any]:
+        read.append(data)
+        return alone(data, max_depth)
+
+    monkeypatch.setattr(dsql_batch, "quick_row", counted)
     for names in (["a", "b"], ["c", "d"], ["c", "d"]):
         read.clear()
         records = [change(after={name: number}) for name in names for number in range(9)]
