@@ -334,6 +334,12 @@ def measure(batches: int, only: str | None = None, without: list[str] | None = N
     return found
 
 
+def show(found: dict[str, float]) -> None:
+    """Print figures, beside the targets that they have."""
+    for name, figure in found.items():
+        print(f"{name:56}{figure:14,.2f}{verdict(name, figure)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -344,8 +350,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     found = measure(chosen.batches, chosen.only, chosen.without)
-    for name, figure in found.items():
-        print(f"{name:56}{figure:14,.2f}{verdict(name, figure)}")
+    show(found)
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=1))
 

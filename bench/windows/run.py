@@ -1,6 +1,6 @@
 """What do the window stores cost on disk and in time, beside RocksDB used bare through the same binding?
 
-Four questions, those of the project's targets; everything is answered in turn, round after round, so that a
+Five questions, those of the project's targets; everything is answered in turn, round after round, so that a
 busy moment of the machine meets all alike. Times are CPU times of the process: RocksDB's background threads
 count, waiting for the disk does not (--wall: it does). Printed: medians, and ratios of the medians.
 
@@ -8,6 +8,7 @@ count, waiting for the disk does not (--wall: it does). Printed: medians, and ra
     convert     batch conversion timestamped+headers → plain+headers, Arrow in and out
     migrate     offline migration of a directory, against reading and writing the same records bare
     puts, fetch the stores against bare puts and scans of the same bytes
+    join        the windowed join on Spark, beside its peers: see join.py, which also runs alone
 
     python bench/windows/run.py [--records 1000000] [--rounds 5] [--only disk] [--wall] [--json FILE]
 """
@@ -297,7 +298,7 @@ def main() -> None:
     )
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=list(QUESTIONS))
+    parser.add_argument("--only", choices=[*QUESTIONS, "join"])
     parser.add_argument("--wall", action="store_true", help="wall time instead of CPU time")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
@@ -318,6 +319,12 @@ def main() -> None:
             + ("aim met" if figure >= aim else "met" if figure >= least else "MISSED")
         )
         print(f"{name:48}{figure:14,.2f}{verdict}")
+    if chosen.only in (None, "join"):
+        import join  # noqa: PLC0415 - Spark, only for this question
+
+        joined = join.measure(batches=8)
+        join.show(joined)
+        found |= joined
     for name, figure in KAFKA_STREAMS.items() if "disk: plain, bytes a record" in found else ():
         print(f"  Kafka Streams' own directory, {name}: {figure} bytes a record")
     if chosen.json:

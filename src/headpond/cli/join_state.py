@@ -16,7 +16,6 @@ from headpond.cli.common import with_output
 from headpond.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from rich.console import RenderableType
 
     from headpond.cli.output import Output
@@ -91,7 +90,7 @@ def _check_folder(checkpoint: str) -> None:
         )
 
 
-def _spark() -> SparkSession:
+def _spark() -> Any:
     from headpond.spark.session import spark_session  # noqa: PLC0415 - only with Spark
 
     log = Path(tempfile.gettempdir()) / "headpond-join.log"
