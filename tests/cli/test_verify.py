@@ -12,8 +12,8 @@ import orjson
 import pytest
 from amazon.ion import simpleion
 
-from headpond.cli.verify_files import split_mixed
 from headpond.cli.verify_pieces import ALONE_PIECES
+from headpond.formats.qldb_mixed import split_mixed
 from support import vector_bytes, vector_json, vector_lines
 
 if TYPE_CHECKING:

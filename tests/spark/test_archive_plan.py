@@ -80,7 +80,7 @@ def test_gzip_is_taken_whole_and_only_once() -> None:
     first, second = batches(files, 1)[1:]
     assert first == {"a.jsonl": ap.FilePosition(len(packed), None)}
     assert second["b.jsonl"] == ap.FilePosition(6, 1)
-    assert [[ap.Piece("a.jsonl", 0, len(packed), 1, gzipped=True)]] == ap.pieces(files, {}, first)
+    assert [[ap.Piece("a.jsonl", 0, len(packed), 1, whole=True)]] == ap.pieces(files, {}, first)
 
 
 def test_an_open_last_line_waits_until_the_file_rests() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ledgers import TABLES, datums, expected_state, rows_of, state_of
 
+from headpond.changes.journal_check import ANOMALIES
+from headpond.cli.main import main
+from headpond.cli.verify import listed
 from headpond.kinesis.local import LocalKinesis
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_ledger
-from headpond.spark import follow
+from headpond.spark import follow, verify
 from headpond.tables.summary import lake_summary
 from support import vector_bytes
 
@@ -74,3 +77,28 @@ def test_a_stream_of_records_becomes_documents(spark: SparkSession, tmp_path: Pa
         lake = caught_up(spark, tmp_path, source)
     assert state_of(lake) == expected_state()
     assert lake.quarantine.counts_by("reason") == {"not_binary_ion": 1}
+
+
+def test_pipeline_spark_and_command_line_name_the_same_anomalies(
+    spark: SparkSession, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Of records of several journals, each with something wrong."""
+    records = tmp_path / "records.jsonl"
+    names = ("missing_block", "tampered_revision", "conflicting_duplicate", "tampered_block_hash")
+    lines = [vector_bytes(f"qldb/{name}.jsonl").splitlines(keepends=True)[100:500] for name in names]
+    records.write_bytes(b"".join(line for part in lines for line in part))
+    lake = caught_up(spark, tmp_path, 'archive = "records.jsonl"', "[verify]\nenabled = true\n")
+    lake.close_journal()
+    of_pipeline = in_order(listed(lake.journal.anomalies.read(ANOMALIES.names)))
+    found = verify(spark, str(records)).toArrow().select(ANOMALIES.names)
+    of_spark = in_order(listed(found))
+    capsysbinary.readouterr()
+    assert main(["verify", "--json", str(records)]) == 1
+    of_command = in_order(json.loads(capsysbinary.readouterr().out)["anomalies"])
+    assert len(of_command) > 3
+    assert of_pipeline == of_spark == of_command
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[str]:
+    """Anomalies as texts, in one order."""
+    return sorted(json.dumps(row, sort_keys=True) for row in rows)

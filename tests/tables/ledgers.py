@@ -99,7 +99,12 @@ def records(blobs: Sequence[bytes], *, first: int = 0, problem: str | None = Non
 
 def decoded(config: LedgerConfig, blobs: Sequence[bytes], *, first: int = 0) -> DecodedBatch:
     """Decode some datums as one micro-batch."""
-    found = decode(records(blobs, first=first), config)
+    return decoded_records(config, records(blobs, first=first))
+
+
+def decoded_records(config: LedgerConfig, some: pa.Table | pa.RecordBatch) -> DecodedBatch:
+    """Decode user records as one micro-batch."""
+    found = decode(some, config)
     return DecodedBatch(
         tables={name: pa.Table.from_batches([rows]) for name, rows in found.tables.items()},
         quarantine=pa.Table.from_batches([found.quarantine]),

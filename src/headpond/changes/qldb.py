@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from headpond.changes.dsql import Decoded, quarantine_rows
 from headpond.changes.journal_facts import FACT_SCHEMAS, journal_facts
 from headpond.changes.qldb_config import AGAIN, OFFSET
+from headpond.changes.qldb_exported import with_exported
 from headpond.changes.qldb_facts import block_facts, redaction_forms
 from headpond.changes.schemas import ORIGIN_COLUMNS, OWN, PENDING_SCHEMA, QUARANTINE_SCHEMA, VALUE
 from headpond.formats.ion_columns import ion_columns
@@ -82,6 +83,7 @@ def decode_ledger(batch: pa.RecordBatch | pa.Table, config: LedgerConfig) -> Dec
         refused.append(_refused(bad, bad["problem"], pa.nulls(bad.num_rows, pa.string())))
         records = records.filter(pc.invert(has_problem)).combine_chunks()
     found = decode_qldb(records["data"], verify=config.verify, max_depth=config.max_depth)
+    found = with_exported(found, records["data"], verify=config.verify, max_depth=config.max_depth)
     verdicts = found.verdicts
     wrong = pc.not_equal(verdicts["verdict"], OK)
     if pc.any(wrong, min_count=0).as_py():
@@ -92,6 +94,10 @@ def decode_ledger(batch: pa.RecordBatch | pa.Table, config: LedgerConfig) -> Dec
     tables: dict[str, pa.RecordBatch] = {}
     own = _own_columns(records, found, raw_ion=config.raw_ion)
     names = found.revisions["table_name"].combine_chunks().dictionary_encode()
+    if names.null_count:  # only in an export whose block does not name the table
+        nameless = own.filter(pc.is_null(names))
+        why = "the block does not tell the document's table"
+        refused.append(_again(nameless, ["unknown_table"] * len(nameless), [why] * len(nameless)))
     for code, name in enumerate(names.dictionary.to_pylist()):
         at = pa.array(np.flatnonzero(pc.fill_null(pc.equal(names.indices, code), fill_value=False)))
         rows, revisions = own.take(at), found.revisions.take(at)

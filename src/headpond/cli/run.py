@@ -27,7 +27,7 @@ DATA_HAS_PROBLEMS = 1
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.option("--until-caught-up", is_flag=True, help="End when everything present at the start is applied.")
-@click.option("--strict", is_flag=True, help="Exit with 1 when the quarantine or the anomalies are not empty.")
+@click.option("--strict", is_flag=True, help="Exit with 1 when quarantine or anomalies are not empty.")
 @with_output
 def run(output: Output, file: str, *, until_caught_up: bool, strict: bool) -> int:
     """Keep the tables of a pipeline FILE in step with its stream.

@@ -14,7 +14,6 @@ The content decides, not the name; gzip is recognised.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import zlib
 from glob import glob, has_magic
 from itertools import islice
@@ -28,7 +27,7 @@ from headpond.errors import UsageError
 from headpond.formats.ion import MARKER, RefusedIon
 from headpond.formats.kpl import MAGIC
 from headpond.formats.qldb_export import read_export, read_manifest
-from headpond.formats.qldb_files import split_datums
+from headpond.formats.qldb_mixed import split_mixed
 from headpond.formats.qldb_model import Refused
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ DATUMS_AT_ONCE = 2_000
 LOOK_BYTES = 1 << 20
 """How much of a file is looked at to tell what it is."""
 _GZIP_MAGIC = b"\x1f\x8b"
-_DIGEST_BYTES = 16
 _MANIFESTS = (".started.manifest", ".completed.manifest")
 
 
@@ -150,75 +148,6 @@ def pieces(file: str) -> Iterator[Piece]:
     while part := list(islice(datums, DATUMS_AT_ONCE)):
         yield Piece(file, "datums", first, part)
         first += len(part)
-
-
-def split_mixed(data: bytes) -> Iterator[bytes]:
-    """Cut records that lie one after the other, aggregates among them, with or without newlines between.
-
-    An aggregate has no length: it ends where its digest holds, before the next record or the end.
-    """
-    at = 0
-    while at < len(data):
-        if data.startswith(MAGIC, at):
-            stop = _end_of_aggregate(data, at)
-            yield data[at:stop]
-            at = stop
-            while data[at : at + 1] in (b"\n", b"\r"):
-                at += 1
-            continue
-        stop = _next_aggregate(data, at)
-        yield from (datum.data for datum in split_datums(data[at:stop]))
-        at = stop
-
-
-def _next_aggregate(data: bytes, at: int) -> int:
-    """Where the next aggregate begins whose digest holds; the end where there is none."""
-    found = data.find(MAGIC, at)
-    while found >= 0:
-        if _digest_holds(data, found) is not None:
-            return found
-        found = data.find(MAGIC, found + 1)
-    return len(data)
-
-
-def _end_of_aggregate(data: bytes, at: int) -> int:
-    stop = _digest_holds(data, at)
-    if stop is not None:
-        return stop
-    # Damaged: it costs the bytes up to the next aggregate that holds.
-    return _next_aggregate(data, at + len(MAGIC))
-
-
-def _digest_holds(data: bytes, at: int) -> int | None:
-    """Where an aggregate ends, going from one place where a record may begin to the next."""
-    digest = hashlib.md5(usedforsecurity=False)
-    hashed = at + len(MAGIC)
-    for stop in _ends(data, hashed + _DIGEST_BYTES):
-        if stop - _DIGEST_BYTES > hashed:
-            digest.update(data[hashed : stop - _DIGEST_BYTES])
-            hashed = stop - _DIGEST_BYTES
-        if digest.digest() == data[stop - _DIGEST_BYTES : stop]:
-            return stop
-        if stop - at > MAX_AGGREGATE_BYTES:
-            return None
-    return None
-
-
-MAX_AGGREGATE_BYTES = 10 << 20
-"""Bytes an aggregate may have: a Kinesis record's bound."""
-
-
-def _ends(data: bytes, at: int) -> Iterator[int]:
-    """Places at or after `at` where a record may end: before a marker, an aggregate, a newline, the end."""
-    nexts = {mark: data.find(mark, at) for mark in (MARKER, MAGIC, b"\n")}
-    while True:
-        stop = min((found for found in nexts.values() if found >= 0), default=len(data))
-        yield stop
-        if stop >= len(data):
-            return
-        for mark, found in nexts.items():
-            if found == stop:
-                nexts[mark] = data.find(mark, stop + 1)
 
 
 def _look(file: str) -> tuple[Kind, bytes | None]:

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from headpond.errors import ConfigurationError, DataLoss
 from headpond.formats.archive import read_lines
+from headpond.formats.archive_ion import ion_records, is_ion
 from headpond.formats.kinesis_records import open_records
 from headpond.kinesis.option_values import Options
 from headpond.spark.archive_files import open_pattern
@@ -53,6 +54,8 @@ OPTIONS = (
     "storageOptions",
 )
 
+_GZIP_MAGIC = b"\x1f\x8b"
+_LOOK_BYTES = 64
 _LINES_PER_BATCH = 10_000
 _BYTES_PER_BATCH = 8 << 20
 
@@ -115,9 +118,12 @@ def _storage_options(text: str | None) -> dict[str, str]:
 def read_piece(files: Files, piece: Piece, stream: str) -> Iterator[pa.RecordBatch]:
     """Read one piece as batches of Kinesis records; a damaged gzip file ends in a row that says so."""
     content = files.read(piece.file, piece.start, piece.end)
+    if piece.whole and is_ion(_head(content)):
+        yield from ion_records(_opened(content), stream=stream, file=piece.file)
+        return
     lines: list[bytes] = []
     first, size = piece.first_line, 0
-    for line in _gzip_lines(content) if piece.gzipped else io.BytesIO(content):
+    for line in _gzip_lines(content) if piece.whole else io.BytesIO(content):
         lines.append(line)
         size += len(line)
         if len(lines) == _LINES_PER_BATCH or size >= _BYTES_PER_BATCH:
@@ -125,6 +131,31 @@ def read_piece(files: Files, piece: Piece, stream: str) -> Iterator[pa.RecordBat
             first, lines, size = first + len(lines), [], 0
     if lines:
         yield read_lines(lines, stream=stream, file=piece.file, first_line=first)
+
+
+def _head(content: bytes) -> bytes:
+    """The first bytes of a file, decompressed where it is compressed."""
+    if not content.startswith(_GZIP_MAGIC):
+        return content[:_LOOK_BYTES]
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as opened:
+        try:
+            return opened.read(_LOOK_BYTES)
+        except (EOFError, OSError, zlib.error):
+            return b""  # told when it is read
+
+
+def _opened(content: bytes) -> bytes:
+    """A file of Ion, decompressed as far as it is whole; what is cut then is a damaged record."""
+    if not content.startswith(_GZIP_MAGIC):
+        return content
+    parts: list[bytes] = []
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as opened:
+        try:
+            while part := opened.read(_BYTES_PER_BATCH):
+                parts.append(part)
+        except (EOFError, OSError, zlib.error) as exc:
+            parts.append(f"\ngzip file of {len(content)} bytes: {exc}".encode())
+    return b"".join(parts)
 
 
 def _gzip_lines(content: bytes) -> Iterator[bytes]:

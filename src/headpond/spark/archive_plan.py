@@ -5,10 +5,10 @@ The offset is a JSON document in Spark's checkpoint, nothing else is kept::
     {"v": 1, "files": {"a.jsonl": {"bytes": 8190, "lines": 12}, "b.jsonl.gz": {"whole": 4711}}}
 
     bytes, lines   a plain file is done up to this byte, which follows a line end (or ends the file)
-    whole          a gzip file was taken, when it was this large
+    whole          a gzip file, or one of Ion, was taken, when it was this large
 
-A batch is what lies between two offsets. Plain files are cut at line ends; a gzip file cannot be cut
-and is taken whole. At least one line or one gzip file is taken however small the bound is.
+A batch is what lies between two offsets. Plain files are cut at line ends; a gzip file and one of Ion values
+are not cut, but taken whole. At least one line or one gzip file is taken however small the bound is.
 
 Files may appear at any time, plain files may grow by whole lines. A last line without its end is taken
 when the archive is read once (`final`), else as soon as two plans have seen the file at the same size.
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headpond.errors import DamagedInput, DataLoss
+from headpond.formats.archive_ion import is_ion
 
 if TYPE_CHECKING:
     from headpond.spark.archive_files import Files
@@ -30,12 +31,12 @@ PIECE_BYTES = 16 << 20
 
 _READ_BYTES = 4 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
-_HOLD = 2  # bytes needed to tell a gzip file
+_LOOK_BYTES = 64  # to tell what a file is
 
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """How far a file was read: `lines` is None for a gzip file, then `size` is that of the whole file."""
+    """How far a file was read: `lines` is None for one taken whole, then `size` is that of the whole file."""
 
     size: int
     lines: int | None
@@ -53,7 +54,7 @@ class Piece:
     start: int
     end: int
     first_line: int
-    gzipped: bool
+    whole: bool  # compressed, or records that are no lines
 
 
 def to_json(offset: Offset) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def plan(
         done = start.get(name)
         if sizes[name] <= (done.size if done else 0) or (done is not None and done.lines is None):
             continue
-        if done is None and _is_gzip(files, name):
+        if done is None and _is_whole(files, name):
             # An empty batch still takes a gzip file larger than the bound, or it would never be read.
             if left is not None and sizes[name] > left and end != start:
                 continue
@@ -185,7 +186,7 @@ def pieces(files: Files, start: Offset, end: Offset, piece_bytes: int = PIECE_BY
 def _cut(files: Files, name: str, at: FilePosition, to: FilePosition, piece_bytes: int) -> list[Piece]:
     """Cut one file's part at line ends."""
     if to.lines is None:
-        return [Piece(name, 0, to.size, 1, gzipped=True)]
+        return [Piece(name, 0, to.size, 1, whole=True)]
     cut: list[Piece] = []
     while at.size < to.size:
         assert at.lines is not None
@@ -193,7 +194,7 @@ def _cut(files: Files, name: str, at: FilePosition, to: FilePosition, piece_byte
             ahead = to
         else:
             ahead = _advance(files, name, at, to.size, piece_bytes, final=True)
-        cut.append(Piece(name, at.size, ahead.size, at.lines + 1, gzipped=False))
+        cut.append(Piece(name, at.size, ahead.size, at.lines + 1, whole=False))
         at = ahead
     return cut
 
@@ -233,6 +234,7 @@ def _advance(
     return FilePosition(taken, lines)
 
 
-def _is_gzip(files: Files, name: str) -> bool:
-    # A JSON line cannot begin with this byte, so a name is not asked.
-    return files.read(name, 0, _HOLD) == _GZIP_MAGIC
+def _is_whole(files: Files, name: str) -> bool:
+    # A JSON line cannot begin like this, so a name is not asked.
+    head = files.read(name, 0, _LOOK_BYTES)
+    return head.startswith(_GZIP_MAGIC) or is_ion(head)

@@ -1,0 +1,141 @@
+"""Files of Ion as an archive: records one after the other, and objects of a journal export."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from amazon.ion import simpleion
+from ledgers import (
+    TABLES,
+    config_of,
+    datums,
+    decoded_records,
+    expected_state,
+    ledger_in,
+    state_of,
+)
+
+from headpond.formats.archive_ion import ion_records, is_ion
+from headpond.formats.kinesis_records import open_records
+from headpond.spark.archive import read_piece
+from headpond.spark.archive_plan import pieces, plan
+from headpond.tables.ledger_apply import apply_records
+from support import vector_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headpond.tables.ledger import LedgerLake
+
+CONFIG = config_of(*TABLES, past=False, raw_ion=True)
+
+
+def read(folder: Path, content: bytes) -> LedgerLake:
+    """A lake of one file of an archive, planned and read as Spark's source does it."""
+    files = OneFile(content)
+    end = plan(files, files.sizes(), {}, None)
+    assert end["file"].lines is None
+    lake = ledger_in(folder, CONFIG)
+    for task in pieces(files, {}, end):
+        for piece in task:
+            for records in read_piece(files, piece, "archive"):
+                for opened in open_records(records):
+                    apply_records(lake, decoded_records(CONFIG, opened))
+    return lake
+
+
+class OneFile:
+    """An archive of one file in memory."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def sizes(self) -> dict[str, int]:
+        """Its size."""
+        return {"file": len(self.content)}
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        """Some of its bytes."""
+        assert name == "file"
+        return self.content[start:end]
+
+
+def exported() -> list[dict[str, Any]]:
+    """The clean stream as blocks of a journal export."""
+    payloads = [simpleion.loads(datum)["payload"] for datum in datums("clean")]
+    details = {
+        (one["revision"]["metadata"]["id"], one["revision"]["blockAddress"]["sequenceNo"]): one["revision"]
+        for one in payloads
+        if "revision" in one
+    }
+    blocks = []
+    for payload in payloads:
+        if "blockHash" not in payload:
+            continue
+        number = payload["blockAddress"]["sequenceNo"]
+        block = {name: payload[name] for name in payload if name != "revisionSummaries"}
+        listed = payload.get("revisionSummaries", [])
+        found = [details.get((one.get("documentId"), number), {"hash": one["hash"]}) for one in listed]
+        blocks.append(block | ({"revisions": found} if found else {}))
+    return blocks
+
+
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_records_one_after_the_other(tmp_path: Path, *, packed: bool) -> None:
+    """Without delimiters or with newlines, compressed or not; a damaged one loses only itself."""
+    blobs = datums("shuffled")
+    damaged = blobs[0][: len(blobs[0]) // 2]
+    content = b"".join(blobs[:200]) + damaged + b"\n".join(blobs[200:])
+    lake = read(tmp_path, gzip.compress(content) if packed else content)
+    assert state_of(lake) == expected_state()
+    (bad,) = lake.quarantine.read(["reason", "stream", "shard_id", "sequence_number", "data"]).to_pylist()
+    assert (bad["stream"], bad["shard_id"], bad["sequence_number"]) == ("archive", "file", "201")
+    assert bad["data"] == damaged
+
+
+@pytest.mark.parametrize("binary", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_an_export_becomes_the_documents_of_the_stream(tmp_path: Path, *, binary: bool) -> None:
+    """Ion binary and Ion text, with the blocks and statements that the stream has."""
+    content = simpleion.dumps(exported(), binary=binary, sequence_as_stream=True)
+    lake = read(tmp_path, bytes(content) if binary else content.encode())
+    assert state_of(lake) == expected_state()
+    assert {name: table.count() for name, table in lake.facts.items()} == {
+        "controls": 0, "blocks": 200, "statements": 421, "redactions": 17
+    }  # fmt: skip
+    assert lake.quarantine.count() == 0
+
+
+@pytest.mark.thorough
+def test_aggregates_may_lie_between_records(tmp_path: Path) -> None:
+    """As archives of consumers that did not open them have it."""
+    packed = [base64.b64decode(line["data"]) for line in vector_lines("qldb/aggregated.jsonl")]
+    lake = read(tmp_path, packed[0] + b"".join(datums("clean")[:40]) + b"".join(packed[1:]))
+    assert state_of(lake) == expected_state()
+
+
+@pytest.mark.parametrize(
+    ("head", "ion"),
+    [
+        (b"\xe0\x01\x00\xea\xee", True),
+        (b"\xf3\x89\x9a\xc2..", True),
+        (b"$ion_1_0 {a: 1}", True),
+        (b"{\n  blockAddress: {", True),
+        (b'{"data": "e30="}', False),
+        (b'{"blockAddress": {}}', False),
+        (b"", False),
+    ],
+)
+def test_the_content_decides(head: bytes, *, ion: bool) -> None:
+    """Not the file's name."""
+    assert is_ion(head) == ion
+
+
+def test_numbers_go_on_over_batches() -> None:
+    """A record's number is its place in the file, whatever the batches."""
+    blobs = datums("clean")[:3] * 1000
+    batches = list(ion_records(b"".join(blobs), stream="s", file="f"))
+    numbers = [number for batch in batches for number in batch["sequence_number"].to_pylist()]
+    assert numbers == [str(number) for number in range(1, 3001)]
