@@ -191,7 +191,7 @@ def test_caches_may_be_lost_and_attempts_may_fail(
     monkeypatch: pytest.MonkeyPatch, local_folder: Path
 ) -> None:
     """At random: memory or files gone, attempts dropped after their writes, a worker with an older memory."""
-    batches = random_batches(7, batches=12, size=60)
+    batches = random_batches(7, batches=8, size=40)
     expected, _ = wanted(RULES, batches, TASKS)
     for seed in range(2):
         chance = random.Random(seed)

@@ -106,12 +106,12 @@ def hashes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_both_engines_agree(hashes: None) -> None:
     """Results in order, headers, times, counters and clock."""
-    for seed in range(15):
+    for seed in range(12):
         one_case(seed)
 
 
 @pytest.mark.thorough
 def test_both_engines_agree_on_many_streams(hashes: None) -> None:
     """The same on many more."""
-    for seed in range(1000, 3000):
+    for seed in range(1000, 1400):
         one_case(seed)
