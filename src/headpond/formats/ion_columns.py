@@ -13,16 +13,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from headpond.formats.ion import STRUCT, fields
+from headpond.formats.ion_columns_quick import MIN_ALIKE, Taken, alike
 from headpond.formats.ion_json import canonical_json, field_name
+from headpond.formats.ion_page import Page
 from headpond.formats.ion_part import IonPart
 from headpond.formats.ion_text import ion_text
 from headpond.formats.ion_types import JSON, CannotCast, Instant, IonType, cast_ion, parse_ion_type
+from headpond.formats.qldb_batch import DEFAULT_MAX_BATCH_BYTES, pages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from headpond.formats.ion_columns_quick import QuickValues
+    from headpond.formats.ion_page import Ints
 
 
 @dataclass(slots=True)
@@ -68,31 +75,107 @@ def ion_columns(
         name: parse_ion_type(kind) if isinstance(kind, str) else kind
         for name, kind in (declared or {}).items()
     }
-    found: dict[str, dict[int, Any]] = {name: {} for name in types}
-    result = IonColumns({})
-    failures: dict[str, dict[int, str]] = {}
-    for row, raw in enumerate(data):
-        if not raw.is_valid:
-            continue
-        part = IonPart.alone(raw.as_py())
+    gathered = _Gathered(types, others=others)
+    left = _quick(data, gathered.many, gathered.take)
+    for row in left.tolist():
+        gathered.one(row, data[row].as_py())
+    return gathered.result(len(data))
+
+
+class _Gathered:
+    """Fields by name, as they are found: of one struct, or of many alike."""
+
+    def __init__(self, types: Mapping[str, IonType], *, others: bool) -> None:
+        self.types = types
+        self.others = others
+        self.values: dict[str, dict[int, Any]] = {name: {} for name in types}
+        self.failures: dict[str, dict[int, str]] = {}
+        self.parts: dict[str, list[tuple[Ints, Taken]]] = {}
+        self.seen: dict[str, tuple[int, int]] = {}
+        """Where a field appears first: row, and place in its struct."""
+        self.repeated: dict[int, list[str]] = {}
+
+    def one(self, row: int, raw: bytes) -> None:
+        """Take a value by itself."""
+        part = IonPart.alone(raw)
         if part.node.kind != STRUCT or part.node.is_null:
-            continue
-        for name, member in _members(part, row, result.repeated):
-            kind = types.get(name)
+            return
+        for place, (name, member) in enumerate(_members(part, row, self.repeated)):
+            kind = self.types.get(name)
             if kind is None:
-                if not others:
+                if not self.others:
                     continue
                 kind = JSON
+                self._see(name, row, place)
             try:
                 value = cast_ion(kind, part.data, member, part.symbols)
             except CannotCast as error:
-                failures.setdefault(name, {})[row] = str(error)
+                self.failures.setdefault(name, {})[row] = str(error)
                 continue
-            if value is not None or name not in found:
-                found.setdefault(name, {})[row] = value
-    for name, values in found.items():
-        result.columns[name] = _column(types.get(name, JSON), values, len(data), failures.get(name, {}))
-    return result
+            if value is not None:
+                self.values.setdefault(name, {})[row] = value
+
+    def take(self, quick: QuickValues) -> dict[str, Taken]:
+        """Take the fields of structs that are alike."""
+        return {
+            name: quick.cast(self.types.get(name, JSON), member)
+            for name, member in quick.members().items()
+            if self.others or name in self.types
+        }
+
+    def many(self, rows: Ints, columns: dict[str, Taken]) -> None:
+        """Keep what was taken of structs that are alike."""
+        for place, (name, taken) in enumerate(columns.items()):
+            self._see(name, int(rows[0]), place)
+            self.parts.setdefault(name, []).append((rows, taken))
+            for at, why in (taken.failures or {}).items():
+                self.failures.setdefault(name, {})[int(rows[at])] = why
+
+    def _see(self, name: str, row: int, place: int) -> None:
+        self.seen[name] = min((row, place), self.seen.get(name, (row, place)))
+
+    def result(self, rows: int) -> IonColumns:
+        """All of it: declared fields first."""
+        others = sorted((at, name) for name, at in self.seen.items() if name not in self.types)
+        result = IonColumns({}, dict(sorted(self.repeated.items())))
+        for name in (*self.types, *(name for _, name in others)):
+            kind, failures = self.types.get(name, JSON), dict(sorted(self.failures.get(name, {}).items()))
+            parts = self.parts.get(name, [])
+            values = self.values.get(name, {})
+            if not parts:
+                result.columns[name] = _column(kind, values, rows, failures)
+                continue
+            alone = np.array(sorted(values), np.int64)
+            column = _column(kind, {at: values[row] for at, row in enumerate(alone.tolist())}, len(alone), {})
+            parts = [*parts, (alone, Taken(column.values, column.offsets))]
+            offsets = None
+            if column.offsets is not None:
+                offsets = _placed([(at, taken.offsets) for at, taken in parts], rows)
+            placed = _placed([(at, taken.values) for at, taken in parts], rows)
+            result.columns[name] = IonColumn(kind, placed, offsets, failures)
+        return result
+
+
+def _placed(parts: list[tuple[Ints, Any]], rows: int) -> pa.Array:
+    """Values at their rows; nulls elsewhere."""
+    at = np.full(rows, -1, np.int64)
+    places = np.concatenate([some for some, _ in parts])
+    at[places] = np.arange(len(places))
+    return pa.concat_arrays([values for _, values in parts]).take(pa.array(at, mask=at < 0))
+
+
+def _quick(
+    data: Any, keep: Callable[[Ints, dict[str, Taken]], None], take: Callable[[QuickValues], dict[str, Taken]]
+) -> Ints:
+    """Take values that are alike; give the rows of those that are left."""
+    valid: Ints = np.flatnonzero(data.is_valid().to_numpy(zero_copy_only=False))
+    left = np.ones(len(valid), np.bool_)
+    if len(valid) >= MIN_ALIKE:
+        for first, raw, offsets in pages(data.drop_null(), DEFAULT_MAX_BATCH_BYTES):
+            for found in alike(Page.of(raw), offsets[:-1], offsets[1:], take):
+                keep(valid[first + found.rows], found.columns)
+                left[first + found.rows] = False
+    return valid[left]
 
 
 def _members(part: IonPart, row: int, repeated: dict[int, list[str]]) -> list[tuple[str, Any]]:
@@ -141,7 +224,19 @@ def _column(kind: IonType, values: dict[int, Any], rows: int, failures: dict[int
 
 def ion_json_column(data: Any) -> pa.Array:
     """Canonical JSON of each value that can be read alone; null stays null."""
-    return _mapped(data, lambda part: canonical_json(part.data, part.node, part.symbols))
+    parts: list[tuple[Ints, Any]] = []
+    left = _quick(
+        data,
+        lambda rows, columns: parts.append((rows, columns["json"].values)),
+        lambda quick: {"json": Taken(quick.json(quick.shape.root))},
+    )
+
+    def write(part: IonPart) -> str:
+        return canonical_json(part.data, part.node, part.symbols)
+
+    if not parts:
+        return _mapped(data, write)
+    return _placed([*parts, (left, _mapped(data.take(pa.array(left)), write))], len(data))
 
 
 def ion_text_column(data: Any) -> pa.Array:
@@ -149,7 +244,7 @@ def ion_text_column(data: Any) -> pa.Array:
     return _mapped(data, lambda part: ion_text(part.data, part.node, part.symbols))
 
 
-def _mapped(data: Any, write: Any) -> pa.Array:
+def _mapped(data: Any, write: Callable[[IonPart], str]) -> pa.Array:
     return pa.array(
         [write(IonPart.alone(raw.as_py())) if raw.is_valid else None for raw in data], pa.string()
     )

@@ -81,7 +81,7 @@ def decode_qldb(
             next_step="Cast the column to binary and drop the nulls.",
         )
     gathered = Gathered(len(blobs), verify=verify, max_depth=max_depth)
-    for first, raw, offsets in _pages(blobs, max_batch_bytes):
+    for first, raw, offsets in pages(blobs, max_batch_bytes):
         _decode(gathered, first, raw, offsets)
     return gathered.result()
 
@@ -156,7 +156,7 @@ class Gathered:
 _TYPE_NUMBERS = {name: number for number, name in enumerate(_SCHEMAS)}
 
 
-def _pages(blobs: Any, max_batch_bytes: int) -> Iterator[tuple[int, memoryview, Ints]]:
+def pages(blobs: Any, max_batch_bytes: int) -> Iterator[tuple[int, memoryview, Ints]]:
     """Cut the input into pieces of at most so many bytes, or of one datum: first index, bytes, offsets."""
     first = 0
     for chunk in blobs.chunks if isinstance(blobs, pa.ChunkedArray) else [blobs]:
