@@ -7,6 +7,8 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from ledgers import (
     TABLES,
     block,
@@ -214,3 +216,41 @@ def test_a_stop_at_every_write(tmp_path: Path, step: int) -> None:
 def details_of(lake: LedgerLake) -> set[str]:
     """Details of what is in quarantine."""
     return set(lake.quarantine.read(["detail"])["detail"].to_pylist())
+
+
+REVISIONS = st.builds(
+    lambda document, version, number, form: revision(
+        document,
+        version,
+        f"{{a: {number}}}" if form == "data" else None,
+        hashed=number,
+        redacted=form == "redacted",
+    ),
+    st.sampled_from("de"),
+    st.integers(0, 2),
+    st.integers(1, 3),
+    st.sampled_from(["data", "data", "redacted", "delete"]),
+)
+LISTINGS = st.builds(
+    lambda listed, redacts: block(listed, redacts=redacts),
+    st.lists(st.tuples(st.sampled_from("de"), st.integers(1, 3)), max_size=2),
+    st.lists(st.tuples(st.sampled_from("de"), st.integers(0, 2)), max_size=1),
+)
+
+
+@pytest.mark.thorough
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    blobs=st.lists(st.one_of(REVISIONS, REVISIONS, LISTINGS), min_size=2, max_size=8),
+    data=st.data(),
+    honour=st.booleans(),
+)
+def test_any_order_any_cut_any_contradiction(
+    tmp_path_factory: pytest.TempPathFactory, blobs: list[bytes], data: st.DataObject, *, honour: bool
+) -> None:
+    """However a ledger contradicts itself, its tables and histories do not depend on arrival."""
+    config = config_of("Person", honour=honour)
+    want = rows_of(applied(tmp_path_factory.mktemp("one"), config, blobs))
+    mixed = data.draw(st.permutations(blobs))
+    parts = cut([*mixed, *mixed[:2]], data.draw(st.integers(1, 4)))
+    assert rows_of(applied(tmp_path_factory.mktemp("other"), config, *parts)) == want

@@ -1,0 +1,114 @@
+"""QLDB records to typed rows: each rule for columns, and each way into quarantine."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from ledgers import records, revision
+
+from headpond.changes.decoders import decode
+from headpond.changes.qldb_config import DocumentSpec, LedgerConfig
+from headpond.errors import ConfigurationError, UsageError
+from support import vector_lines
+
+
+def columns_of(contents: list[str], **spec: Any) -> tuple[dict[str, list[Any]], list[tuple[str, str]]]:
+    """Columns of one table, and reasons and details of what was refused."""
+    config = LedgerConfig(tables=(DocumentSpec(name="t", table="Person", **spec),))
+    blobs = [revision(f"d{at}", 0, each) for at, each in enumerate(contents)]
+    found = decode(records(blobs), config)
+    rows = found.tables.get("t")
+    columns = {} if rows is None else {
+        name[2:]: rows.column(name).to_pylist() for name in rows.schema.names if name.startswith("c:")
+    }  # fmt: skip
+    refused = found.quarantine.to_pylist()
+    return columns, [(row["reason"], row["detail"]) for row in refused]
+
+
+def test_undeclared_fields_are_canonical_json() -> None:
+    """Whatever their type, and though it changes: symbols, annotations and s-expressions as Ion text."""
+    columns, refused = columns_of(
+        ["{a: 1}", '{a: "x"}', "{a: [1, {b: 2.50}]}", "{a: sym}", "{a: k::(x 1)}", "{a: null.int}", "{}"]
+    )
+    assert columns["a"] == ["1", '"x"', '[1,{"b":2.50}]', '"sym"', '"k::(x 1)"', None, None]
+    assert refused == []
+
+
+def test_a_declared_type_that_does_not_fit() -> None:
+    """Goes to quarantine with the reason and the field's name; the others stay."""
+    columns, refused = columns_of(
+        ["{a: 1.50}", '{a: "x"}', "{a: 1.505}", "{a: 1}"], columns={"a": "decimal(5,2)"}
+    )
+    assert [str(value) for value in columns["a"]] == ["1.50", "1.00"]
+    assert refused == [
+        ("cast_error", "the field 'a' cannot be decimal(5,2)"),
+        ("out_of_range", "the field 'a' cannot be decimal(5,2)"),
+    ]
+
+
+def test_timestamps_have_their_offset_beside_the_instant() -> None:
+    """Null where it is unknown; the exact text where it is declared as a string."""
+    times = ["{t: 2020-01-01T01:00:00.1234567+01:00}", "{t: 2020-01-01T00:00:00-00:00}", "{}"]
+    columns, _ = columns_of(times, columns={"t": "timestamp"})
+    assert [None if t is None else t.isoformat() for t in columns["t"]] == [
+        "2020-01-01T00:00:00.123456+00:00",
+        "2020-01-01T00:00:00+00:00",
+        None,
+    ]
+    assert columns["t#offset_minutes"] == [60, None, None]
+    columns, _ = columns_of(times, columns={"t": "string"})
+    assert columns["t"] == ["2020-01-01T01:00:00.1234567+01:00", "2020-01-01T00:00:00-00:00", None]
+
+
+def test_names_that_meet() -> None:
+    """A field twice in one struct, one called like a renamed one's new name, and one like an offset."""
+    columns, _ = columns_of(["{a: 2, a: 1}"])
+    assert columns == {"a": ["1"], "a#2": ["2"]}
+    columns, _ = columns_of(["{old: 1, new: 2}", "{new: 3}"], rename={"old": "new"})
+    assert columns == {"new": ["1", None], "new#2": ["2", "3"]}
+    columns, _ = columns_of(["{a: 1, b: 2}"], rename={"a": "b", "b": "a"})
+    assert columns == {"b": ["1"], "a": ["2"]}
+    columns, _ = columns_of(["{'t#offset_minutes': 1}"], columns={"t": "timestamp"})
+    assert columns == {"t": [None], "t#offset_minutes": [None], "t#offset_minutes#2": ["1"]}
+
+
+def test_columns_may_be_left_out() -> None:
+    """By their name after renaming."""
+    columns, _ = columns_of(["{a: 1, b: 2, c: 3}"], rename={"a": "x"}, except_columns=("x", "b"))
+    assert columns == {"c": ["3"]}
+
+
+def test_what_is_no_row() -> None:
+    """Tables that are not configured, records that were not opened, malformed ones; with their bytes."""
+    config = LedgerConfig(tables=(DocumentSpec(name="t", table="Person"),))
+    aggregate = base64.b64decode(vector_lines("qldb/aggregated.jsonl")[0]["data"])
+    blobs = [revision("d", 0, "{}", table="Other"), aggregate, b""]
+    found = decode(records(blobs), config).quarantine.to_pylist()
+    assert {(row["reason"], row["sequence_number"]) for row in found} == {
+        ("unknown_table", "0"),
+        ("not_binary_ion", "1"),
+        ("empty", "2"),
+    }
+    assert {row["sequence_number"]: row["data"] for row in found} == {
+        str(number): blob for number, blob in enumerate(blobs)
+    }
+    assert any("aggregate" in (row["detail"] or "") for row in found)
+    (bad,) = decode(records([aggregate], problem="kpl_checksum_mismatch"), config).quarantine.to_pylist()
+    assert (bad["reason"], bad["data"]) == ("kpl_checksum_mismatch", aggregate)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"columns": {"a": "int"}},
+        {"columns": {"a": "bigint"}, "except_columns": ("a",)},
+        {"columns": {"a": "bigint"}, "rename": {"a": "b"}},
+        {"columns": {"a": "double"}, "partition_by": ("a",)},
+    ],
+)
+def test_entries_that_contradict_themselves(spec: dict[str, Any]) -> None:
+    """Are refused."""
+    with pytest.raises((ConfigurationError, UsageError)):
+        DocumentSpec(name="t", table="t", **spec)
