@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headpond.changes.suggest import Survey, document, toml
 from headpond.cli.common import with_output
-from headpond.errors import ConfigurationError
+from headpond.errors import ConfigurationError, UsageError
 from headpond.formats.archive import read_lines
 from headpond.formats.kinesis_records import open_records
 from headpond.kinesis.calls import calls_of
@@ -61,6 +61,12 @@ def suggest(output: Output, file: str, *, records: int) -> None:
     guesses that take all values seen, for a person to correct. The FILE may have no [tables] yet.
     """
     pipeline = load(file, tables_needed=False)
+    if pipeline.source.format == "qldb":
+        raise UsageError(
+            "Tables are proposed for DSQL changes only so far.",
+            next_step="Name the ledger's tables as they are called there; no column need be declared.",
+            key="source.format",
+        )
     survey = Survey()
     source = pipeline.source
     with output.progress(f"headpond suggest {file}") as show:

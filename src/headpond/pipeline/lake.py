@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headpond.changes.journal_proof import read_digest
-from headpond.errors import ConfigurationError, UsageError
+from headpond.errors import ConfigurationError
 from headpond.pipeline.ledger import ledger_config
 from headpond.tables.delta import DeltaFile
 from headpond.tables.lake import Lake
@@ -54,12 +54,6 @@ def open_lake(pipeline: Pipeline, *, files: FileMaker = DeltaFile) -> Lake:
     Raises:
         UsageError: the pipeline reads QLDB records, for which what is asked for is not there.
     """
-    if pipeline.source.format == "qldb":
-        raise UsageError(
-            'This is for pipelines that read DSQL changes, and source.format is "qldb".',
-            next_step="Use it with another pipeline file.",
-            key="source.format",
-        )
     target = pipeline.target
     return Lake(
         target.path,

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headpond.changes.config import DsqlConfig, TableSpec
+from headpond.errors import UsageError
 
 Keep = Literal["current", "history", "log"]
 """What a table keeps: the newest row per key, every version of it, or every change."""
@@ -166,7 +167,17 @@ class Pipeline:
     spark: dict[str, str] = field(repr=False)
 
     def dsql_config(self) -> DsqlConfig:
-        """What the decoder of DSQL changes must know; picklable, for executors."""
+        """What the decoder of DSQL changes must know; picklable, for executors.
+
+        Raises:
+            UsageError: the pipeline reads QLDB records, for which what is asked for is not there.
+        """
+        if self.source.format == "qldb":
+            raise UsageError(
+                'This is for pipelines that read DSQL changes, and source.format is "qldb".',
+                next_step="Use it with another pipeline file.",
+                key="source.format",
+            )
         return DsqlConfig(
             tables=tuple(
                 TableSpec(
