@@ -35,20 +35,21 @@ class FactRanges:
     """Facts by strand and range."""
 
     settle_rows: int
-    """Blocks and revisions added before they are settled; half of those there, if these are more."""
+    """Blocks and revisions added before they are settled; more, if settling them last touched more."""
     range_blocks: int
     """Sequence numbers of a range; it is cut when it has twice as many."""
     strands: dict[str, list[JournalFacts]] = field(default_factory=dict)
     """Strand → ranges in order; call `settle` first."""
     _fresh: list[JournalFacts] = field(default_factory=list)
     _fresh_rows: int = 0
-    _rows: int = 0
+    _touched: int = 0
+    """Blocks and revisions of the ranges that the last settling changed."""
 
     def add(self, facts: JournalFacts) -> None:
         """Take in facts; repeats do no harm."""
         self._fresh.append(facts)
         self._fresh_rows += _rows(facts)
-        if self._fresh_rows >= min(max(self.settle_rows, self._rows // 2), MAX_FRESH_ROWS):
+        if self._fresh_rows >= min(max(self.settle_rows, self._touched // 2), MAX_FRESH_ROWS):
             self.settle()
 
     def absorb(self, other: FactRanges) -> None:
@@ -66,13 +67,12 @@ class FactRanges:
         """Bring all facts into ranges, each once."""
         fresh = JournalFacts.together(self._fresh)
         self._fresh.clear()
-        self._fresh_rows = 0
+        self._fresh_rows = self._touched = 0
         known = [chunk for table in (fresh.blocks, fresh.revisions) for chunk in table["strand_id"].chunks]
         strands = pc.unique(pa.chunked_array(known, pa.string())).to_pylist()
         for strand in strands:
             here = fresh if len(strands) == 1 else JournalFacts(*(_of(strand, table) for table in fresh))
             self._place(self.strands.setdefault(strand, []), here)
-        self._rows = sum(_rows(facts) for ranges in self.strands.values() for facts in ranges)
         pa.default_memory_pool().release_unused()
 
     def _place(self, ranges: list[JournalFacts], facts: JournalFacts) -> None:
@@ -81,9 +81,14 @@ class FactRanges:
         pieces = _cut(facts, [_first(one) for one in ranges[1:]])
         for at in reversed(range(len(ranges))):
             if any(table.num_rows for table in pieces[at]):
-                whole = JournalFacts.together([ranges[at], pieces[at]]).once()
-                pieces[at] = JournalFacts.none()
-                ranges[at : at + 1] = self._parted(whole)
+                whole = JournalFacts.together([ranges[at], pieces[at]])
+                self._touched += _rows(ranges[at])
+                parts = self._parted(whole)
+                # Let go of before it is there once more.
+                whole = pieces[at] = ranges[at] = JournalFacts.none()
+                for number, part in enumerate(parts):
+                    parts[number] = part.once()
+                ranges[at : at + 1] = parts
 
     def _parted(self, facts: JournalFacts) -> list[JournalFacts]:
         # By count, not by distance: a hostile number far away must not cost an empty walk.

@@ -55,6 +55,11 @@ COMMANDS = {
 """Command → its one line in the list of commands; the module and the function are called like it."""
 
 
+# Arrow's own allocators keep much of what was freed. Arrow looks at this once, when it is imported.
+ENVIRONMENT = {"verify": {"ARROW_DEFAULT_MEMORY_POOL": "system"}}
+"""Command → variables it is better run with, where they are not set."""
+
+
 class ReaderGone(Exception):
     """Standard output leads nowhere any more."""
 
@@ -72,6 +77,9 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
+        if "pyarrow" not in sys.modules:
+            for name, value in ENVIRONMENT.get(cmd_name, {}).items():
+                os.environ.setdefault(name, value)
         command = getattr(importlib.import_module(f"headpond.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command

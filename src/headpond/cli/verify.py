@@ -18,7 +18,7 @@ from headpond.cli.common import input_blob, with_output
 from headpond.cli.report import VerifyReport, render
 from headpond.cli.report.words import WORDS
 from headpond.cli.verify_files import files_of, pieces
-from headpond.cli.verify_pieces import Examined, examine, give_back_memory
+from headpond.cli.verify_pieces import Examined, examine
 from headpond.errors import EnvironmentLacks
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def verify(
     patterns and `-` for standard input are taken, gzip is recognised. Ends with 1 when there are anomalies,
     malformed records, or a digest that does not match.
     """
-    give_back_memory()
     names = files_of(files)
     saved = read_digest(input_blob(digest_file)) if digest_file is not None else None
     found = Examined()

@@ -61,11 +61,6 @@ class Examined:
         self.down_converted += other.down_converted
 
 
-def give_back_memory() -> None:
-    """Let Arrow allocate as the system does: its own allocators keep what was freed, and much of it."""
-    pa.set_memory_pool(pa.system_memory_pool())
-
-
 def examine(pieces: Iterable[Piece], *, workers: int | None = None) -> Iterator[Examined]:
     """Read pieces.
 
@@ -85,7 +80,7 @@ def examine(pieces: Iterable[Piece], *, workers: int | None = None) -> Iterator[
     context = multiprocessing.get_context("forkserver")
     # Read once, before the workers are forked: each would else read and hold the modules for itself.
     context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=give_back_memory) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
         given: deque[Future[Examined]] = deque()
         for piece in chain(first, rest):
             given.append(pool.submit(examine_piece, piece))
