@@ -121,6 +121,28 @@ def test_shards_that_are_at_their_fixed_end_are_left_alone(
     assert asked.next(at) == (at, {})
 
 
+def test_a_task_asks_for_no_more_than_its_range_holds(kinesis: LocalKinesis, clock: ManualClock) -> None:
+    """A planned batch is read without a record beyond its end; a restarted planner's is read all the same."""
+    put(kinesis, 60)
+    clock.advance(10_000)
+    driver = Driver(kinesis, maxRecordsPerTrigger="20")
+    start = driver.initial()
+    end = driver.next(start)
+    limits: list[int] = []
+    calls: Any = driver.calls
+    page = calls.page
+
+    def noted(iterator: str, shard_id: str, limit: int) -> Any:
+        limits.append(limit)
+        return page(iterator, shard_id, limit)
+
+    calls.page = noted
+    rows = driver.read(start, end)
+    assert sum(limits) == len(rows) == 20
+    again = Driver(kinesis, maxRecordsPerTrigger="20")
+    assert again.read(start, end) == rows
+
+
 def test_the_ends_of_now_have_the_records_of_the_last_moment() -> None:
     """What was acknowledged before the ends were taken is before them, however much it is."""
     with local_kinesis(STREAM, shards=1) as kinesis:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -76,6 +77,7 @@ class Planner:
         self._quiet = Quiet(clock)
         self._targets: dict[str, Position] | None = None
         self._known_ms: dict[tuple[str, Position], int] = {}
+        self._counts: dict[tuple[str, Position, Position], int] = {}
         self._warned: set[str] = set()
         self._tolerated: set[str] = set()
         self._beginning = Beginning(calls, settings, self._loss, self._each)
@@ -185,7 +187,8 @@ class Planner:
                 known_ms = self._known_ms.get((shard_id, begin), 0)
                 # Of a shard that is not listed nothing can be read that would have to be filtered.
                 hash_keys = shards[shard_id].hash_keys if shard_id in shards else FULL_RANGE
-                found.append(ShardRange(shard_id, begin, to, known_ms, hash_keys))
+                count = self._counts.get((shard_id, begin, to), 0)
+                found.append(ShardRange(shard_id, begin, to, known_ms, hash_keys, count))
         return found
 
     def behind_ms(self) -> dict[str, int]:
@@ -216,7 +219,7 @@ class Planner:
                 self._ahead[shard_id] = Ahead(self._calls, shard_id, ends[shard_id], loss)
         for gone in self._ahead.keys() - set(chosen):
             del self._ahead[gone]
-        active = list(chosen)
+        active, counts = list(chosen), Counter[str]()
         nothing_yet = True
         while active and left_records > 0 and left_bytes > 0:
             records, size_bytes = max(1, left_records // len(active)), max(1, left_bytes // len(active))
@@ -238,6 +241,7 @@ class Planner:
                     at_least_one=nothing_yet,
                 )
                 ends[shard_id] = taken.end
+                counts[shard_id] += taken.records
                 left_records, left_bytes = left_records - taken.records, left_bytes - taken.size_bytes
                 nothing_yet = nothing_yet and not taken.records
                 if at_tip.get(shard_id):
@@ -247,6 +251,7 @@ class Planner:
                 if taken.records and taken.end != END and (ahead.held or ahead.behind_ms):
                     going_on.append(shard_id)
             active = going_on
+        self._counts = {(name, position_of(known, name), ends[name]): count for name, count in counts.items()}
         return ends
 
     def _unbounded(self, known: dict[str, Position], chosen: list[str]) -> dict[str, Position]:

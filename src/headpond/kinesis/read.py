@@ -43,6 +43,7 @@ class ShardRange:
     end: Position
     known_ms: int = 0  # until when it is known that nothing followed `start`
     hash_keys: HashKeyRange = FULL_RANGE  # the shard's own, where a filter asks for it
+    records: int = 0  # how many there are, where it is known: no more need be asked for
 
 
 def read_range(
@@ -75,9 +76,10 @@ def read_range(
     """
     cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss)
     until = wanted.end.number if wanted.end.kind == "SEQ" else None
-    idle = 0
+    idle, left = 0, wanted.records
     while not cursor.closed:
-        records = cursor.next_page(records_per_page)
+        records = cursor.next_page(min(records_per_page, left) if left > 0 else records_per_page)
+        left -= len(records)
         if until is not None and records and records[-1].number >= until:
             kept = [record for record in records if record.number <= until]
             if kept:
