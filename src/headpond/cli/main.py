@@ -47,7 +47,7 @@ COMMANDS = {
     "redact": "Remove what a ledger redacted from every file of the lake of the pipeline FILE.",
     "inspect": "Show what Kinesis records hold.",
     "aggregate": "Pack user records into KPL aggregates.",
-    "verify": "Prove a QLDB journal from archives and exports.",
+    "verify": "Prove a QLDB journal from what was kept outside of it.",
     "store": "Look into Kafka Streams' window stores, and migrate them.",
     "join": "Join two streams in time windows: try one on a time-line, look into one on Spark.",
     "local": "Serve a local Kinesis until stopped.",
