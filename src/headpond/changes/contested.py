@@ -81,16 +81,16 @@ def contested(rows: pa.Table, known: pa.Table, dead: pa.Table) -> Contested | No
         return None
     pairs = set(zip(*(several[name].to_pylist() for name in _PAIR), strict=True))
     buried = [(doc, version) for doc, version in gone if (doc, version.revision) in pairs]
-    blocks: set[int] | None = None
-    if not buried:  # a tombstone does not tell its block
-        blocks = {
-            number
-            for table, own in ((rows, OWN), (known, ""))
-            for document_id, revision, number in zip(
-                *(table[own + name].to_pylist() for name in (*_PAIR, "block_sequence_no")), strict=True
-            )
-            if (document_id, revision) in pairs
-        }
+    numbers = {
+        number
+        for table, own in ((rows, OWN), (known, ""))
+        for document_id, revision, number in zip(
+            *(table[own + name].to_pylist() for name in (*_PAIR, "block_sequence_no")), strict=True
+        )
+        if (document_id, revision) in pairs
+    }
+    # A tombstone does not tell its block, and neither does a contender that was one.
+    blocks = None if buried or None in numbers else numbers
     return Contested(pairs, blocks, _deleted(buried))
 
 
