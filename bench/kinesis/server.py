@@ -1,7 +1,7 @@
 """The local Kinesis in a process of its own, filled by itself: no client's time goes into it.
 
 Prints its address, then answers each line of standard input: `fill STREAM SHARDS KIND COUNT SIZE` makes a
-stream and prints how many Kinesis records it holds, `drop STREAM` deletes it, `cpu` prints the CPU seconds
+stream and prints how many Kinesis records it holds, `touch STREAM` puts a record into each shard, `drop STREAM` deletes it, `cpu` prints the CPU seconds
 used so far.
 """
 
@@ -52,6 +52,10 @@ def answer(engine: Engine) -> None:
         word, _, rest = line.strip().partition(" ")
         if word == "fill":
             print(fill(engine, rest), flush=True)
+        elif word == "touch":
+            for shard in engine.shards(rest):
+                engine.put(rest, "a", b"now", explicit_hash_key=shard.low)
+            print("touched", flush=True)
         elif word == "drop":
             engine.delete_stream(rest)
             print("dropped", flush=True)

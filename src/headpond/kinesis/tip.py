@@ -1,11 +1,11 @@
 """Find a shard's tip, its newest record, without reading what lies before it.
 
 There is no call that tells it. Asked for the first record since a moment, the service answers it in one
-reply, so the moment of the newest record is closed in on from both sides, and only the last second or
-two are read through for the number itself::
+reply, so the moment of the newest record is closed in on from both sides, and only the last seconds
+are read through for the number itself::
 
     start ────────────────────────────────┬────────┬─► now
-                                         hit     miss        halve until 2 s lie between,
+                                         hit     miss        halve until 4 s lie between,
                                           └─read─►           then read to the tip
 """
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from headpond.kinesis.calls import StreamCalls
 
-CLOSE_ENOUGH_MS = 2_000
+CLOSE_ENOUGH_MS = 4_000
 _CLOCK_ERROR_MS = 1_000  # the server's clock is known from below, to a second
-_FIRST_SPAN_MS = 1_000
+_FIRST_SPAN_MS = 4_000
 _SPAN_GROWTH = 8
 _PEEK_RECORDS = 5_000
 _PEEK_BYTES = 1 << 20  # what a shard takes in a second at its limit
