@@ -1,8 +1,8 @@
 """The local Kinesis in a process of its own, filled by itself: no client's time goes into it.
 
 Prints its address, then answers each line of standard input: `fill STREAM SHARDS KIND COUNT SIZE` makes a
-stream and prints how many Kinesis records it holds, `touch STREAM` puts a record into each shard, `drop STREAM` deletes it, `cpu` prints the CPU seconds
-used so far.
+stream and prints how many Kinesis records it holds, `touch STREAM` puts a record into each shard,
+`drop STREAM` deletes it, `cpu` prints the CPU seconds used so far.
 """
 
 from __future__ import annotations
