@@ -34,7 +34,7 @@ def holders(folder: Path, text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("asked", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_no_file_holds_what_was_redacted(tmp_path: Path, *, asked: bool) -> None:
     """Tables, histories, raw columns, conflicts, quarantine and logs are free of it; all else stays."""
     config = config_of("Person", raw_ion=True, honour=True)
