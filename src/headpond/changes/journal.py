@@ -26,7 +26,7 @@ from headpond.changes.journal_ranges import FactRanges, numbers_of
 if TYPE_CHECKING:
     from headpond.formats.qldb_batch import DecodedQldb
 
-COMPACT_ROWS = 200_000
+COMPACT_ROWS = 100_000
 """Facts added before those that are there twice are dropped; more where there are many."""
 SLICE_BLOCKS = 20_000
 """Blocks that are checked in one go, up to twice as many; bounds the memory of the joins."""

@@ -88,6 +88,7 @@ class FactRanges:
                 whole = pieces[at] = ranges[at] = JournalFacts.none()
                 for number, part in enumerate(parts):
                     parts[number] = part.once()
+                    pa.default_memory_pool().release_unused()
                 ranges[at : at + 1] = parts
 
     def _parted(self, facts: JournalFacts) -> list[JournalFacts]:
