@@ -212,6 +212,17 @@ def details_of(lake: LedgerLake) -> set[str]:
     return set(lake.quarantine.read(["detail"])["detail"].to_pylist())
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_copies_of_a_block_that_list_other_revisions_are_both_kept(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    """Though their block hash is the same: which one came first decides nothing."""
+    blocks = [block([]), block([("d", 1)])]
+    lake = applied(tmp_path, config_of("Person", past=False), *([blocks[at]] for at in order), CONTENDERS[:2])
+    assert conflict_of(lake) == ({"Person": [(1, "1")]}, [("conflicting_revision", "02")])
+    assert lake.facts["blocks"].count() == 2
+
+
 REVISIONS = st.builds(
     lambda document, version, number, form: revision(
         document,

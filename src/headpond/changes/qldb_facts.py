@@ -13,6 +13,7 @@ Each is a set of facts: a repeated record adds nothing.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -45,6 +46,7 @@ BLOCKS = pa.schema(
             "revision_summaries",
             pa.list_(pa.struct([("hash", pa.binary()), ("document_id", pa.string())])),
         ),
+        pa.field("listing_digest", pa.binary()),  # SHA-256 over those: a changed copy has its own row
         _VERSION,
     ]
 )
@@ -75,7 +77,7 @@ REDACTIONS = pa.schema(
 FACTS = {"controls": CONTROLS, "blocks": BLOCKS, "statements": STATEMENTS, "redactions": REDACTIONS}
 IDENTITIES = {
     "controls": ("stream_arn", "control_record_type"),
-    "blocks": ("strand_id", "sequence_no", "block_hash"),
+    "blocks": ("strand_id", "sequence_no", "block_hash", "listing_digest"),
     "statements": ("strand_id", "sequence_no", "block_hash", "statement_no"),
     "redactions": ("document_id", "version", "source"),
 }
@@ -91,6 +93,7 @@ def block_facts(found: DecodedQldb) -> dict[str, pa.Table]:
             BLOCKS,
             block_timestamp=_time(found.blocks["block_timestamp_ns"]),
             block_timestamp_text=found.blocks["block_timestamp"],
+            listing_digest=_listing_digests(found.blocks["revision_summaries"]),
         ),
         "statements": _statements(found.blocks),
     }
@@ -130,6 +133,16 @@ def _statements(blocks: pa.Table) -> pa.Table:
 def _items(blocks: pa.Table, column: str) -> tuple[pa.Array, Any]:
     lists = blocks[column].combine_chunks()
     return pc.list_parent_indices(lists), pc.list_flatten(lists)
+
+
+def _listing_digests(summaries: pa.ChunkedArray) -> pa.Array:
+    digests = []
+    for listed in summaries.to_pylist():
+        digest = hashlib.sha256()
+        for one in listed:
+            digest.update(one["hash"] + (one["document_id"] or "").encode() + b"\0")
+        digests.append(digest.digest())
+    return pa.array(digests, pa.binary())
 
 
 def _time(ns: Any) -> Any:
