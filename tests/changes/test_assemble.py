@@ -84,6 +84,7 @@ def test_each_case(case: dict[str, Any]) -> None:
     assert lake.waiting.num_rows == 0
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(case=st.sampled_from(CASES), seed=st.integers(0, 2**32))
 def test_each_case_in_any_order(case: dict[str, Any], seed: int) -> None:

@@ -82,6 +82,7 @@ def clean() -> JournalFacts:
     return facts_of(datums("clean.jsonl"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FILES)
 def test_each_file_has_its_anomalies_and_counts(name: str) -> None:
     """Shuffled, cut and with every tenth record twice; the counts are those of the records as they are."""
@@ -120,6 +121,7 @@ def test_what_qldb_itself_wrote(name: str) -> None:
     )
 
 
+@pytest.mark.thorough
 @settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 2**32), size=st.sampled_from([1, 2, 7, 64]), compact=st.sampled_from([1, 50, 10**6])

@@ -206,6 +206,7 @@ changes_drawn = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(changes=changes_drawn, seed=st.integers(0, 2**32))
 def test_the_rows_depend_on_the_set_of_changes_alone(changes: list[Any], seed: int) -> None:

@@ -92,6 +92,7 @@ def test_each_archive_of_the_vectors(cli: Cli, tmp_path: Path, name: str) -> Non
     assert document["pending"] == {"revisions_without_block": 0}
 
 
+@pytest.mark.thorough
 def test_aggregates_are_opened(cli: Cli, tmp_path: Path) -> None:
     """As lines of an archive, and as an archive object without any delimiter."""
     lines, raw = tmp_path / "a.jsonl.gz", tmp_path / "a"
@@ -138,6 +139,7 @@ def test_aggregates_and_records_may_lie_in_one_object(cli: Cli, tmp_path: Path) 
     assert parts == [packed[0], bytes(broken), packed[2]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("binary", [True, False])
 def test_a_journal_export_is_proved_alike(cli: Cli, tmp_path: Path, *, binary: bool) -> None:
     """Ion and Ion text; what is tampered with in it is found."""

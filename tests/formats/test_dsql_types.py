@@ -101,6 +101,7 @@ tokens = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(
     kind=st.sampled_from(NAMES),

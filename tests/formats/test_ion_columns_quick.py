@@ -53,6 +53,7 @@ def shown(result: Any) -> Any:
     return told, result.repeated
 
 
+@pytest.mark.thorough
 @settings(max_examples=15, deadline=None)
 @given(
     shapes=st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3),

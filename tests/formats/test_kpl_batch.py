@@ -107,6 +107,7 @@ def test_same_as_scalar(blobs: list[bytes]) -> None:
     assert opened(blobs) == expected_rows(blobs)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(st.lists(kpl_blobs.any_blobs, max_size=5), st.sampled_from(["per_record", "kcl"]), st.data())
 def test_same_filter_as_scalar(blobs: list[bytes], mode: str, data: st.DataObject) -> None:
@@ -116,6 +117,7 @@ def test_same_filter_as_scalar(blobs: list[bytes], mode: str, data: st.DataObjec
     assert opened(blobs, **options) == expected_rows(blobs, mode, shards)
 
 
+@pytest.mark.thorough
 @settings(max_examples=50, deadline=None)
 @given(st.lists(kpl_blobs.any_blobs, max_size=6), st.integers(1, 200), st.integers(1, 200))
 def test_cuts_do_not_matter(blobs: list[bytes], max_batch_bytes: int, max_output_bytes: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_kit import STREAM, through_json
@@ -198,6 +199,7 @@ class History:
         }
 
 
+@pytest.mark.thorough
 @given(st.lists(EVENTS, max_size=14), OPTIONS)
 @settings(deadline=None, max_examples=120)
 def test_every_record_is_read_once_and_parents_first(

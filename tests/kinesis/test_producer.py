@@ -180,6 +180,7 @@ def test_explicit_hash_keys_choose_the_shard(kinesis: LocalKinesis) -> None:
     assert [r.explicit_hash_key for r in aggregate.records] == ["7", "0"]
 
 
+@pytest.mark.thorough
 def test_without_the_shard_map_records_go_singly(kinesis: LocalKinesis) -> None:
     """While shards cannot be listed nothing is aggregated; order within keys holds throughout."""
     rule = kinesis.faults.refuse("AccessDeniedException", calls=("ListShards",))
@@ -292,6 +293,7 @@ def test_a_child_that_was_split_again_is_still_judged(kinesis: LocalKinesis) -> 
     assert len(stored(kinesis)) == 20
 
 
+@pytest.mark.thorough
 def test_throttled_entries_go_again_alone_with_backoff(kinesis: LocalKinesis) -> None:
     """Entries of a PutRecords that were throttled are sent again, the others are not; pauses grow."""
     kinesis.faults.fail_entries(0.5)
@@ -576,6 +578,7 @@ def test_metrics_add_up(kinesis: LocalKinesis) -> None:
     assert metrics.of("AllErrors").times == 0
 
 
+@pytest.mark.thorough
 def test_the_shard_limit_is_kept() -> None:
     """At 100 percent the producer keeps to the shard's limit after the first burst; little is throttled."""
     with local_kinesis("s", settings=Settings(limits=SERVICE_LIMITS)) as kinesis:

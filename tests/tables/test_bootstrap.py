@@ -82,6 +82,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_the_seam_is_exact_in_any_order(tmp_path: Path, seed: int) -> None:
     """Before, between and after the changes, once or twice, in parts of any size."""

@@ -80,6 +80,7 @@ def test_a_lake_in_a_bucket_is_as_one_in_a_folder(store: Store) -> None:
     assert SECRET not in json.dumps(summary)
 
 
+@pytest.mark.thorough
 def test_two_writers_at_once_lose_nothing(store: Store) -> None:
     """Commits of log entries are conditional: who is second computes anew, and no row is lost."""
     first, config = lake_at(store, "s3://lake/two")

@@ -251,6 +251,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("duplicates", [False, True])
 @given(operations=OPERATIONS)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

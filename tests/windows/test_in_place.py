@@ -191,6 +191,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @given(
     pair=st.sampled_from(UPGRADES),
     old_entries=st.sets(st.tuples(NAMES, st.sampled_from(STARTS))),

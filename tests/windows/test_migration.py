@@ -70,6 +70,7 @@ def snapshot(directory: Path) -> dict[Path, Any]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("value_format", "place"), list(product(OLD_FORMATS, ["in place", "elsewhere"])))
 def test_entries_offsets_and_other_files_come_over(
     value_format: ValueFormat,
