@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from email.utils import formatdate
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import orjson
 from aiohttp import web
@@ -44,7 +45,9 @@ async def start_server(desk: Desk, host: str, port: int) -> tuple[web.AppRunner,
         OSError: The address cannot be bound.
     """
     application = web.Application(client_max_size=_MAX_BODY_BYTES)
-    application.router.add_post("/", _Handler(desk).handle)
+    handler = _Handler(desk)
+    application.router.add_post("/", handler.handle)
+    application.on_cleanup.append(handler.let_go)
     runner = web.AppRunner(
         application,
         access_log=None,
@@ -64,6 +67,21 @@ async def start_server(desk: Desk, host: str, port: int) -> tuple[web.AppRunner,
 class _Handler:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        # Closed with bytes still unsent; nobody but the loop knows of them, and it may end first.
+        self._closing: WeakSet[asyncio.Transport] = WeakSet()
+
+    async def let_go(self, application: web.Application) -> None:
+        """End connections that were cut but have not sent all they were to send."""
+        del application
+        for transport in list(self._closing):
+            transport.abort()
+        # One turn of the loop aborts them, the next closes their sockets.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        self._closing.add(transport)
+        transport.close()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request, with whatever faults strike it."""
@@ -126,7 +144,7 @@ class _Handler:
                     break
                 if cutting or cut_here:
                     await response.write(frame[: len(frame) // 2])
-                    transport.close()
+                    self._close(transport)
                     break
                 await response.write(frame)
             else:
@@ -141,16 +159,15 @@ class _Handler:
             request.transport.abort()
         return web.Response()
 
-    @staticmethod
     async def _cut_reply(
-        request: web.Request, status: int, reply: bytes, headers: dict[str, str]
+        self, request: web.Request, status: int, reply: bytes, headers: dict[str, str]
     ) -> web.StreamResponse:
         half = web.StreamResponse(status=status, headers={**headers, "Content-Length": str(len(reply) + 1)})
         await half.prepare(request)
         await half.write(reply[: len(reply) // 2 + 1])
         if request.transport is not None:
             # A close lets the written half out; an abort could swallow it.
-            request.transport.close()
+            self._close(request.transport)
         return half
 
 
