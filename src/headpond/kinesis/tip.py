@@ -84,15 +84,21 @@ def find_tip(
         # The usual case of a shard that is kept up with: two or three calls and no closing in.
         return Tip(END if cursor.closed else tip)
 
+    # Where to read on from: the place of the last hit, or the start again.
+    tip, cursor = start, ShardCursor(calls, shard_id, start, loss)
+
     def hit(moment_ms: int) -> bool:
-        found = first_after(calls, shard_id, at_time(moment_ms), loss)
-        return isinstance(found, Record) and (newest_ms is None or found.arrival_ms <= newest_ms)
+        nonlocal tip, cursor
+        asking = ShardCursor(calls, shard_id, at_time(moment_ms), loss)
+        found = _first(asking)
+        if not isinstance(found, Record) or (newest_ms is not None and found.arrival_ms > newest_ms):
+            return False
+        tip, cursor = after(found.sequence_number, found.arrival_ms), asking
+        return True
 
     now_ms = calls.date_ms() if newest_ms is None else min(newest_ms, calls.date_ms())
-    hit_ms = _close_in(hit, oldest_ms, now_ms)
-    begin = at_time(hit_ms) if hit_ms > oldest_ms else start
-    cursor = ShardCursor(calls, shard_id, begin, loss)
-    return Tip(_read_to_tip(cursor, start, calls.now_ms() + _CLOCK_ERROR_MS, newest_ms))
+    _close_in(hit, oldest_ms, now_ms)
+    return Tip(_read_to_tip(cursor, tip, calls.now_ms() + _CLOCK_ERROR_MS, newest_ms))
 
 
 def first_after(
@@ -119,8 +125,8 @@ def _first(cursor: ShardCursor) -> Record | Position | None:
     return None
 
 
-def _close_in(hit: Callable[[int], bool], oldest_ms: int, now_ms: int) -> int:
-    """Return a moment since which there are records, at most CLOSE_ENOUGH_MS before the newest one."""
+def _close_in(hit: Callable[[int], bool], oldest_ms: int, now_ms: int) -> None:
+    """Find a moment since which there are records, CLOSE_ENOUGH_MS before the newest at most."""
     span_ms, miss_ms = _FIRST_SPAN_MS, now_ms
     while True:
         moment_ms = max(now_ms - span_ms, oldest_ms)
@@ -133,20 +139,17 @@ def _close_in(hit: Callable[[int], bool], oldest_ms: int, now_ms: int) -> int:
             moment_ms = middle_ms
         else:
             miss_ms = middle_ms
-    return moment_ms
 
 
-def _read_to_tip(cursor: ShardCursor, start: Position, began_ms: int, newest_ms: int | None) -> Position:
+def _read_to_tip(cursor: ShardCursor, tip: Position, began_ms: int, newest_ms: int | None) -> Position:
     """Read on to the tip and return the position after the last record that counts."""
-    tip = start
-    while True:
+    while not (cursor.closed or cursor.at_tip):
         page = cursor.next_page()
         for record in page:
             if newest_ms is not None and record.arrival_ms > newest_ms:
                 return tip
             tip = after(record.sequence_number, record.arrival_ms)
-        if cursor.closed:
-            return END
         # A busy shard's tip runs away: what came after the search began need not be caught.
-        if cursor.at_tip or (page and page[-1].arrival_ms > began_ms):
-            return tip
+        if page and page[-1].arrival_ms > began_ms:
+            break
+    return END if cursor.closed else tip
