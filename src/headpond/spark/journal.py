@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SLICE_BLOCKS = 4096
 """Sequence numbers of a slice."""
-DOCUMENT_GROUPS = 512
+DOCUMENT_GROUPS = 128
 """Groups that documents are spread over; bounds what one task holds of them."""
 MALFORMED = "malformed"
 """Kind of the rows about what is no QLDB record; `detail` has the verdict and where it was read."""
@@ -190,12 +190,12 @@ def _check(table: pa.Table, *, closed: bool, deletes: bool) -> pa.Table:
         told = pa.table({"kind": pa.repeat(MALFORMED, rows.num_rows), "detail": rows["detail"]})
         end = pa.table({"group": pa.repeat(_ENDS, ended.num_rows), "kind": pa.repeat(_ENDED, ended.num_rows)})
         return _found(told, end)
+    if group.startswith("documents "):
+        return _found(check_documents(_typed(table, FACT_SCHEMAS[3])))
     of = [
         _typed(table.filter(pc.equal(table["fact"], fact)), schema)
         for fact, schema in zip(_FACTS, FACT_SCHEMAS, strict=True)
     ]
-    if group.startswith("documents "):
-        return _found(check_documents(of[3]))
     before = _typed(table.filter(pc.equal(table["fact"], _BEFORE)), FACT_SCHEMAS[0])
     checked = check_slice(JournalFacts(*of), before, closed=closed, deletes=deletes)
     return _found(checked.anomalies, _ranges(of[0], of[3]))
