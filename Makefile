@@ -4,7 +4,7 @@ BIN := .venv/bin
 SET_UP := $(PYTHON) scripts/set_up.py
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo check test test-maven test-peers test-faults fuzz soak bench docs constraints clean
+.PHONY: help demo check test test-maven test-delta test-peers test-faults fuzz soak bench docs constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -26,10 +26,11 @@ test: check ## lint, types, and every test that needs no Maven package
 
 test-maven: ## tests that need packages from a Maven repository; each says why where it is skipped
 	@$(SET_UP) test
-	@$(SET_UP) delta
-	@echo "== with the Spark of .venv"
 	@$(PYTEST) -m maven; code=$$?; if [ $$code -ne 0 ] && [ $$code -ne 5 ]; then exit $$code; fi
-	@echo "== with the Spark that Delta's jars are for"
+
+test-delta: ## tests of the engine on Spark, in an environment with the Spark that Delta's jars are for
+	@$(SET_UP) test
+	@$(SET_UP) delta
 	.bench/envs/delta/bin/python -m pytest -m maven
 
 KINESIS_LOCAL := kinesis-local@0.6.2

@@ -27,7 +27,7 @@ def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
         session = spark_session("headpond tests", conf=settings, log_path=log, quick=True)
         require_delta(session)
     except EnvironmentLacks as error:
-        pytest.skip(f"{error.message} (`make test-maven` makes an environment in which this test can run.)")
+        pytest.skip(f"{error.message} (`make test-delta` makes an environment in which this test can run.)")
     yield session
     session.stop()
 
