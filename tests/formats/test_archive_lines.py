@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.formats.archive import BAD_LINE, read_line, read_lines
-from headpond.formats.archive_quick import quick_line
+from headpond.formats.archive_quick import quick_line, quick_lines
 from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
 from support import vector_bytes
 
@@ -145,3 +145,48 @@ def test_the_quick_reader_agrees_with_the_strict_one(data: st.DataObject) -> Non
 def test_lines_of_the_common_form_are_read_quickly() -> None:
     """The form that `headpond` and the vectors use needs no second reader."""
     assert all(quick_line(text) is not None for text in vector_bytes("dsql/small.jsonl").splitlines())
+
+
+OBJECTS = [
+    '{"data":"YWI=","shard":"s","sequenceNumber":"17"}',
+    '{"data":"YWI=","shard":"s","sequenceNumber":"18","approximateArrivalTimestamp":1783600000000}',
+    '{"data":"","shardId":"t","sequence_number":"19","partitionKey":"k"}',
+    '{"data":"YWI=","shard":"s","shardId":"t","sequenceNumber":"20"}',
+    '{"data":"YWI=","sequenceNumber":"21"}',
+    '{"data":"YWI=","shard":"s","sequenceNumber":"x"}',
+    '{"data":"YWI=","shard":"s","sequenceNumber":"17","more":{}',
+    ',"sequenceNumber":"17"}',
+    '{"data":"YWI=","shard":"s",',
+    '"sequenceNumber":"17"}',
+    "{}",
+    "",
+]
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(OBJECTS), st.sampled_from(["", " ", OBJECTS[0], "\r"])),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([b"\n", b"\r\n", b""]),
+)
+def test_many_lines_are_read_like_each_of_them(parts: list[tuple[str, str]], end: bytes) -> None:
+    """Whole, cut, with two values, blank, of different spellings: at once as one by one, or not at once."""
+    lines = [(first + second).encode() + b"\n" for first, second in parts]
+    lines[-1] = lines[-1][:-1] + end
+    found = quick_lines(lines)
+    if found is not None:
+        rows = [quick_line(text.rstrip(b"\r\n")) for text in lines]
+        assert [(*row[:4], None, row[4]) for row in zip(*found, strict=True)] == rows
+
+
+def test_lines_of_one_form_are_read_at_once() -> None:
+    """With either end of lines; what holds another number of values than of lines is not."""
+    lines = [OBJECTS[1].encode() + b"\r\n"] * 3 + [OBJECTS[1].encode()]
+    assert quick_lines(lines) == (["s"] * 4, ["18"] * 4, [None] * 4, [1783600000000000] * 4, [b"ab"] * 4)
+    assert quick_lines([OBJECTS[0].encode() * 2 + b"\n", b"\n"]) is None
+    assert quick_lines([OBJECTS[0].encode(), OBJECTS[0].encode()]) is None
+    assert quick_lines([OBJECTS[0].encode() + b"\n" + OBJECTS[0].encode()]) is None
+    assert quick_lines([]) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headpond.formats import ion_columns as columns_module
 from headpond.formats.ion import RefusedIon
-from headpond.formats.ion_columns import ion_columns, ion_json_column
+from headpond.formats.ion_columns import ion_columns, ion_json_column, ion_text_column
 from headpond.formats.ion_columns_quick import MIN_ALIKE
 from headpond.formats.ion_from_text import to_binary
 
@@ -75,10 +75,11 @@ def test_alike_or_one_by_one(shapes: list[str], pool: list[str], draw: Any, kind
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns_module, "MIN_ALIKE", NEVER)
         scalar = ion_columns(data, {"a": kind, "gone": "bigint"}, others=others)
-        as_json = ion_json_column(data)
+        as_json, as_text = ion_json_column(data), ion_text_column(data)
     assert shown(quick) == shown(scalar)
     assert shown(parts) == shown(scalar)
     assert ion_json_column(data).equals(as_json)
+    assert ion_text_column(data).equals(as_text)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,6 +102,8 @@ def test_each_type_from_values_that_are_alike(kind: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(columns_module, "MIN_ALIKE", NEVER)
             assert shown(quick) == shown(ion_columns(data, {"a": kind})), text
+            texts = ion_text_column(data)
+        assert ion_text_column(data).equals(texts), text
 
 
 def test_one_that_is_damaged_is_refused() -> None:

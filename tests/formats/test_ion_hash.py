@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from amazon.ion import simpleion
 
-from headpond.formats.ion import MARKER
+from headpond.formats import ion_hash as hash_module
+from headpond.formats.ion import MARKER, TIMESTAMP
 from headpond.formats.ion_from_text import text_values, to_binary
 from headpond.formats.ion_hash import ion_hash
 from headpond.formats.ion_part import IonPart
 from headpond.formats.ion_symbols import only_value
+from headpond.formats.ion_write import tagged
 
 SUITE = Path(
     os.environ.get("HEADPOND_ION_HASH_TESTS")
@@ -96,6 +100,39 @@ def test_what_does_not_change_a_hash(one: str, other: str) -> None:
     """The encoding of a value does not matter."""
     start = MARKER + b"\xe9\x81\x83\xd6\x87\xb4\x81a\x81b"
     assert hash_of(start + bytes.fromhex(one)) == hash_of(start + bytes.fromhex(other))
+
+
+def test_timestamps_are_hashed_as_they_lie_only_where_that_is_their_least_form() -> None:
+    """Each part in any number of bytes, in UTC or not, with fractions of any form."""
+    rng = random.Random(4)
+    texts = [
+        "2020-01-02T03:04:05Z",
+        "2020-01-02T03:04:05-00:00",
+        "2020-01-02T03:04:05.120Z",
+        "2020-01-02T03:04:05.9Z",
+        "2020-01-02T03:04:05.000Z",
+        "0099-01-02T03:04:05Z",
+        "2020-01-02T03:04Z",
+        "2020-01-02T",
+        "2020T",
+        "2020-01-02T03:04:05.128+05:30",
+        "2020-01-02T03:04:05.00000000000000000128Z",
+    ]
+    for text in texts:
+        whole = IonPart.alone(to_binary(text))
+        node = whole.node
+        bodies = [whole.data[node.body : node.stop]]
+        with_zeros = bytearray(bodies[0])
+        for _ in range(20):  # numbers with zeros before them say the same
+            at = rng.randrange(1, min(8, len(with_zeros)))
+            if with_zeros[at - 1] & 0x80:
+                bodies.append(bytes(with_zeros[:at] + b"\x00" + with_zeros[at:]))
+        for one in bodies:
+            datum = MARKER + tagged(TIMESTAMP, one)
+            assert IonPart.alone(datum).ion_hash() == whole.ion_hash(), (text, one)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(hash_module, "_USUAL_TIME", re.compile(rb"never"))
+                assert IonPart.alone(datum).ion_hash() == whole.ion_hash()
 
 
 def test_what_changes_a_hash() -> None:

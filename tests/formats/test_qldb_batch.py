@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headpond.errors import UsageError
+from headpond.formats.ion_from_text import to_binary
 from headpond.formats.qldb import read
 from headpond.formats.qldb_batch import DecodedQldb, Gathered, decode_qldb
 from headpond.formats.qldb_tables import BLOCK_CHECKS, REVISION_CHECKS
@@ -103,6 +104,25 @@ def test_shapes_are_kept_for_their_depth_alone() -> None:
     blobs = pa.array(OF_ONE_SHAPE[:1] * 20, pa.binary())
     for depth, verdict in ((512, "ok"), (3, "too_deep"), (512, "ok"), (6, "ok")):
         assert set(decode_qldb(blobs, max_depth=depth).verdicts["verdict"].to_pylist()) == {verdict}
+
+
+@pytest.mark.parametrize("other", ["#", "#::1", "{#: 1}", "[a, #]", "'a b'::{x: {#: #}}"])
+def test_ids_of_documents_may_stand_anywhere(other: str) -> None:
+    """As a symbol, an annotation or a name, in what is hashed: each block has its own."""
+    assert_same([with_other(number, other.replace("#", f"D{number}")) for number in range(40)])
+
+
+def with_other(number: int, other: str) -> bytes:
+    """A block of one document, with one more field in what its transaction says."""
+    hashed = f"{{{{{base64.b64encode(bytes(32)).decode()}}}}}"
+    return to_binary(
+        f"""{{qldbStreamArn: "arn", recordType: "BLOCK_SUMMARY", payload: {{
+        blockAddress: {{strandId: "S", sequenceNo: {number}}}, transactionId: "X",
+        blockTimestamp: 2020-01-01T00:00:00Z, blockHash: {hashed}, entriesHash: {hashed},
+        previousBlockHash: {hashed}, entriesHashList: [{hashed}], revisionSummaries: [],
+        transactionInfo: {{statements: [], other: {other},
+        documents: {{D{number}: {{tableName: "T", tableId: "I", statements: [0]}}}} }} }} }}"""
+    )
 
 
 def damaged(blobs: list[bytes], rng: random.Random) -> list[bytes]:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import base64
 import random
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from headpond.formats import qldb
-from headpond.formats.ion import MARKER, RefusedIon, fields
+from headpond.formats import qldb_export_batch as export_batch
+from headpond.formats.ion import MARKER, RefusedIon, children, fields
 from headpond.formats.ion_from_text import to_binary
 from headpond.formats.ion_json import canonical_json
+from headpond.formats.ion_part import IonPart
+from headpond.formats.ion_restate import restated
 from headpond.formats.ion_symbols import only_value
 from headpond.formats.ion_text import ion_text
 from headpond.formats.qldb_batch import decode_qldb
 from headpond.formats.qldb_export import read_manifest
-from headpond.formats.qldb_export_batch import decode_export
-from headpond.formats.qldb_files import split_datums
+from headpond.formats.qldb_export_batch import MIN_ALIKE, ExportRows, decode_export
+from headpond.formats.qldb_files import MAX_DATUM_BYTES, split_datums
 from headpond.formats.qldb_tables import CONTENT_CHECKS
 from support import vector_lines
 
@@ -75,6 +79,62 @@ def test_values_that_share_a_marker() -> None:
         value = only_value(datum.data)
         texts.append(ion_text(datum.data, value.node, value.symbols))
     assert texts == ["{a:1}", "{b:2}", "{b:2}", "{a:1}"]
+
+
+def shared(texts: list[str]) -> tuple[bytes, list[bytes]]:
+    """Values under one marker and one symbol table, and the bytes of each."""
+    whole = to_binary(f"[{','.join(texts)}]")
+    value = only_value(whole)
+    raw = [whole[child.start : child.stop] for child in children(whole, value.node)]
+    return MARKER + value.symbols.tables, raw
+
+
+def hashes(datums: list[bytes]) -> list[bytes]:
+    """Ion hashes of values that can be read alone."""
+    return [IonPart.alone(datum).ion_hash() for datum in datums]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("bound", [MAX_DATUM_BYTES, 400])
+def test_a_large_table_that_many_values_share(bound: int) -> None:
+    """Each value has the names that it uses, however long the file and its table are."""
+    texts = [
+        f'{{name_{at}: a::{{b: [sym_{at}, null.int, true, 1.50, k::"x", 2020T]}}, x: k::null.symbol}}'
+        for at in range(500)
+    ]
+    head, raw = shared(texts)
+    assert len(head) > 8192
+    datums = [datum.data for datum in split_datums(head + b"".join(raw), max_datum_bytes=bound + len(head))]
+    assert sum(map(len, datums)) < 5 * sum(map(len, raw))
+    assert hashes(datums) == hashes([to_binary(text) for text in texts])
+
+
+def test_a_symbol_without_text_keeps_the_tables_it_came_with() -> None:
+    """There is nothing that it could be written as."""
+    head, (raw,) = shared(["{a: b}"])
+    datum = MARKER + raw
+    value = only_value(datum)
+    assert restated(datum, value.node, value.symbols) == datum
+    value = only_value(head + raw)
+    assert restated(head + raw, value.node, value.symbols) == to_binary("{a: b}")
+
+
+def test_damage_among_values_that_share_a_table() -> None:
+    """A value whose inside does not hold is found by its length, and those behind it are read."""
+    texts = [f'{{a: "text", b: {at}, c: [1, 2, 3]}}' for at in range(6)]
+    head, raw = shared(texts)
+    hits = 0
+    for at in range(2, len(raw[2])):
+        broken = raw[2][:at] + b"\xff" + raw[2][at + 1 :]
+        datums = [datum.data for datum in split_datums(head + b"".join([*raw[:2], broken, *raw[3:]]))]
+        if len(datums) != len(raw):  # its length was hit
+            continue
+        hits += 1
+        assert [datums[number] for number in (0, 1, 3, 4, 5)] == [
+            head + raw[number] for number in (0, 1, 3, 4, 5)
+        ]
+        assert datums[2] == head + broken
+    assert hits > len(raw[2]) - 6
 
 
 def test_a_record_that_holds_a_record() -> None:
@@ -138,6 +198,41 @@ def test_an_export_says_what_the_stream_says() -> None:
             for name in set(row) - {"index", "stream_arn", "data", "table_name", "table_id"}:
                 assert other[name] == row[name], name
             assert other["table_name"] in (row["table_name"], None)  # None: a block without transactionInfo
+
+
+def read_blocks(datums: list[bytes], *, verify: bool = True) -> tuple[Any, ...]:
+    """Verdicts, blocks and revisions of exported blocks, each a record of its own."""
+    rows = ExportRows(verify=verify)
+    for index, datum in enumerate(datums):
+        rows.add(datum, index, step=0)
+    blocks, revisions = rows.tables()
+    return rows.verdicts, blocks.to_pylist(), revisions.to_pylist()
+
+
+def assert_as_one_by_one(datums: list[bytes], *, verify: bool = True) -> None:
+    """What is read together is what is read one by one."""
+    found = read_blocks(datums, verify=verify)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_batch, "MIN_ALIKE", 10**9)
+        for one, other in zip(found, read_blocks(datums, verify=verify), strict=True):
+            assert one == other
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("verify", [True, False])
+def test_blocks_that_are_alike_are_read_as_one_by_one(*, verify: bool) -> None:
+    """Shuffled among others; documents, statements and system revisions of any number."""
+    datums = [to_binary(text) for text in TEXTS] * (MIN_ALIKE + 8)
+    random.Random(2).shuffle(datums)
+    assert_as_one_by_one(datums, verify=verify)
+
+
+@pytest.mark.thorough
+def test_a_damaged_block_among_its_like() -> None:
+    """Every byte flipped and every cut: the same verdict, or the same rows."""
+    block = to_binary(next(text for text in TEXTS if text.count("metadata") > 1))
+    damaged = [block[:at] + bytes([block[at] ^ 0xFF]) + block[at + 1 :] for at in range(len(block))]
+    assert_as_one_by_one([block] * MIN_ALIKE + damaged + [block[:at] for at in range(0, len(block), 3)])
 
 
 def test_json_lines_are_honest() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headpond.formats.headers import SerializationError
@@ -57,12 +57,22 @@ def test_fixed_lower_bounds_equal_the_vectors() -> None:
 def test_a_range_scan_misses_nothing(
     keys: tuple[bytes, bytes, bytes], times: tuple[int, int], seqnum: int
 ) -> None:
-    """Every key between the two, up to the latest window start, lies within the byte bounds."""
+    """Every key between the two, up to the latest window start, lies within the bounds; but for one gap."""
     low, key, high = sorted(keys)
     timestamp, latest = sorted(times)
     stored = encode_store_key(key, timestamp, seqnum)
     assert lower_bound_of_range(low) <= stored
+    # Kafka Streams' own gap, see the next test.
+    assume(not (high != key and high.startswith(key) and high[len(key)] <= stored[len(key)]))
     assert stored <= upper_bound_of_range(high, latest)
+
+
+def test_the_gap_of_kafka_streams_range_scan_is_kept() -> None:
+    """The bound of a key and a zero byte sorts before entries of the key without it."""
+    stored = encode_store_key(b"k", 1_700_000_000_000, 0)
+    assert upper_bound_of_range(b"k\0", 1_700_000_000_000) < stored
+    assert upper_bound_of_range(b"k\1", 1_700_000_000_000) > stored
+    assert upper_bound_of_range(b"k", 1_700_000_000_000) > stored
 
 
 def test_windowed_keys_of_topics_have_no_sequence_number() -> None:

@@ -11,9 +11,11 @@ r"""The archive: Kinesis records in files, one JSON object a line.
     approximateArrivalTimestamp |        milliseconds since 1970, or seconds (a number below 10^11: as
         approximate_arrival_timestamp    seconds it lies before the year 5139), or ISO 8601 with an offset
 
-Other names are ignored. A record's identity is (shard, sequence number); where either is missing it is
-(file, line), lines counted from 1. A line that is no such object becomes a row whose `problem` is
-`archive_bad_line` and whose `data` is the line as it stands; empty lines are counted but are no records.
+A line that has no `data` but a `blockAddress` is a block of a QLDB journal export (JSON Lines): a record
+whose bytes are the line. Other names are ignored. A record's identity is (shard, sequence number); where
+either is missing it is (file, line), lines counted from 1. A line that is no such object becomes a row whose
+`problem` is `archive_bad_line` and whose `data` is the line as it stands; empty lines are counted but are no
+records.
 
 Relied on: a line ends with LF or CRLF; a file may lack the last one.
 """
@@ -27,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from headpond.formats.archive_quick import quick_line
+from headpond.formats.archive_quick import quick_line, quick_lines
 from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 BAD_LINE = "archive_bad_line"
 
+_BLOCK = "blockAddress"
 _SHARD = ("shard", "shard_id", "shardId")
 _NUMBER = ("sequenceNumber", "sequence_number")
 _KEY = ("partitionKey", "partition_key")
@@ -60,6 +63,10 @@ def read_lines(lines: Iterable[bytes], *, stream: str, file: str, first_line: in
     Returns:
         A batch of `KINESIS_RECORD_SCHEMA`: a row per line that is not empty, bad ones with a `problem`.
     """
+    lines = list(lines)
+    if (quick := quick_lines(lines)) is not None:
+        *columns, data = quick
+        return _batch(stream, [*columns, [None] * len(data), data])
     rows: list[tuple[Any, ...]] = []
     for number, line in enumerate(lines, first_line):
         text = line.rstrip(b"\r\n")
@@ -69,7 +76,10 @@ def read_lines(lines: Iterable[bytes], *, stream: str, file: str, first_line: in
             rows.append(quick_line(text) or read_line(text, file=file, line=number))
         except BadLine:
             rows.append((file, str(number), None, None, BAD_LINE, text))
-    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * 6
+    return _batch(stream, list(zip(*rows, strict=True)) or [()] * 6)
+
+
+def _batch(stream: str, columns: list[Any]) -> pa.RecordBatch:
     names = [pa.array([stream] * len(columns[0]), pa.string())]
     arrays = [
         pa.array(column, field.type)
@@ -94,6 +104,8 @@ def read_line(text: bytes, *, file: str, line: int) -> tuple[str, str, str | Non
     if not isinstance(value, dict):
         raise BadLine("no JSON object")
     encoded = value.get("data")
+    if encoded is None and _BLOCK in value:
+        return file, str(line), None, None, None, text
     if not isinstance(encoded, str):
         raise BadLine("no text in `data`")
     try:

@@ -3,7 +3,8 @@
 ::
 
     E0 01 00 EA …, F3 89 9A C2 …      a Kinesis record per datum or aggregate
-    $ion_1_0 …, {blockAddress: …      Ion text of an export: one record, the whole object
+    $ion_1_0 …, {blockAddress: …      Ion text of an export: a record per block, as Ion binary; what is
+                                      damaged is a record of its own, the text as it stands
 
 Their identity is (file, number), numbers counted from 1.
 """
@@ -19,6 +20,7 @@ import pyarrow as pa
 from headpond.formats.ion import MARKER
 from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
 from headpond.formats.kpl import MAGIC
+from headpond.formats.qldb_export import split_text
 from headpond.formats.qldb_mixed import split_mixed
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def ion_records(content: bytes, *, stream: str, file: str) -> Iterator[pa.Record
         stream: what to call the stream.
         file: the file's name.
     """
-    parts = split_mixed(content) if content.startswith((MARKER, MAGIC)) else iter([content])
+    parts = split_mixed(content) if content.startswith((MARKER, MAGIC)) else split_text(content)
     first = 1
     while some := list(islice(parts, _AT_ONCE)):
         count = len(some)

@@ -88,9 +88,11 @@ class BatchText:
     def by_quotes(self) -> Iterator[tuple[int, Ints]]:
         """Regular texts by their number of quotes: that number, and the texts' numbers."""
         counts = np.where(self._regular, self._quote_counts, 0)
-        for count in np.unique(counts).tolist():
+        order = np.argsort(counts, kind="stable")
+        different, begins = np.unique(counts[order], return_index=True)
+        for count, rows in zip(different.tolist(), np.split(order, begins[1:]), strict=True):
             if count:
-                yield count, np.flatnonzero(counts == count)
+                yield count, rows
 
     def record(self, row: int) -> bytes:
         """One text."""

@@ -51,6 +51,26 @@ _RARE = frozenset({BOOL, FLOAT, ANNOTATED, 15})
 _CONTINUES, _PAYLOAD = 0x80, 0x7F
 
 
+AHEAD = -2
+"""A length that follows the type byte."""
+
+
+def _plain(byte: int) -> int:
+    kind, low = byte >> 4, byte & 15
+    if low == IS_NULL:
+        return 0 if kind < ANNOTATED else -1
+    if kind == BOOL:
+        return 0 if low <= 1 else -1
+    if kind >= ANNOTATED or (kind == STRUCT and low == 1) or (kind == FLOAT and low not in _FLOAT_LENGTHS):
+        return -1
+    return low if low != _LONG else AHEAD
+
+
+PLAIN = tuple(map(_plain, range(256)))
+"""By type byte, the length of a body whose header is that byte alone, or `AHEAD`; -1 for all others."""
+_node = tuple.__new__
+
+
 class RefusedIon(DamagedInput):
     """The bytes are not the Ion they should be; `reason` is a verdict of the record spec, `offset` where."""
 
@@ -159,6 +179,14 @@ def told(kind: int) -> str:
 
 def node(data: bytes, at: int, end: int) -> Node:
     """Find the value at `at`, inside its annotations; the bytes must have been checked."""
+    if at < end:
+        byte, body = data[at], at + 1
+        length = PLAIN[byte]
+        if length == AHEAD and body < end and data[body] & _CONTINUES:
+            length = data[body] & _PAYLOAD
+            body += 1
+        if length >= 0 and body + length <= end:
+            return _node(Node, (byte >> 4, byte & 15, at, body, body + length, False))
     kind, low, body, stop = header(data, at, end)
     if kind != ANNOTATED:
         return Node(kind, low, at, body, stop)
@@ -195,8 +223,12 @@ def fields(data: bytes, parent: Node) -> Iterator[tuple[int, Node]]:
     """Give the fields of a struct as symbol id and value, padding skipped."""
     at, stop = parent.body, parent.stop
     while at < stop:
-        sid, at = var_uint(data, at, stop)
+        sid = data[at]
+        if sid & _CONTINUES:
+            sid, at = sid & _PAYLOAD, at + 1
+        else:
+            sid, at = var_uint(data, at, stop)
         found = node(data, at, stop)
-        at = found.stop
-        if found.kind != NULL or found.low == IS_NULL:
+        at = found[4]
+        if found[0] != NULL or found[1] == IS_NULL:
             yield sid, found

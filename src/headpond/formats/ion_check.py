@@ -8,13 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headpond.formats.ion import (
+    AHEAD,
     ANNOTATED,
+    BLOB,
+    BOOL,
+    CLOB,
     DECIMAL,
+    FLOAT,
+    INT,
     IS_NULL,
     LIST,
     MAX_DEPTH,
     NEGATIVE_INT,
     NULL,
+    PLAIN,
     STRING,
     STRUCT,
     SYMBOL,
@@ -30,8 +37,15 @@ from headpond.formats.ion_timestamps import read_timestamp
 if TYPE_CHECKING:
     from headpond.formats.ion_symbols import Symbols
 
+_ENDS = 0x80
+"""The bit of the last byte of a VarUInt."""
+_SURE = frozenset({NULL, BOOL, INT, FLOAT, CLOB, BLOB})
+"""Scalars that hold whatever their bytes are."""
+_NONE = 0xFF
+"""Begins no value."""
 
-def check(
+
+def check(  # noqa: C901, PLR0912 - every value of every record read by itself passes here: no calls
     data: bytes, at: int, end: int, *, max_depth: int = MAX_DEPTH, symbols: Symbols | None = None
 ) -> int:
     """Walk the one value at `at` and refuse what breaks the grammar.
@@ -52,15 +66,30 @@ def check(
     """
     stack: list[tuple[int, bool]] = []
     limit, in_struct = end, False
+    names = () if symbols is None else symbols.by_id
+    count = len(names)
     while True:
         if in_struct:
-            sid, name_end = var_uint(data, at, limit)
-            if symbols is not None:
+            if at < limit and data[at] & _ENDS:
+                sid, name_end = data[at] & ~_ENDS, at + 1
+            else:
+                sid, name_end = var_uint(data, at, limit)
+            if symbols is not None and (sid >= count or names[sid] is None):
                 symbols.need(sid, at)
             at = name_end
-        kind, low, body, stop = header(data, at, limit)
-        if kind == ANNOTATED:
-            kind, low, body, stop = _wrapped(data, at, body, stop, symbols)
+        byte = data[at] if at < limit else _NONE
+        body = at + 1
+        length = PLAIN[byte]
+        if length == AHEAD and body < limit and data[body] & _ENDS:
+            length = data[body] & ~_ENDS
+            body += 1
+        stop = body + length
+        if length >= 0 and stop <= limit:
+            kind, low = byte >> 4, byte & 15
+        else:
+            kind, low, body, stop = header(data, at, limit)
+            if kind == ANNOTATED:
+                kind, low, body, stop = _wrapped(data, at, body, stop, symbols)
         if kind >= LIST and low != IS_NULL:
             if len(stack) >= max_depth:
                 refuse("too_deep", at, f"nesting deeper than {max_depth}")
@@ -68,7 +97,7 @@ def check(
             limit, in_struct = stop, kind == STRUCT
             at = body
         else:
-            if symbols is not None and low != IS_NULL and kind != NULL:
+            if symbols is not None and kind not in _SURE and low != IS_NULL:
                 _scalar(data, Node(kind, low, at, body, stop), symbols)
             at = stop
         while stack and at == limit:

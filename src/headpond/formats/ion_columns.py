@@ -224,24 +224,35 @@ def _column(kind: IonType, values: dict[int, Any], rows: int, failures: dict[int
 
 def ion_json_column(data: Any) -> pa.Array:
     """Canonical JSON of each value that can be read alone; null stays null."""
-    parts: list[tuple[Ints, Any]] = []
-    left = _quick(
+    return _written(
         data,
-        lambda rows, columns: parts.append((rows, columns["json"].values)),
-        lambda quick: {"json": Taken(quick.json(quick.shape.root))},
+        lambda quick: quick.json(quick.shape.root),
+        lambda part: canonical_json(part.data, part.node, part.symbols),
     )
-
-    def write(part: IonPart) -> str:
-        return canonical_json(part.data, part.node, part.symbols)
-
-    if not parts:
-        return _mapped(data, write)
-    return _placed([*parts, (left, _mapped(data.take(pa.array(left)), write))], len(data))
 
 
 def ion_text_column(data: Any) -> pa.Array:
     """Ion text of each value that can be read alone; null stays null."""
-    return _mapped(data, lambda part: ion_text(part.data, part.node, part.symbols))
+    return _written(
+        data,
+        lambda quick: quick.ion_text(quick.shape.root),
+        lambda part: ion_text(part.data, part.node, part.symbols),
+    )
+
+
+def _written(
+    data: Any, together: Callable[[QuickValues], pa.Array], one: Callable[[IonPart], str]
+) -> pa.Array:
+    """Values as text: those that are alike together, the others one by one."""
+    parts: list[tuple[Ints, Any]] = []
+    left = _quick(
+        data,
+        lambda rows, columns: parts.append((rows, columns["text"].values)),
+        lambda quick: {"text": Taken(together(quick))},
+    )
+    if not parts:
+        return _mapped(data, one)
+    return _placed([*parts, (left, _mapped(data.take(pa.array(left)), one))], len(data))
 
 
 def _mapped(data: Any, write: Callable[[IonPart], str]) -> pa.Array:

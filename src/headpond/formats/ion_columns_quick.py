@@ -28,6 +28,7 @@ from headpond.formats.ion import (
     IS_NULL,
     LIST,
     NEGATIVE_INT,
+    SEXP,
     STRING,
     STRUCT,
     TIMESTAMP,
@@ -37,6 +38,7 @@ from headpond.formats.ion import (
 from headpond.formats.ion_page import Page, timestamps
 from headpond.formats.ion_shape_compile import NoShapeError, compile_shape
 from headpond.formats.ion_symbols import only_value
+from headpond.formats.ion_text import scalar_text, symbol_text
 from headpond.formats.ion_types import JSON, CannotCast, Instant, IonType, cast_ion
 from headpond.formats.qldb_groups import grouped
 from headpond.formats.qldb_quick import Quick
@@ -52,6 +54,8 @@ MIN_ALIKE = 48
 _MISSES = 4
 """Shapes that few values have, after which the rest of a group is taken one by one."""
 _TO_ESCAPE = r'["\\\x00-\x1f]'
+_TO_ESCAPE_IN_ION = r'["\\\x00-\x1f\x7f-\x{9f}]'
+_BRACKETS = {LIST: ("[", ",", "]"), SEXP: ("(", " ", ")"), STRUCT: ("{", ",", "}")}
 _INTS = (INT, NEGATIVE_INT)
 
 
@@ -190,12 +194,45 @@ class QuickValues(Quick):
             return self._ints(item).cast(pa.string())
         return self._distinct(JSON, item).values
 
-    def _joined(self, first: str, parts: list[tuple[str, pa.Array]], last: str) -> pa.Array:
+    def ion_text(self, item: Item) -> pa.Array:
+        """Values as Ion text."""
+        if item.annotations:
+            raise NoShapeError
+        if _is_null(item):
+            return self.same(Node(item.kind, IS_NULL, 0, 0, 0).type_name)
+        if item.kind in _BRACKETS:
+            first, between, last = _BRACKETS[item.kind]
+            names = {id(child): f"{symbol_text(name)}:" for name, child in item.members.items()}
+            if item.kind == STRUCT and len(names) != len(item.children):
+                raise NoShapeError
+            parts = [(names.get(id(child), ""), self.ion_text(child)) for child in item.children]
+            return self._joined(first, parts, last, between)
+        if item.slot < 0:
+            raise NoShapeError
+        if item.kind == STRING:
+            texts = self._text(self.found.body[item.slot], self.found.stop[item.slot])
+            self.good &= ~pc.match_substring_regex(texts, _TO_ESCAPE_IN_ION).to_numpy(zero_copy_only=False)
+            return self._joined('"', [("", texts)], '"')
+        if item.kind == BOOL:
+            return pc.if_else(pa.array(self.found.tags[item.slot] & 1 == 1), "true", "false")
+        if item.kind in _INTS:
+            return self._ints(item).cast(pa.string())
+        raw = self.page.pieces(self.found.body[item.slot], self.found.stop[item.slot]).dictionary_encode()
+        low = item.low if item.kind == FLOAT else 0
+        told = [
+            scalar_text(data, Node(item.kind, low, 0, 0, len(data)), self.symbols)
+            for data in raw.dictionary.to_pylist()
+        ]
+        return pa.array(told, pa.string()).take(raw.indices)
+
+    def _joined(
+        self, first: str, parts: list[tuple[str, pa.Array]], last: str, between: str = ","
+    ) -> pa.Array:
         pieces: list[Any] = []
         before = first
         for name, values in parts:
             pieces += [pa.scalar(before + name), values]
-            before = ","
+            before = between
         if not parts:
             return self.same(first + last)
         return pc.binary_join_element_wise(*pieces, pa.scalar(last), "")

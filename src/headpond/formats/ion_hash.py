@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from headpond.formats.ion import (
@@ -30,6 +32,7 @@ from headpond.formats.ion import (
     LIST,
     NEGATIVE_INT,
     NULL,
+    STRING,
     STRUCT,
     SYMBOL,
     TIMESTAMP,
@@ -54,6 +57,13 @@ _BEGIN, _END = b"\x0b", b"\x0e"
 _UNKNOWN_SYMBOL = b"\x0b\x71\x0e"
 _NAN = b"\x7f\xf8" + bytes(6)
 _SECOND_PART = 7
+_ENDS = 0x80
+"""The bit of the last byte of a VarUInt."""
+_USUAL_TIME = re.compile(
+    rb"[\x80\xc0][\x01-\x7f][\x80-\xff]{6}(?:[\xc1-\xcf](?:[\x01-\x7f]|\x00[\x80-\xff])[\x00-\xff]*)?"
+)
+"""A timestamp to the second in UTC, perhaps with a fraction, written in as few bytes as it takes."""
+_NAMES_KEPT = 4096
 
 
 def ion_hash(
@@ -78,6 +88,7 @@ def escape(raw: bytes) -> bytes:
     return raw.replace(b"\x0c", b"\x0c\x0c").replace(b"\x0b", b"\x0c\x0b").replace(b"\x0e", b"\x0c\x0e")
 
 
+@lru_cache(_NAMES_KEPT)
 def symbol(name: str | None) -> bytes:
     """Serialise a symbol; None is $0."""
     return _UNKNOWN_SYMBOL if name is None else b"\x0b\x70" + escape(name.encode()) + _END
@@ -146,7 +157,11 @@ def _next(data: bytes, at: int, frame: _Frame, symbols: Symbols) -> tuple[bytes,
         sid = 0
         before = at
         if frame.digests is not None:
-            sid, at = var_uint(data, at, frame.stop)
+            sid = data[at]
+            if sid & _ENDS:
+                sid, at = sid & ~_ENDS, at + 1
+            else:
+                sid, at = var_uint(data, at, frame.stop)
         node = node_at(data, at, frame.stop)
         if node.kind != NULL or node.low == IS_NULL:
             if frame.digests is not None:
@@ -164,6 +179,8 @@ def scalar(data: bytes, node: Node, symbols: Symbols) -> bytes:
     if kind == BOOL:
         return bytes((0x0B, 0x10 | node.low, 0x0E))
     raw = data[node.body : node.stop]
+    if kind == STRING:
+        return b"\x0b\x80" + escape(raw) + _END
     if kind in (INT, NEGATIVE_INT):
         raw = raw.lstrip(b"\x00")
     elif kind == FLOAT:
@@ -195,6 +212,8 @@ def _decimal(data: bytes, node: Node) -> bytes:
 
 def _timestamp(data: bytes, node: Node) -> bytes:
     at, stop = node.body, node.stop
+    if _USUAL_TIME.fullmatch(data, at, stop):
+        return data[at:stop]
     negative, offset, at = var_int(data, at, stop)
     parts = [b"\xc0" if negative and not offset else write_var_int(-offset if negative else offset)]
     while at < stop and len(parts) < _SECOND_PART:

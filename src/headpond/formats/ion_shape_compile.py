@@ -55,7 +55,7 @@ def compile_shape(
         data: A datum that was read and found good.
         value: Its value.
         symbols: Its symbols.
-        varying: Ids of symbols whose text may differ; each names at most one field and nothing else.
+        varying: Ids of symbols whose text may differ; each may name fields and nothing else.
         noted: By path from the root, the containers whose place is wanted.
 
     Raises:
@@ -68,7 +68,7 @@ def compile_shape(
         raise NoShapeError
     root = compiler.value(value, ())
     compiler.flush()
-    return Shape(root, compiler.program, compiler.slots, compiler.spans, compiler.constant_table)
+    return Shape(root, compiler.program, compiler.slots, compiler.spans, compiler.constant_table, varying)
 
 
 class _Compiler:
@@ -165,6 +165,8 @@ class _Compiler:
         span = item.span
         if found.annotated:
             ids = annotation_ids(self.data, found)
+            if any(sid in self.text_slots for sid in ids):
+                raise NoShapeError
             item.annotations = b"".join(symbol(self.symbols.need(sid, found.start)) for sid in ids)
             _, _, at, _ = header(self.data, found.start, found.stop)
             length, names = var_uint(self.data, at, found.stop)

@@ -118,23 +118,37 @@ def values(
         refuse("not_binary_ion", at, not_ion(data[at : min(end, at + 64)]))
     symbols = SYSTEM_SYMBOLS
     while at < end:
-        if data[at] == MARKER[0]:
-            if data[at : at + 4] != MARKER:
-                cut = end - at < len(MARKER)
-                refuse("truncated" if cut else "bad_ion", at, "a version marker other than E0 01 00 EA")
-            symbols = SYSTEM_SYMBOLS
-            at += 4
-            continue
-        known = _known(data, at, end) if symbols is SYSTEM_SYMBOLS else None
-        if known is not None:
-            symbols, at = known
-            continue
-        at = check(data, start := at, end, max_depth=max_depth)
-        found = node(data, start, end)
-        if _is_table(data, found):
-            symbols = _table(data, found, symbols)
-        elif found.kind != NULL or found.is_null:  # else it is padding
+        found, symbols, at = next_value(data, at, end, symbols, max_depth=max_depth)
+        if found is not None:
             yield Value(found, symbols)
+
+
+def next_value(
+    data: bytes, at: int, end: int, symbols: Symbols, *, max_depth: int = MAX_DEPTH
+) -> tuple[Node | None, Symbols, int]:
+    """Take what begins at `at`: a marker, a symbol table, padding, or a value, which is checked.
+
+    Returns:
+        The value, null where it was none; the symbols from there on; where it stops.
+
+    Raises:
+        RefusedIon: what `check` refuses.
+    """
+    if data[at] == MARKER[0]:
+        if data[at : at + 4] != MARKER:
+            cut = end - at < len(MARKER)
+            refuse("truncated" if cut else "bad_ion", at, "a version marker other than E0 01 00 EA")
+        return None, SYSTEM_SYMBOLS, at + 4
+    known = _known(data, at, end) if symbols is SYSTEM_SYMBOLS else None
+    if known is not None:
+        return None, *known
+    stop = check(data, at, end, max_depth=max_depth)
+    found = node(data, at, end)
+    if _is_table(data, found):
+        return None, _table(data, found, symbols), stop
+    if found.kind == NULL and not found.is_null:  # padding
+        return None, symbols, stop
+    return found, symbols, stop
 
 
 def _table(data: bytes, found: Node, before: Symbols) -> Symbols:

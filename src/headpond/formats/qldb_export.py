@@ -68,6 +68,21 @@ def is_down_converted(data: bytes) -> bool:
     return start[:1] == b"{" and start[1:].lstrip()[:1] == b'"'
 
 
+def split_export(data: bytes, *, max_depth: int = MAX_DEPTH) -> Iterator[Datum | Exported]:
+    """Cut an exported object of Ion into blocks, as datums of Ion binary that are not looked at yet.
+
+    Args:
+        data: The object, not compressed: Ion binary or Ion text.
+        max_depth: Bound of nesting.
+
+    Yields:
+        Datums, each with its place in the object; damage of a text with what is wrong.
+    """
+    if data.startswith(MARKER):
+        return split_datums(data, max_depth=max_depth)
+    return _split_text(data, max_depth)
+
+
 def read_export(data: bytes, *, max_depth: int = MAX_DEPTH) -> Iterator[Exported]:
     """Read the blocks of an exported object; never raises, whatever the bytes are.
 
@@ -75,16 +90,23 @@ def read_export(data: bytes, *, max_depth: int = MAX_DEPTH) -> Iterator[Exported
         data: The object, not compressed: Ion binary, Ion text or JSON Lines.
         max_depth: Bound of nesting.
     """
-    if data.startswith(MARKER):
-        for datum in split_datums(data, max_depth=max_depth):
-            yield Exported(datum.start, datum.stop, _read(datum.data, Reader, max_depth))
-        return
-    kind = DownConverted if is_down_converted(data) else Reader
-    for found in _split_text(data, max_depth):
+    kind = DownConverted if not data.startswith(MARKER) and is_down_converted(data) else Reader
+    for found in split_export(data, max_depth=max_depth):
         if isinstance(found, Exported):
             yield found
         else:
             yield Exported(found.start, found.stop, _read(found.data, kind, max_depth))
+
+
+def split_text(data: bytes, *, max_depth: int = MAX_DEPTH) -> Iterator[bytes]:
+    """Cut an exported object of Ion text into blocks, each as a datum of Ion binary; damage stays text.
+
+    Args:
+        data: The object, not compressed.
+        max_depth: Bound of nesting.
+    """
+    for found in _split_text(data, max_depth):
+        yield data[found.start : found.stop] if isinstance(found, Exported) else found.data
 
 
 def read_block(

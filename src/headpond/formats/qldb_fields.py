@@ -68,8 +68,10 @@ class Reader:
     def members(self, node: Node, where: str, wanted: frozenset[str]) -> dict[str, Node]:
         """The wanted fields of a struct that are there, by name."""
         found: dict[str, Node] = {}
+        names = self.symbols.by_id
+        count = len(names)
         for sid, member in fields(self.data, node):
-            name = self.name(sid, member.start)
+            name = (names[sid] if sid < count else None) or self.name(sid, member.start)
             if name in wanted:
                 if name in found:
                     refuse("wrong_type", member.start, f"{where} has the field {name} twice")

@@ -15,16 +15,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headpond.formats.ion import MARKER, MAX_DEPTH, NULL, RefusedIon, annotation_ids, header, node
-from headpond.formats.ion_symbols import values
+from headpond.formats.ion import (
+    ANNOTATED,
+    MARKER,
+    MAX_DEPTH,
+    NULL,
+    STRUCT,
+    RefusedIon,
+    annotation_ids,
+    header,
+    node,
+)
+from headpond.formats.ion_restate import restated
+from headpond.formats.ion_symbols import SYSTEM_SYMBOLS, next_value, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from headpond.formats.ion import Node
+    from headpond.formats.ion_symbols import Symbols
 
 MAX_DATUM_BYTES = 16 * 1024 * 1024
 """Bytes a datum may have; a Kinesis record has at most 10 MiB."""
 _NEWLINES = b"\r\n"
 _SYMBOL_TABLE = 3
+_LARGE_TABLES = 8 * 1024
+"""Symbol tables beyond so many bytes are not repeated with each value that they serve."""
 
 
 class Datum(NamedTuple):
@@ -56,7 +72,7 @@ def split_datums(
             yield Datum(at, stop, data[at:stop])
             at = stop
             continue
-        found, stop = _shared(data, at, end, max_depth)
+        found, stop = _shared(data, at, max_depth, max_datum_bytes)
         yield from found
         if stop > at:
             at = stop
@@ -113,31 +129,64 @@ def _skip(data: bytes, at: int, end: int) -> int | None:
     return at if seen else None
 
 
-def _shared(data: bytes, at: int, end: int, max_depth: int) -> tuple[list[Datum], int]:
-    """Several values under one marker, as far as they hold, and where the last of them stops."""
+def _shared(data: bytes, at: int, max_depth: int, max_datum_bytes: int) -> tuple[list[Datum], int]:
+    """Several values under one marker, and where the last of them stops.
+
+    A value that does not hold costs itself where its length leads to another one.
+    """
     found: list[Datum] = []
-    stop = at
-    try:
-        for node, symbols in values(data, at, end, max_depth=max_depth):
-            marker = data.find(MARKER, stop, node.start) if found else -1
-            if marker >= 0:  # behind padding
-                stop = marker
+    stop = place = at
+    symbols = SYSTEM_SYMBOLS
+    if not data.startswith(MARKER, at):
+        return found, at
+    while place < len(data):
+        if found and data.startswith(MARKER, place):
+            stop = place
+            break
+        end = min(len(data), place + max_datum_bytes)
+        try:
+            value, symbols, after = next_value(data, place, end, symbols, max_depth=max_depth)
+        except RefusedIon:
+            beyond = _by_length(data, place, end)
+            if beyond is None:
                 break
-            raw = MARKER + symbols.tables + data[node.start : node.stop]
-            found.append(Datum(stop, node.stop, raw))
-            stop = node.stop
-            if data.startswith(MARKER, stop):
-                break
-        else:
-            stop = end if found else at
-    except RefusedIon:
-        pass
+            raw = MARKER + symbols.tables + data[place:beyond] if found else data[at:beyond]
+            found.append(Datum(stop, beyond, raw))
+            stop = place = beyond
+            continue
+        place = after
+        if value is not None:
+            found.append(Datum(stop, after, _alone(data, value, symbols)))
+            stop = after
+    else:
+        stop = len(data) if found else at
     # A datum that lost bytes takes them from the next one, and may still hold.
     for number, datum in enumerate(found):
         inside = data.find(MARKER, datum.start + 1, datum.stop + len(MARKER) - 1)
-        if inside >= 0 and _whole(data, inside, min(len(data), inside + end - at), max_depth) is not None:
+        end = min(len(data), inside + max_datum_bytes)
+        if inside >= 0 and _whole(data, inside, end, max_depth) is not None:
             return [*found[:number], Datum(datum.start, inside, data[datum.start : inside])], inside
     return found, stop
+
+
+def _alone(data: bytes, value: Node, symbols: Symbols) -> bytes:
+    """A value with the symbol tables it needs: those before it, unless they are large."""
+    if len(symbols.tables) > _LARGE_TABLES:
+        return restated(data, value, symbols)
+    return MARKER + symbols.tables + data[value.start : value.stop]
+
+
+def _by_length(data: bytes, at: int, end: int) -> int | None:
+    """Where a struct that does not hold stops by its own length, if another value or the end is there."""
+    try:
+        kind, _, _, stop = header(data, at, end)
+    except RefusedIon:
+        return None
+    if kind != STRUCT or data.find(MARKER, at, stop + len(MARKER) - 1) >= 0:
+        return None
+    if stop < len(data) and not data.startswith(MARKER, stop) and data[stop] >> 4 not in (STRUCT, ANNOTATED):
+        return None
+    return stop
 
 
 def _resume(data: bytes, at: int, max_depth: int, max_datum_bytes: int) -> int:

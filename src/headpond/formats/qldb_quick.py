@@ -151,6 +151,8 @@ class Quick:
         elif kind == SYMBOL:
             sid, fits = self.page.unsigned(body, stop)
             self.good &= fits & (sid <= self.symbols.max_id)
+            if self.shape.varying:  # its text is another one in each record
+                self.good &= ~np.isin(sid, list(self.shape.varying))
 
     def nulls(self, kind: Any) -> pa.Array:
         """A column of nothing."""

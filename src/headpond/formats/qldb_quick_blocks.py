@@ -46,11 +46,23 @@ def quick_blocks(quick: Quick) -> dict[str, Any]:
     top = quick.is_struct(quick.shape.root)
     quick.is_text(top, "recordType", "BLOCK_SUMMARY")
     payload = quick.struct(top, "payload")
+    columns = block_columns(quick, payload)
+    return columns | {
+        "stream_arn": quick.text(top, "qldbStreamArn"),
+        "revision_summaries": _summaries(quick, payload),
+    }
+
+
+def block_columns(quick: Quick, payload: Item) -> dict[str, Any]:
+    """Columns of what stream records and exported blocks share.
+
+    Raises:
+        NoShapeError: The shape is not one that is read here.
+    """
     address = quick.struct(payload, "blockAddress")
     time, time_ns = quick.timestamp(payload, "blockTimestamp")
     info, redaction = payload.members.get("transactionInfo"), payload.members.get("redactionInfo")
     columns = {
-        "stream_arn": quick.text(top, "qldbStreamArn"),
         "strand_id": quick.text(address, "strandId"),
         "sequence_no": quick.count_of(quick.member(address, "sequenceNo")),
         "transaction_id": quick.text(payload, "transactionId"),
@@ -65,7 +77,6 @@ def quick_blocks(quick: Quick) -> dict[str, Any]:
         "statements": _lists(quick, "statements", []),
         "documents": _lists(quick, "documents", []),
         "redactions": _lists(quick, "redactions", []),
-        "revision_summaries": _summaries(quick, payload),
         "has_transaction_info": _same(quick, there=info is not None),
         "has_redaction_info": _same(quick, there=redaction is not None),
     }
@@ -104,6 +115,11 @@ def _summaries(quick: Quick, payload: Item) -> pa.Array:
             named = "documentId" in item.members
             document = quick.text(item, "documentId") if named else quick.nulls(pa.string())
             rows.append({"hash": quick.hash_of(quick.member(item, "hash")), "document_id": document})
+    return listed(quick, rows)
+
+
+def listed(quick: Quick, rows: list[dict[str, pa.Array]]) -> pa.Array:
+    """Hash and document of each revision of a block, as `revision_summaries`."""
     return _lists(quick, "revision_summaries", rows)
 
 
@@ -164,8 +180,14 @@ def _redactions(quick: Quick, redaction: Item) -> pa.Array:
 
 def verify_blocks(quick: Quick, columns: dict[str, Any]) -> None:
     """Fill in the hashes; every row must be good."""
-    hashing = ShapeHash(quick.page, quick.found, quick.symbols)
     payload = quick.shape.root.members["payload"]
+    summaries = payload.members.get("revisionSummaries")
+    verify_block(quick, columns, payload, 0 if summaries is None else len(summaries.children))
+
+
+def verify_block(quick: Quick, columns: dict[str, Any], payload: Item, width: int) -> None:
+    """Fill in the hashes of blocks with so many revisions each."""
+    hashing = ShapeHash(quick.page, quick.found, quick.symbols)
     entries = columns["entries_hash_list"].to_pylist()
     for name in ("transaction", "redaction"):
         item = payload.members.get(f"{name}Info")
@@ -175,9 +197,6 @@ def verify_blocks(quick: Quick, columns: dict[str, Any]) -> None:
             listed = [one in some for one, some in zip(hashes, entries, strict=True)]
             columns[f"{name}_info_in_entries"] = pa.array(listed, pa.bool_())
     summaries = columns["revision_summaries"]
-    width = (
-        len(payload.members["revisionSummaries"].children) if "revisionSummaries" in payload.members else 0
-    )
     if width:
         flat = summaries.flatten().field("hash").to_pylist()
         roots = [merkle_root(flat[at : at + width]) for at in range(0, len(flat), width)]

@@ -34,7 +34,26 @@ def quick_revisions(quick: Quick) -> dict[str, Any]:
     quick.is_text(top, "recordType", "REVISION_DETAILS")
     payload = quick.struct(top, "payload")
     table = quick.struct(payload, "tableInfo")
-    revision = quick.struct(payload, "revision")
+    columns = {
+        "stream_arn": quick.text(top, "qldbStreamArn"),
+        "table_name": quick.text(table, "tableName"),
+        "table_id": quick.text(table, "tableId"),
+    }
+    before = pa.scalar(MARKER + quick.shape.table, pa.binary())
+    return columns | revision_columns(quick, quick.struct(payload, "revision"), before)
+
+
+def revision_columns(quick: Quick, revision: Item, before: pa.Scalar | pa.Array) -> dict[str, Any]:
+    """Columns of revisions, all but those of the table.
+
+    Args:
+        quick: The records.
+        revision: Where the revision is in their shape.
+        before: Marker and symbol table of each record, which its data is to be read with.
+
+    Raises:
+        NoShapeError: The shape is not one that is read here.
+    """
     address = quick.struct(revision, "blockAddress")
     metadata = quick.struct(revision, "metadata")
     quick.sound(metadata)
@@ -46,9 +65,6 @@ def quick_revisions(quick: Quick) -> dict[str, Any]:
     if given is not None and given.low != IS_NULL:
         given_hash = quick.hash_of(given)
     columns = {
-        "stream_arn": quick.text(top, "qldbStreamArn"),
-        "table_name": quick.text(table, "tableName"),
-        "table_id": quick.text(table, "tableId"),
         "strand_id": quick.text(address, "strandId"),
         "sequence_no": quick.count_of(quick.member(address, "sequenceNo")),
         "hash": quick.hash_of(quick.member(revision, "hash")),
@@ -66,8 +82,7 @@ def quick_revisions(quick: Quick) -> dict[str, Any]:
         quick.sound(data)
         columns["kind"] = pc.if_else(pc.equal(version, 0), "insert", "update")
         low, high = quick.found.spans[data.span]
-        alone = pa.scalar(MARKER + quick.shape.table, pa.binary())
-        columns["data"] = pc.binary_join_element_wise(alone, quick.page.pieces(low, high), b"")
+        columns["data"] = pc.binary_join_element_wise(before, quick.page.pieces(low, high), b"")
     for name in REVISION_CHECKS:
         columns[name] = quick.nulls(REVISIONS_SCHEMA.field(name).type)
     return columns
@@ -84,8 +99,12 @@ def _data(revision: Item) -> Item | None:
 
 def verify_revisions(quick: Quick, columns: dict[str, Any]) -> None:
     """Fill in the hashes; every row must be good."""
+    verify_revision(quick, columns, quick.shape.root.members["payload"].members["revision"])
+
+
+def verify_revision(quick: Quick, columns: dict[str, Any], revision: Item) -> None:
+    """Fill in the hashes of the revision at a place of the shape."""
     hashing = ShapeHash(quick.page, quick.found, quick.symbols)
-    revision = quick.shape.root.members["payload"].members["revision"]
     metadata = hashing.hashes(revision.members["metadata"])
     item = _data(revision)
     data: list[Any] = [None] * quick.count if item is None else hashing.hashes(item)

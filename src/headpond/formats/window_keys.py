@@ -89,7 +89,8 @@ def upper_bound_of_range(key: bytes, timestamp: int) -> bytes:
     """Give an upper bound, inclusive, of the store keys of all keys up to `key` and to a window start.
 
     A shorter key that is a prefix of `key` sorts by its window start, so bytes of `key` smaller than the
-    first byte of the suffix must not stand before it.
+    first byte of the suffix must not stand before it. Kafka Streams' own rule, with its gap: entries of a
+    shorter key are missed where `key` is that key and a byte not greater than the suffix's first (zero).
     """
     suffix = _START.pack(timestamp) + _MAX_SEQNUM_BYTES
     size = 0
