@@ -6,11 +6,15 @@ import base64
 from typing import Any
 
 import pytest
-from ledgers import records, revision
+from ledgers import hash_of, records, revision
 
 from headpond.changes.decoders import decode
 from headpond.changes.qldb_config import DocumentSpec, LedgerConfig
 from headpond.errors import ConfigurationError, UsageError
+from headpond.formats.ion_from_text import to_binary
+from headpond.formats.ion_json import canonical_json
+from headpond.formats.ion_symbols import only_value
+from headpond.formats.ion_text import ion_text
 from support import vector_lines
 
 
@@ -80,6 +84,21 @@ def test_columns_may_be_left_out() -> None:
     assert columns == {"c": ["3"]}
 
 
+@pytest.mark.parametrize("count", [3, 200])
+def test_the_whole_data_as_canonical_json(count: int) -> None:
+    """One by one or followed together: all fields, those left out or twice among them; only on request."""
+    contents = [f'{{b: {at}, left_out: "x", a: 1.50, b: sym}}' for at in range(count)]
+    contents[1] = "{b: k::(x 1)}"
+    blobs = [*(revision(f"d{at}", 0, each) for at, each in enumerate(contents)), revision("gone", 1, None)]
+    spec = DocumentSpec(name="t", table="Person", columns={"a": "double"}, except_columns=("left_out",))
+    for asked in (True, False):
+        found = decode(records(blobs), LedgerConfig(tables=(spec,), canonical_json=asked)).tables["t"]
+        texts = found.column("m:json").to_pylist()
+        want: list[str | None] = [f'{{"a":1.50,"b":"sym","b#2":{at},"left_out":"x"}}' for at in range(count)]
+        want[1] = '{"b":"k::(x 1)"}'
+        assert texts == ([*want, None] if asked else [None] * len(blobs))
+
+
 def test_what_is_no_row() -> None:
     """Tables that are not configured, records that were not opened, malformed ones; with their bytes."""
     config = LedgerConfig(tables=(DocumentSpec(name="t", table="Person"),))
@@ -97,6 +116,52 @@ def test_what_is_no_row() -> None:
     assert any("aggregate" in (row["detail"] or "") for row in found)
     (bad,) = decode(records([aggregate], problem="kpl_checksum_mismatch"), config).quarantine.to_pylist()
     assert (bad["reason"], bad["data"]) == ("kpl_checksum_mismatch", aggregate)
+
+
+CONTENTS = (
+    '{a: 1.50, t: 2020-01-02T03:04:05.678Z, s: "text", l: [1, sym, {x: -7}], b: {{AAEC}}, n: k::(y 2.5e0)}'
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["stream", "export", "text", "json"])
+def test_any_byte_flipped_or_cut_is_a_row_or_quarantine(kind: str) -> None:
+    """Of a record, and of a block of an export in each form: nothing is raised, and nothing is lost."""
+    time = "string" if kind == "json" else "timestamp"  # JSON lost its type
+    spec = DocumentSpec(name="t", table="Person", columns={"a": "decimal(9,2)", "t": time})
+    config = LedgerConfig(tables=(spec,), raw_ion=True, canonical_json=True, verify=True)
+    whole = revision("d", 0, CONTENTS)
+    if kind != "stream":
+        stream = only_value(whole)
+        text = ion_text(whole, stream.node, stream.symbols)
+        inside = text[text.index("revision:") + len("revision:") : -2]
+        hashed = hash_of(5)
+        text = (
+            f'{{blockAddress:{{strandId:"S",sequenceNo:7}},transactionId:"X",blockTimestamp:2020T,'
+            f"blockHash:{hashed},entriesHash:{hashed},previousBlockHash:{hashed},entriesHashList:[{hashed}],"
+            f'transactionInfo:{{statements:[],documents:{{d:{{tableName:"Person",tableId:"T",statements:[]}}}}}},'
+            f"revisions:[{inside}]}}"
+        )
+        whole = to_binary(text)
+        value = only_value(whole)
+        if kind == "text":
+            whole = text.encode()
+        elif kind == "json":
+            whole = canonical_json(whole, value.node, value.symbols).encode()
+    (good,) = decode(records([whole]), config).tables["t"].to_pylist()
+    assert good["m:document_id"] == "d"
+    damaged = [whole[:at] for at in range(len(whole))]
+    for mask in (0xFF, 0x01, 0x80):
+        damaged += [whole[:at] + bytes([whole[at] ^ mask]) + whole[at + 1 :] for at in range(len(whole))]
+    for blobs in (damaged[at : at + 500] for at in range(0, len(damaged), 500)):
+        found = decode(records(blobs), config)
+        rows = [
+            row for name in found.tables for row in found.tables[name].column("m:sequence_number").to_pylist()
+        ]
+        refused = found.quarantine.column("sequence_number").to_pylist()
+        blocks = found.facts["blocks"].num_rows if "blocks" in found.facts else 0
+        assert {*rows, *refused} <= {str(at) for at in range(len(blobs))}
+        assert len({*rows, *refused}) + (blocks if kind != "stream" else 0) >= len(blobs)
 
 
 @pytest.mark.parametrize(

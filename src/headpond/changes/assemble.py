@@ -22,14 +22,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import crc32c
 import pyarrow as pa
 
+from headpond.changes.chunk_groups import (
+    Group,
+    Row,
+    filled,
+    grouped,
+    has_time,
+    in_order,
+    is_beyond,
+    main_of,
+    missing_count,
+    missing_indices,
+    place_of,
+    same_change,
+)
 from headpond.changes.dsql import Decoded, sort_out
-from headpond.changes.model import image_hash
 from headpond.changes.schemas import (
     ASSEMBLY_SCHEMA,
     FORMAT_VERSION,
@@ -47,11 +60,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from headpond.changes.config import DsqlConfig
-
-Row = dict[str, Any]
-
-MISSING_SHOWN = 20
-"""Missing indices that a detail lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,23 +116,6 @@ class Assembled:
     decoded: Decoded
 
 
-@dataclass(slots=True)
-class _Group:
-    """Records that belong together by their chunk ids."""
-
-    old: list[Row] = field(default_factory=list)
-    new: list[Row] = field(default_factory=list)
-    main: Row | None = None
-    change: Chunked | None = None
-    # (chunk id, index) → versions of that fragment: its text (see `Texts`), and the record
-    fragments: dict[tuple[str, int], dict[Hashable, Row]] = field(default_factory=dict)
-
-    def members(self) -> list[Row]:
-        """The main record, if there is one, and every version of every fragment."""
-        rows = [row for versions in self.fragments.values() for row in versions.values()]
-        return rows if self.main is None else [self.main, *rows]
-
-
 @dataclass(frozen=True, slots=True)
 class _Failed:
     reason: str
@@ -156,8 +147,8 @@ def assemble_step(
         no_room: why none of the groups can wait any longer; empty when they can.
     """
     step = _Step(rules, texts or TextsInMemory(), data_of, no_room)
-    groups = _grouped(state.to_pylist(), arrived.to_pylist())
-    whole: list[tuple[_Group, Row]] = []
+    groups = grouped(state.to_pylist(), arrived.to_pylist())
+    whole: list[tuple[Group, Row]] = []
     for group in groups:
         if not group.new and data_of is None:
             step.keep_or_time_out(group.old, now)
@@ -199,7 +190,7 @@ class _Step:
                 {"reason": reason, "detail": detail, **origin, "format_version": FORMAT_VERSION}
             )
 
-    def take_in(self, group: _Group) -> None:
+    def take_in(self, group: Group) -> None:
         """Sort members into main and fragments; copies and conflicting mains do not stay."""
         # Of several copies the first to arrive stays, whether a crash made some of them old or not.
         for row in sorted((*group.old, *group.new), key=in_order):
@@ -213,12 +204,12 @@ class _Step:
             elif isinstance(record, Chunked):
                 if group.main is None:
                     group.main, group.change = row | {"data": data}, record
-                elif group.change is not None and _same_change(group.change, record):
+                elif group.change is not None and same_change(group.change, record):
                     self.counters["chunk_copies"] += 1
                 else:
                     self.refuse([row], "chunk_conflict", "another change has the same chunk_id")
 
-    def complete(self, group: _Group) -> Row | None:
+    def complete(self, group: Group) -> Row | None:
         """Put a group's images together; give the whole change as `DECODED_SCHEMA` row, or None."""
         main, change = group.main, group.change
         if main is None or change is None:
@@ -229,10 +220,10 @@ class _Step:
             late = [place for place in group.fragments if place[0] in own]
             self.counters["chunk_copies"] += sum(len(group.fragments.pop(place)) for place in late)
             return None
-        for place in [p for p in group.fragments if _beyond(p, refs.values())]:
+        for place in [p for p in group.fragments if is_beyond(p, refs.values())]:
             detail = f"index {place[1]} of a group with fewer fragments"
             self.refuse(group.fragments.pop(place).values(), "fragment_index_out_of_range", detail)
-        if any(_missing_count(group, ref) for ref in refs.values() if ref is not None):
+        if any(missing_count(group, ref) for ref in refs.values() if ref is not None):
             return None
         images = {"before": change.before, "after": change.after}
         for name, ref in refs.items():
@@ -256,7 +247,7 @@ class _Step:
             **images,
         }
 
-    def image(self, group: _Group, ref: ChunkRef) -> str | _Failed:
+    def image(self, group: Group, ref: ChunkRef) -> str | _Failed:
         """The text of one image whose fragments are all there; versions that lose go to quarantine."""
         places = [(ref.chunk_id, index) for index in range(ref.total_fragments)]
         combinations = itertools.product(*(group.fragments[place] for place in places))
@@ -277,7 +268,7 @@ class _Step:
             self.refuse(losers, "fragment_conflict", f"fragment {place[1]} came with other data, which fits")
         return whole
 
-    def fail(self, group: _Group, why: _Failed) -> None:
+    def fail(self, group: Group, why: _Failed) -> None:
         """Quarantine all members; they stay in the state, since a better fragment can still complete them."""
         self.refuse(group.members(), why.reason, why.detail)
         for row in group.members():
@@ -285,18 +276,18 @@ class _Step:
 
     def keep_or_time_out(self, rows: list[Row], now: datetime | None) -> None:
         """Keep a group's members for the next step, or let go of them."""
-        last = max((row["approximate_arrival_timestamp"] for row in rows if _has_time(row)), default=None)
+        last = max((row["approximate_arrival_timestamp"] for row in rows if has_time(row)), default=None)
         settled = any(row.get("status") in {"failed", "finished"} for row in rows)
         in_time = now is None or last is None or (now - last).total_seconds() * 1000 <= self.rules.timeout_ms
         if in_time and not self.no_room:
-            self.kept.extend({"status": "waiting", **_filled(row)} for row in rows)
+            self.kept.extend({"status": "waiting", **filled(row)} for row in rows)
             self.counters["chunk_groups_open"] += bool(rows) and not settled
         elif not settled:  # what failed is in quarantine already
             self.time_out(rows)
 
     def time_out(self, rows: list[Row]) -> None:
         """Quarantine a group that waited too long."""
-        group = _Group(new=rows)
+        group = Group(new=rows)
         self.take_in(group)
         change = group.change
         why = f"; {self.no_room}" if self.no_room else ""
@@ -304,9 +295,9 @@ class _Step:
             self.refuse(rows, "orphan_fragment", f"its main record did not come in time{why}")
             return
         details = [
-            f"image {name} lacks {_missing(group, ref)}"
+            f"image {name} lacks {missing_indices(group, ref)}"
             for name, ref in (("before", change.before_chunk), ("after", change.after_chunk))
-            if ref is not None and _missing_count(group, ref)
+            if ref is not None and missing_count(group, ref)
         ]
         own = {ref.chunk_id for ref in (change.before_chunk, change.after_chunk) if ref is not None}
         orphans = [
@@ -320,18 +311,18 @@ class _Step:
         self.refuse(members, "incomplete_chunks", "; ".join(details) + why)
         self.refuse(orphans, "orphan_fragment", f"its main record did not come in time{why}")
 
-    def type_whole(self, whole: list[tuple[_Group, Row]], config: DsqlConfig) -> Decoded:
+    def type_whole(self, whole: list[tuple[Group, Row]], config: DsqlConfig) -> Decoded:
         """Make the checks that follow for whole changes; a refused one takes its whole group along."""
         records = pa.RecordBatch.from_pylist(
-            [{"partition_key": None, "aggregated": False, **_main(group)} for group, _ in whole],
+            [{"partition_key": None, "aggregated": False, **main_of(group)} for group, _ in whole],
             schema=pa.schema([USER_RECORD_SCHEMA.field(name) for name in (*ORIGIN_COLUMNS, "data")]),
         )
         rows = pa.RecordBatch.from_pylist([row for _, row in whole], schema=DECODED_SCHEMA)
         decoded = sort_out(records, rows, config, Counter(), [])
-        refused = {_place(row): row for row in decoded.quarantine.to_pylist()}
+        refused = {place_of(row): row for row in decoded.quarantine.to_pylist()}
         for group, _ in whole:
-            main = _main(group)
-            why = refused.get(_place(main))
+            main = main_of(group)
+            why = refused.get(place_of(main))
             if why is None:
                 self.kept.append({**main, "status": "finished"})
                 self.counters["chunk_groups_completed"] += 1
@@ -342,88 +333,3 @@ class _Step:
         quarantine = pa.RecordBatch.from_pylist(self.refused, schema=QUARANTINE_SCHEMA)
         pending = pa.RecordBatch.from_pylist([], schema=PENDING_SCHEMA)
         return Decoded(decoded.tables, quarantine, pending, dict(counters))
-
-
-def _grouped(old: list[Row], new: list[Row]) -> list[_Group]:
-    """Rows that share a chunk id, directly or through a main record of two images."""
-    parent: dict[str, str] = {}
-
-    def root(chunk_id: str) -> str:
-        while parent.setdefault(chunk_id, chunk_id) != chunk_id:
-            chunk_id = parent[chunk_id]
-        return chunk_id
-
-    for row in (*old, *new):
-        first, *others = _ids(row)
-        for other in others:
-            parent[root(other)] = root(first)
-    groups: dict[str, _Group] = {}
-    for rows, is_new in ((old, False), (new, True)):
-        for row in rows:
-            group = groups.setdefault(root(_ids(row)[0]), _Group())
-            (group.new if is_new else group.old).append(row)
-    return list(groups.values())
-
-
-def _ids(row: Row) -> list[str]:
-    found = [row[name] for name in ("chunk_id", "before_chunk_id", "after_chunk_id")]
-    return [chunk_id for chunk_id in found if chunk_id is not None]
-
-
-def _main(group: _Group) -> Row:
-    assert group.main is not None
-    return group.main
-
-
-def _place(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ORIGIN_COLUMNS[:4])
-
-
-def _has_time(row: Row) -> bool:
-    return row["approximate_arrival_timestamp"] is not None
-
-
-def _arrival(row: Row) -> tuple[Any, ...]:
-    time = row["approximate_arrival_timestamp"]
-    return (time is not None, time, row["shard_id"], len(row["sequence_number"]), *_place(row))
-
-
-def in_order(row: Row) -> tuple[Any, ...]:
-    """What members of a group are sorted by: finished main records first, then by arrival."""
-    return (row.get("status") != "finished", *_arrival(row))
-
-
-def _filled(row: Row) -> Row:
-    return {name: value for name, value in row.items() if value is not None}
-
-
-def _same_change(first: Chunked, second: Chunked) -> bool:
-    """Whether two main records are one change delivered twice."""
-    if (first.op, first.source) != (second.op, second.source):
-        return False
-    if (first.before_chunk, first.after_chunk) != (second.before_chunk, second.after_chunk):
-        return False
-    pairs = ((first.before, second.before), (first.after, second.after))
-    return all(image_hash(one) == image_hash(other) for one, other in pairs)
-
-
-def _beyond(place: tuple[str, int], refs: Iterable[ChunkRef | None]) -> bool:
-    return any(
-        ref is not None and place[0] == ref.chunk_id and place[1] >= ref.total_fragments for ref in refs
-    )
-
-
-def _missing_count(group: _Group, ref: ChunkRef) -> int:
-    """How many fragments of an image are not there; those beyond its end were taken out before."""
-    here = sum(
-        chunk_id == ref.chunk_id and index < ref.total_fragments for chunk_id, index in group.fragments
-    )
-    return ref.total_fragments - here
-
-
-def _missing(group: _Group, ref: ChunkRef) -> str:
-    """The missing indices, for people; their number may be anything a record claims."""
-    count = _missing_count(group, ref)
-    absent = (index for index in itertools.count() if (ref.chunk_id, index) not in group.fragments)
-    shown = ", ".join(map(str, itertools.islice(absent, min(count, MISSING_SHOWN))))
-    return shown + (f" and {count - MISSING_SHOWN} more" if count > MISSING_SHOWN else "")

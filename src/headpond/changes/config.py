@@ -116,12 +116,17 @@ class TableSpec:
         return ConfigurationError(f"The table {self.name!r} {what}.", next_step=next_step, table=self.name)
 
 
+MAX_COLUMNS = 1_600
+"""Columns that one change may name: PostgreSQL's own bound for a table; Aurora DSQL has 255."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DsqlConfig:
     """Tables and rules of one pipeline.
 
     Args:
         tables: the configured tables.
+        format: which decoder reads the records (`changes.decoders`).
         cluster: changes of another cluster are quarantined as `unexpected_cluster`; None takes all.
         unknown_tables: `quarantine`, or `log`: a raw log per table, named by `changes.unknown`.
         infinity: what becomes of infinite and out-of-range dates and timestamps.
@@ -129,6 +134,7 @@ class DsqlConfig:
         keep_data: changes of keyed tables keep their record in `m:data`, so that `latest.too_late` can
             quarantine them; without it such a change goes to quarantine with empty data.
         max_depth: bound on the nesting of a record.
+        max_columns: bound on the columns that one change may name.
         only: the name of the one table whose changes are wanted, when it is caught up; those of every other
             table are passed over, for someone else has them.
 
@@ -137,12 +143,14 @@ class DsqlConfig:
     """
 
     tables: tuple[TableSpec, ...]
+    format: str = "dsql"
     cluster: str | None = None
     unknown_tables: Literal["quarantine", "log"] = "quarantine"
     infinity: Literal["clamp", "null", "error"] = "clamp"
     special_numeric: Literal["error", "null"] = "error"
     keep_data: bool = True
     max_depth: int = MAX_DEPTH
+    max_columns: int = MAX_COLUMNS
     only: str | None = None
 
     def __post_init__(self) -> None:

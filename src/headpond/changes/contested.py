@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.documents import DELETE, Version, decode_version, encode_version
+from headpond.changes.documents import DELETE, Listing, Version, decode_version, encode_version
 from headpond.changes.qldb import REVISION_FIELDS
 from headpond.changes.schemas import ORIGIN_COLUMNS, OWN, QUARANTINE_SCHEMA, VALUE, format_versions
 
@@ -30,12 +30,12 @@ class Contested:
 
     Attributes:
         pairs: (document, version).
-        blocks: sequence numbers of the blocks that the contenders name; null: any block may list one of them.
+        blocks: sequence numbers of the blocks that the contenders name.
         deleted: contenders of which only a tombstone is known, as typed revisions.
     """
 
     pairs: AbstractSet[tuple[str, int]]
-    blocks: AbstractSet[int] | None
+    blocks: AbstractSet[int]
     deleted: pa.Table
 
     @property
@@ -89,19 +89,20 @@ def contested(rows: pa.Table, known: pa.Table, dead: pa.Table) -> Contested | No
         )
         if (document_id, revision) in pairs
     }
-    # A tombstone does not tell its block, and neither does a contender that was one.
-    blocks = None if buried or None in numbers else numbers
-    return Contested(pairs, blocks, _deleted(buried))
+    numbers |= {version.block for _, version in buried}
+    # Tombstones of earlier versions of headpond do not tell their block.
+    return Contested(pairs, {number for number in numbers if number is not None}, _deleted(buried))
 
 
-def with_listing(document_id: str, version: bytes, listed: AbstractSet[tuple[str, bytes]]) -> bytes:
+def with_listing(document_id: str, version: bytes, listed: AbstractSet[Listing]) -> bytes:
     """Give a version's bytes anew, by what blocks list now."""
     parts = decode_version(version)
-    return encode_version(parts._replace(listed=parts.listed or (document_id, parts.hash) in listed))
+    found = parts.block is not None and (document_id, parts.hash, parts.block) in listed
+    return encode_version(parts._replace(listed=parts.listed or found))
 
 
 def losers_and_winners(
-    contenders: pa.Table, listed: AbstractSet[tuple[str, bytes]], table: str
+    contenders: pa.Table, listed: AbstractSet[Listing], table: str
 ) -> tuple[pa.Table, pa.Table]:
     """Give quarantine rows of the revisions that lose, and those to take back of the ones that win.
 
@@ -109,13 +110,14 @@ def losers_and_winners(
 
     Args:
         contenders: typed revisions, all that are contested.
-        listed: document and hash of those that a known block lists.
+        listed: what the blocks list that they name.
         table: the table's name.
     """
     best: dict[tuple[str, int], tuple[bool, bytes]] = {}
     rows = contenders.to_pylist()
     for row in rows:
-        rank = ((row["m:document_id"], row["m:hash"]) in listed, row["m:hash"])
+        place = (row["m:document_id"], row["m:hash"], row["m:block_sequence_no"])
+        rank = (place in listed, row["m:hash"])
         pair = (row["m:document_id"], row["m:revision"])
         best[pair] = max(best.get(pair, rank), rank)
     lost: list[dict[str, Any]] = []
@@ -163,6 +165,7 @@ def _deleted(buried: list[tuple[str, Version]]) -> pa.Table:
             "m:revision": version.revision,
             "m:hash": version.hash,
             "m:kind": DELETE,
+            "m:block_sequence_no": version.block,
         }
         for document_id, version in buried
     ]

@@ -1,4 +1,7 @@
-"""The decoder of whichever change stream a pipeline reads."""
+"""Change formats by name: the one place that knows which function decodes which of them.
+
+A new format of row changes is one entry here; `docs/how-to/add-a-format.md` goes through it.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,24 @@ from headpond.changes.qldb import decode_ledger
 from headpond.changes.qldb_config import LedgerConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from headpond.changes.config import DsqlConfig
     from headpond.changes.dsql import Decoded
 
     Config = DsqlConfig | LedgerConfig
+    Decoder = Callable[..., Decoded]
 
-__all__ = ["decode"]
+__all__ = ["OF_ROW_CHANGES", "decode"]
+
+OF_ROW_CHANGES: dict[str, Decoder] = {"dsql": dsql.decode}
+"""Format → decoder, of the formats whose records are changes of rows; their configuration is `DsqlConfig`.
+
+All are called as `dsql.decode` is. QLDB is not among them: its records are revisions of documents, with a
+configuration and tables of their own.
+"""
 
 
 def decode(batch: pa.RecordBatch | pa.Table, config: Config, *, shapes: dsql.Shapes | None = None) -> Decoded:
@@ -24,9 +37,9 @@ def decode(batch: pa.RecordBatch | pa.Table, config: Config, *, shapes: dsql.Sha
 
     Args:
         batch: user records.
-        config: tables and rules; its class says which format it is.
+        config: tables and rules; it says which format it is for.
         shapes: as for `dsql.decode`.
     """
     if isinstance(config, LedgerConfig):
         return decode_ledger(batch, config)
-    return dsql.decode(batch, config, shapes=shapes)
+    return OF_ROW_CHANGES[config.format](batch, config, shapes=shapes)

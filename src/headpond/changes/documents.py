@@ -2,11 +2,11 @@
 
 ::
 
-    ┌───────────────────┬──────────────────┬──────────────┬──────────────────────────────┐
-    │ version, 8 bytes  │ listed, 1 byte   │ hash         │ form, 1 byte                 │
-    │ big-endian        │ by a known block │ 32 bytes     │ keep: 1 data, 0 redacted     │
-    │                   │                  │              │ honour: 0 data, 1 redacted   │
-    └───────────────────┴──────────────────┴──────────────┴──────────────────────────────┘
+  ┌───────────────────┬──────────────────┬──────────────┬──────────────────────────────┬─────────────────────┐
+  │ version, 8 bytes  │ listed, 1 byte   │ hash         │ form, 1 byte                 │ block that it names │
+  │ big-endian        │ by a known block │ 32 bytes     │ keep: 1 data, 0 redacted     │ 8 bytes, big-endian │
+  │                   │                  │              │ honour: 0 data, 1 redacted   │                     │
+  └───────────────────┴──────────────────┴──────────────┴──────────────────────────────┴─────────────────────┘
 
 The highest version of a document is its current state. Of one version there is one revision, but for a ledger
 (or a copy of it) that contradicts itself: then the one that its block lists wins, and while no block is known
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 HASH_BYTES = 32
+Listing = tuple[str, bytes, int]
+"""Document, hash, and sequence number of the block that lists the two."""
 REDACTED = "redacted"
 DELETE = "delete"
 
@@ -43,6 +45,8 @@ class Version(NamedTuple):
     listed: bool
     hash: bytes
     form: int
+    block: int | None
+    """Sequence number of the block that it names; null in tombstones written before it was kept."""
 
 
 def encode_version(version: Version) -> bytes:
@@ -52,17 +56,18 @@ def encode_version(version: Version) -> bytes:
         + bytes([version.listed])
         + version.hash.ljust(HASH_BYTES, b"\0")
         + bytes([version.form])
+        + (b"" if version.block is None else version.block.to_bytes(8, "big"))
     )
 
 
 def decode_version(version: bytes) -> Version:
     """Give the parts of a version."""
-    return Version(
-        int.from_bytes(version[:8], "big"), version[8] != 0, version[9 : 9 + HASH_BYTES], version[-1]
-    )
+    end = 9 + HASH_BYTES
+    block = int.from_bytes(version[end + 1 :], "big") if len(version) > end + 1 else None
+    return Version(int.from_bytes(version[:8], "big"), version[8] != 0, version[9:end], version[end], block)
 
 
-def encode_versions(revisions: Any, listed: Any, hashes: Any, forms: Any) -> pa.Array:
+def encode_versions(revisions: Any, listed: Any, hashes: Any, forms: Any, blocks: Any) -> pa.Array:
     """Give the bytes of many versions.
 
     Args:
@@ -70,9 +75,10 @@ def encode_versions(revisions: Any, listed: Any, hashes: Any, forms: Any) -> pa.
         listed: boolean.
         hashes: binary of 32 bytes.
         forms: int64, 0 or 1.
+        blocks: int64.
     """
     count = len(revisions)
-    parts = np.zeros((count, 8 + 1 + HASH_BYTES + 1), np.uint8)
+    parts = np.zeros((count, 8 + 1 + HASH_BYTES + 1 + 8), np.uint8)
     parts[:, :8] = _numpy(revisions).astype(">i8").view(np.uint8).reshape(count, 8)
     parts[:, 8] = _numpy(listed)
     fixed = _whole(hashes).cast(pa.binary(HASH_BYTES))
@@ -80,7 +86,8 @@ def encode_versions(revisions: Any, listed: Any, hashes: Any, forms: Any) -> pa.
     if count:
         flat = np.frombuffer(buffer, np.uint8, count * HASH_BYTES, fixed.offset * HASH_BYTES)
         parts[:, 9 : 9 + HASH_BYTES] = flat.reshape(count, HASH_BYTES)
-    parts[:, -1] = _numpy(forms)
+    parts[:, 9 + HASH_BYTES] = _numpy(forms)
+    parts[:, -8:] = _numpy(blocks).astype(">i8").view(np.uint8).reshape(count, 8)
     return pa.Array.from_buffers(
         pa.binary(parts.shape[1]), count, [None, pa.py_buffer(parts.tobytes())]
     ).cast(pa.binary())
@@ -99,22 +106,23 @@ def keys_of(document_ids: Any, revisions: Any | None = None) -> pa.Array:
     return pc.binary_join_element_wise("[", texts, ",", _whole(revisions).cast(pa.string()), "]", "")
 
 
-def ranked(rows: pa.Table, *, past: bool, honour: bool, listed: AbstractSet[tuple[str, bytes]]) -> pa.Table:
+def ranked(rows: pa.Table, *, past: bool, honour: bool, listed: AbstractSet[Listing]) -> pa.Table:
     """Give typed revisions what `latest_step` goes by: `m:key`, `m:version`, `m:image_hash`, `m:delete`.
 
     Args:
         rows: typed revisions (`qldb.REVISION_FIELDS` and values).
         past: for a history, where every version is a row and a delete is one, too.
         honour: a redacted form beats the data.
-        listed: document and hash of the contested revisions that a known block lists.
+        listed: what the blocks list that contested revisions name.
     """
     kinds = rows["m:kind"]
     redacted = pc.equal(kinds, REDACTED)
     versions = encode_versions(
         rows["m:revision"],
-        listed_of(rows["m:document_id"], rows["m:hash"], listed),
+        listed_of(rows["m:document_id"], rows["m:hash"], rows["m:block_sequence_no"], listed),
         rows["m:hash"],
         forms_of(redacted, honour=honour),
+        rows["m:block_sequence_no"],
     )
     deletes = pa.repeat(False, rows.num_rows) if past else _whole(pc.equal(kinds, DELETE))
     columns = {
@@ -128,12 +136,12 @@ def ranked(rows: pa.Table, *, past: bool, honour: bool, listed: AbstractSet[tupl
     return rows
 
 
-def listed_of(document_ids: Any, hashes: Any, listed: AbstractSet[tuple[str, bytes]]) -> pa.Array:
-    """Say which revisions are among the listed ones."""
+def listed_of(document_ids: Any, hashes: Any, blocks: Any, listed: AbstractSet[Listing]) -> pa.Array:
+    """Say which revisions the block lists that each of them names."""
     if not listed:
         return pa.repeat(False, len(document_ids))
-    pairs = zip(document_ids.to_pylist(), hashes.to_pylist(), strict=True)
-    return pa.array([pair in listed for pair in pairs], pa.bool_())
+    told = zip(document_ids.to_pylist(), hashes.to_pylist(), blocks.to_pylist(), strict=True)
+    return pa.array([one in listed for one in told], pa.bool_())
 
 
 def without_contents(rows: pa.Table, which: Any) -> pa.Table:
@@ -146,10 +154,11 @@ def without_contents(rows: pa.Table, which: Any) -> pa.Table:
     which = _whole(pc.and_(which, pc.not_equal(rows["m:kind"], DELETE)))
     if not pc.any(which, min_count=0).as_py():
         return rows
+    # Taken, not masked: beneath a mask the bytes would still be there, and be in whatever Arrow writes.
+    taken = pa.array(np.arange(rows.num_rows), mask=which.to_numpy(zero_copy_only=False))
     for at, field in enumerate(rows.schema):
-        if field.name.startswith(VALUE) or field.name in ("m:ion", "m:data"):
-            nothing = pa.scalar(None, field.type)
-            rows = rows.set_column(at, field, pc.if_else(which, nothing, _whole(rows[field.name])))
+        if field.name.startswith(VALUE) or field.name in ("m:ion", "m:json", "m:data"):
+            rows = rows.set_column(at, field, _whole(rows[field.name]).take(taken))
         elif field.name == "m:kind":
             rows = rows.set_column(at, field, pc.if_else(which, REDACTED, _whole(rows[field.name])))
     return rows

@@ -68,6 +68,21 @@ def decode(batch: pa.RecordBatch | pa.Table, config: DsqlConfig, *, shapes: Shap
     Returns:
         Typed changes, quarantine, pending, and counters: `records`, `changes`, `unknown_op`, `out_of_range`.
     """
+    records, counters, refused = opened_records(batch)
+    spans = Spans(records.column("data"))
+    decoded = decode_batch(spans.data, max_depth=config.max_depth, spans=spans, shapes=shapes)
+    decoded = decoded.append_column("row", pa.array(np.arange(decoded.num_rows)))
+    return sort_out(records, decoded, config, counters, refused, spans)
+
+
+def opened_records(
+    batch: pa.RecordBatch | pa.Table,
+) -> tuple[pa.RecordBatch, Counter[str], list[pa.RecordBatch]]:
+    """Take in a batch of `USER_RECORD_SCHEMA`.
+
+    Returns:
+        The records without a problem, the counter `records` of all, and quarantine rows of the others.
+    """
     records = _one_batch(batch)
     counters: Counter[str] = Counter(records=records.num_rows)
     refused: list[pa.RecordBatch] = []
@@ -77,10 +92,7 @@ def decode(batch: pa.RecordBatch | pa.Table, config: DsqlConfig, *, shapes: Shap
         bad = records.filter(has_problem)
         refused.append(quarantine_rows(bad, bad.column("problem"), pa.nulls(bad.num_rows, pa.string())))
         records = records.filter(pc.invert(has_problem))
-    spans = Spans(records.column("data"))
-    decoded = decode_batch(spans.data, max_depth=config.max_depth, spans=spans, shapes=shapes)
-    decoded = decoded.append_column("row", pa.array(np.arange(decoded.num_rows)))
-    return sort_out(records, decoded, config, counters, refused, spans)
+    return records, counters, refused
 
 
 def sort_out(  # noqa: PLR0917 - the halves of `decode`
@@ -92,6 +104,8 @@ def sort_out(  # noqa: PLR0917 - the halves of `decode`
     spans: Spans | None = None,
 ) -> Decoded:
     """Make the checks that need the configuration, and type what is whole.
+
+    Any format whose records become rows of `DECODED_SCHEMA` goes on from here.
 
     Args:
         records: user records.

@@ -20,8 +20,16 @@ import pyarrow.compute as pc
 
 from headpond.changes.dsql_images import members_of
 from headpond.changes.keys import key_column
-from headpond.changes.model import NO_IMAGE_HASH, canonical_token, encode_versions, quote, sha256_each
-from headpond.changes.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS
+from headpond.changes.model import (
+    NO_IMAGE_HASH,
+    canonical_token,
+    encode_versions,
+    image_hash,
+    quote,
+    sha256_each,
+)
+from headpond.changes.partition_names import unwritable
+from headpond.changes.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUARANTINE_SCHEMA
 from headpond.formats.dsql_columns import (
     cast_column,
     first_bytes,
@@ -36,6 +44,8 @@ if TYPE_CHECKING:
 
     from headpond.changes.config import DsqlConfig, TableSpec
     from headpond.formats.dsql_spans import Spans
+
+_ORIGIN_TYPES = {name: QUARANTINE_SCHEMA.field(name).type for name in ORIGIN_COLUMNS}
 
 Refusals = tuple[pa.RecordBatch, pa.Array, pa.Array]
 """User records, their reasons and their details."""
@@ -107,7 +117,13 @@ def typed_rows(
             counters,
         )
     rows = _Rows(records, decoded, at, members.tokens, _named_columns(members, spec))
-    rows.drop(_key_problems(rows, members, spec))
+    problems = _key_problems(rows, members, spec)
+    if wide := _too_wide(members, config.max_columns):
+        problems |= wide
+        # What only such images name is none of the table's columns, and not worth another look.
+        named = {name for shape in members.shapes if len(shape) <= config.max_columns for name in shape}
+        rows.tokens = {name: tokens for name, tokens in rows.tokens.items() if name in named}
+    rows.drop(problems)
     tokens, twice = _renamed(rows.tokens, spec)
     values, failures = _values(rows, tokens, spec, config, counters)
     if dropped := failures | twice:
@@ -116,6 +132,8 @@ def typed_rows(
     delete = pc.equal(rows.fact("op"), "d")
     arrays = _own(rows, delete, spec, config)
     arrays["m:image_hash"] = image_hashes(rows.tokens, delete)
+    if spec.dedupe == "content":
+        arrays["m:image_hash"] = _told_apart(arrays["m:image_hash"], delete, rows.fact("before"))
     count = len(rows.at)
     arrays["m:key"] = key_column(spec, values) if spec.keys else pa.nulls(count, pa.string())
     values = {name: array for name, array in values.items() if name not in spec.except_columns}
@@ -183,6 +201,16 @@ def _key_problems(rows: _Rows, members: Members, spec: TableSpec) -> dict[int, t
     return problems
 
 
+def _too_wide(members: Members, max_columns: int) -> dict[int, tuple[str, str]]:
+    """Rows that name so many columns that the table would get slow for every batch to come."""
+    problems: dict[int, tuple[str, str]] = {}
+    for code, shape in enumerate(members.shapes):
+        if len(shape) > max_columns:
+            why = ("too_many_columns", f"the image names {len(shape)} columns, more than {max_columns}")
+            problems.update(dict.fromkeys(np.flatnonzero(members.codes == code).tolist(), why))
+    return problems
+
+
 def _mask(values: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     mask: np.ndarray[Any, np.dtype[np.bool_]] = values.to_numpy(zero_copy_only=False)
     return mask
@@ -231,6 +259,9 @@ def _values(
         counters["out_of_range"] += found.out_of_range
         for row, code in found.failures.items():
             failed.setdefault(row, []).append(name if code == "cast_error" else f"{name} ({code})")
+        if name in spec.partition_by:
+            for row in unwritable(name, values[name]):
+                failed.setdefault(row, []).append(f"{name} (longer than a folder's name)")
     return values, {row: ("cast_error", "columns " + ", ".join(names)) for row, names in failed.items()}
 
 
@@ -241,8 +272,9 @@ def _named(rows: _Rows, name: str, column: pa.Array, spec: TableSpec) -> bool:
 
 def _own(rows: _Rows, delete: pa.Array, spec: TableSpec, config: DsqlConfig) -> dict[str, pa.Array]:
     ts_ns, tx_id, count = rows.fact("ts_ns"), rows.fact("tx_id"), len(rows.at)
-    # Only a keyed table can find a change too late.
+    # Only a keyed table can find a change too late; else nobody asks where one of its changes came from.
     keeps_data = config.keep_data and spec.keep != "log"
+    keeps_origin = config.keep_data or spec.keep == "log"
     return {
         "m:version": encode_versions(ts_ns, tx_id, delete),
         "m:op": rows.fact("op"),
@@ -255,7 +287,10 @@ def _own(rows: _Rows, delete: pa.Array, spec: TableSpec, config: DsqlConfig) -> 
             for name in ("before", "after")
         },
         "m:data": rows.origin("data") if keeps_data else pa.nulls(count, pa.binary()),
-        **{f"m:{name}": rows.origin(name) for name in ORIGIN_COLUMNS},
+        **{
+            f"m:{name}": rows.origin(name) if keeps_origin else pa.nulls(count, kind)
+            for name, kind in _ORIGIN_TYPES.items()
+        },
     }
 
 
@@ -279,6 +314,13 @@ def image_hashes(tokens: Mapping[str, pa.Array], delete: pa.Array) -> pa.Array:
     )
     texts = pc.binary_join_element_wise(pa.scalar(b"{"), trimmed(texts, 1, 0), pa.scalar(b"}"), empty)
     return pc.if_else(delete, pa.scalar(NO_IMAGE_HASH), sha256_each(texts))
+
+
+def _told_apart(hashes: pa.Array, delete: pa.Array, before: pa.Array) -> pa.Array:
+    """Hashes by which entries of a log are equal: those of deletes are of the key that they name."""
+    named = pc.and_(delete, pc.is_valid(before))
+    found = [image_hash(text) for text in before.filter(named).to_pylist()]
+    return pc.replace_with_mask(hashes, named, pa.array(found, pa.binary()))
 
 
 def canonical(tokens: pa.Array) -> pa.Array:

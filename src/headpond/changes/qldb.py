@@ -22,15 +22,19 @@ import pyarrow.compute as pc
 
 from headpond.changes.dsql import Decoded, quarantine_rows
 from headpond.changes.journal_facts import FACT_SCHEMAS, journal_facts
+from headpond.changes.partition_names import unwritable
 from headpond.changes.qldb_config import AGAIN, OFFSET
 from headpond.changes.qldb_exported import with_exported
 from headpond.changes.qldb_facts import block_facts, redaction_forms
 from headpond.changes.schemas import ORIGIN_COLUMNS, OWN, PENDING_SCHEMA, QUARANTINE_SCHEMA, VALUE
-from headpond.formats.ion_columns import ion_columns
+from headpond.formats.ion_columns import ion_columns, ion_json_column
 from headpond.formats.qldb_batch import decode_qldb
 from headpond.formats.qldb_model import OK
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from collections.abc import Set as AbstractSet
+
     from headpond.changes.qldb_config import DocumentSpec, LedgerConfig
     from headpond.formats.ion_columns import IonColumn
     from headpond.formats.qldb_batch import DecodedQldb
@@ -50,6 +54,7 @@ REVISION_FIELDS = [
     pa.field("m:hash", pa.binary()),  # 32 bytes
     pa.field("m:kind", pa.string()),  # insert | update | delete | redacted
     pa.field("m:ion", pa.binary()),  # bytes of `data`, only where they are kept; else null
+    pa.field("m:json", pa.string()),  # `data` as canonical JSON, only where it is kept; else null
     *(pa.field(f"m:{name}", QUARANTINE_SCHEMA.field(name).type) for name in ORIGIN_COLUMNS),
     pa.field("m:data", pa.binary()),  # the untouched record, for quarantine
 ]
@@ -92,7 +97,7 @@ def decode_ledger(batch: pa.RecordBatch | pa.Table, config: LedgerConfig) -> Dec
     counters.update(controls=found.controls.num_rows, blocks=found.blocks.num_rows)
 
     tables: dict[str, pa.RecordBatch] = {}
-    own = _own_columns(records, found, raw_ion=config.raw_ion)
+    own = _own_columns(records, found, config)
     names = found.revisions["table_name"].combine_chunks().dictionary_encode()
     if names.null_count:  # only in an export whose block does not name the table
         nameless = own.filter(pc.is_null(names))
@@ -106,7 +111,7 @@ def decode_ledger(batch: pa.RecordBatch | pa.Table, config: LedgerConfig) -> Dec
             why = f"the ledger's table {name[:200]!r} is not configured"
             refused.append(_again(rows, ["unknown_table"] * len(rows), [why] * len(rows)))
         for spec in specs:
-            typed, bad = _typed(spec, rows, revisions["data"])
+            typed, bad = _typed(spec, rows, revisions["data"], config.max_columns)
             refused.extend(bad)
             if typed.num_rows:
                 tables[spec.name] = typed
@@ -128,7 +133,7 @@ def journal_schemas() -> dict[str, pa.Schema]:
     return dict(zip(JOURNAL, FACT_SCHEMAS, strict=True))
 
 
-def _own_columns(records: pa.Table, found: DecodedQldb, *, raw_ion: bool) -> pa.Table:
+def _own_columns(records: pa.Table, found: DecodedQldb, config: LedgerConfig) -> pa.Table:
     revisions = found.revisions
     origin = records.take(revisions["index"])
     columns: dict[str, Any] = {}
@@ -139,7 +144,10 @@ def _own_columns(records: pa.Table, found: DecodedQldb, *, raw_ion: bool) -> pa.
                 revisions["tx_time_ns"].cast(pa.timestamp("ns", "UTC")), unit="microsecond"
             )
         elif name == "ion":
-            values = revisions["data"] if raw_ion else pa.nulls(revisions.num_rows, field.type)
+            values = revisions["data"] if config.raw_ion else pa.nulls(revisions.num_rows, field.type)
+        elif name == "json":
+            data = _one_array(revisions["data"])
+            values = ion_json_column(data) if config.canonical_json else pa.nulls(len(data), field.type)
         elif name in (*ORIGIN_COLUMNS, "data"):
             values = origin[name]
         else:
@@ -149,7 +157,7 @@ def _own_columns(records: pa.Table, found: DecodedQldb, *, raw_ion: bool) -> pa.
 
 
 def _typed(
-    spec: DocumentSpec, rows: pa.Table, data: pa.ChunkedArray
+    spec: DocumentSpec, rows: pa.Table, data: pa.ChunkedArray, max_columns: int
 ) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
     """Give the rows whose declared fields are what they should be, and quarantine rows of the others."""
     taken = ion_columns(data.combine_chunks(), spec.types_by_field())
@@ -163,9 +171,16 @@ def _typed(
             target += AGAIN
         for row, reason in column.failures.items():
             failures.setdefault(row, (reason, _why(name, column)))
+        if target in spec.partition_by:
+            for row in unwritable(target, column.values):
+                why = f"the field {name[:200]!r} is longer than a folder's name"
+                failures.setdefault(row, ("out_of_range", why))
         columns[VALUE + target] = column.values
         if column.offsets is not None:
             columns[VALUE + target + OFFSET] = column.offsets
+    wide = _too_wide(columns, rows.num_rows, max_columns)
+    failures |= wide
+    columns = _without_those_of(wide, columns, {VALUE + name for name in spec.declared()}, rows.num_rows)
     for name, values in columns.items():
         rows = rows.append_column(name, values)
     if not failures:
@@ -175,6 +190,33 @@ def _typed(
     told = [failures[row] for row in sorted(failures)]
     bad = _again(rows.filter(pa.array(at)), [reason for reason, _ in told], [why for _, why in told])
     return _one_batch(rows.filter(pa.array(~at))), [bad]
+
+
+def _too_wide(columns: Mapping[str, pa.Array], count: int, max_columns: int) -> dict[int, tuple[str, str]]:
+    """Rows with so many fields that the table would get slow for every batch to come."""
+    if len(columns) <= max_columns:
+        return {}
+    fields = np.zeros(count, np.int64)
+    for values in columns.values():
+        fields += values.is_valid().to_numpy(zero_copy_only=False)
+    return {
+        row: ("too_many_columns", f"the document has {fields[row]} fields, more than {max_columns}")
+        for row in np.flatnonzero(fields > max_columns).tolist()
+    }
+
+
+def _without_those_of(
+    wide: Collection[int], columns: Mapping[str, pa.Array], declared: AbstractSet[str], count: int
+) -> dict[str, pa.Array]:
+    """Leave out columns that only such documents have: they are none of the table's."""
+    if not wide:
+        return dict(columns)
+    others = pa.array(np.setdiff1d(np.arange(count), list(wide)))
+    return {
+        name: values
+        for name, values in columns.items()
+        if name in declared or values.take(others).null_count < len(others)
+    }
 
 
 def _why(name: str, column: IonColumn) -> str:

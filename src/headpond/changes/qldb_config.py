@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
+from headpond.changes.config import MAX_COLUMNS
 from headpond.errors import ConfigurationError
 from headpond.formats.ion import MAX_DEPTH
 from headpond.formats.ion_types import parse_ion_type
@@ -117,9 +118,12 @@ class LedgerConfig:
     Args:
         tables: the configured tables; one of the ledger may be there twice, as current state and as history.
         raw_ion: rows have the bytes of `data` in `_ion`.
+        canonical_json: rows have the whole `data` as canonical JSON in `_json`.
         honour: the contents of a redacted revision are dropped; else they stay where they came with data.
         verify: hashes are computed, so that the journal can be verified.
+        check_deletes: verifying looks at the hashes of deletes, too, for which no real example is known.
         max_depth: bound on the nesting of a record.
+        max_columns: bound on the fields that one document may have as columns.
 
     Raises:
         ConfigurationError: two tables have one name, or keep the same thing.
@@ -127,9 +131,12 @@ class LedgerConfig:
 
     tables: tuple[DocumentSpec, ...]
     raw_ion: bool = False
+    canonical_json: bool = False
     honour: bool = False
     verify: bool = False
+    check_deletes: bool = True
     max_depth: int = MAX_DEPTH
+    max_columns: int = MAX_COLUMNS
 
     def __post_init__(self) -> None:
         names: set[str] = set()

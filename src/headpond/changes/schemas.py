@@ -63,7 +63,7 @@ OWN_FIELDS = [
     pa.field("m:tx_id", pa.string()),
     pa.field("m:image_hash", pa.binary()),  # 32 bytes
     pa.field("m:columns", COLUMNS_TYPE),  # names in the image, nulls among them; null where not known
-    *(field.with_name(f"m:{field.name}") for field in _ORIGIN),
+    *(field.with_name(f"m:{field.name}") for field in _ORIGIN),  # null where `m:data` and the images are
     pa.field("m:before", pa.string()),  # raw images, only for tables kept as log; else null
     pa.field("m:after", pa.string()),
     pa.field(

@@ -1,0 +1,260 @@
+"""What the tables of a ledger look like: Ion types as the documents have them, for a person to correct.
+
+::
+
+    user records ─ decode ─► revisions ─► per table and field: values of each Ion type ─► a type that takes
+                                                                                          all of them
+
+No column need be declared: one that is not holds canonical JSON. A guess takes every value that was seen, and
+says what it would lose: digits of a second beyond the sixth, annotations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headpond.changes.qldb_exported import with_exported
+from headpond.formats.ion import DECIMAL, INT, MAX_DEPTH, NEGATIVE_INT, TIMESTAMP, TYPE_NAMES, fields
+from headpond.formats.ion_json import field_name
+from headpond.formats.ion_part import IonPart
+from headpond.formats.ion_scalars import decimal_parts, integer
+from headpond.formats.ion_timestamps import read_timestamp
+from headpond.formats.qldb_batch import decode_qldb
+from headpond.formats.qldb_model import OK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headpond.formats.ion import Node
+
+MAX_FIELDS = 10_000
+"""Fields of one table that are looked at."""
+_MAX_PRECISION = 38
+_MICROSECONDS = 6
+_INT64 = 2**63
+_EXACT = frozenset({"int", "decimal"})
+_NUMBERS = _EXACT | {"float"}
+
+
+@dataclass(slots=True)
+class FieldSeen:
+    """Values of one field.
+
+    Attributes:
+        kinds: how many of each Ion type, nulls of any type as `null`.
+        annotated: how many have annotations.
+        whole: most digits before the point, of ints and decimals.
+        scale: most digits after it.
+        huge: ints and decimals beyond 64 bits or with a fraction: no bigint.
+        fine: timestamps with digits beyond the microsecond.
+        offsets: timestamps whose offset is another than UTC's.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    annotated: int = 0
+    whole: int = 1
+    scale: int = 0
+    huge: bool = False
+    fine: int = 0
+    offsets: int = 0
+
+    def add(self, data: bytes, node: Node) -> None:
+        """Look at one value that was checked."""
+        self.annotated += node.annotated
+        if node.is_null:
+            self.kinds["null"] += 1
+            return
+        self.kinds[TYPE_NAMES[INT if node.kind == NEGATIVE_INT else node.kind]] += 1
+        if node.kind in (INT, NEGATIVE_INT):
+            value = integer(data, node)
+            self.huge |= not -_INT64 <= value < _INT64
+            self._digits(value.bit_length(), value, 0)
+        elif node.kind == DECIMAL:
+            _, coefficient, exponent = decimal_parts(data, node)
+            self._digits(coefficient.bit_length(), coefficient, exponent)
+        elif node.kind == TIMESTAMP:
+            time = read_timestamp(data, node)
+            self.fine += time.digits > _MICROSECONDS
+            self.offsets += time.offset_minutes not in (0, None)
+
+    def _digits(self, bits: int, value: int, exponent: int) -> None:
+        if bits > 4 * _MAX_PRECISION or abs(exponent) > _MAX_PRECISION:  # more digits than any decimal has
+            self.whole = self.scale = _MAX_PRECISION
+            return
+        digits = len(str(abs(value)))
+        self.whole = max(self.whole, digits + exponent)
+        self.scale = max(self.scale, -exponent)
+
+    def guess(self) -> tuple[str, str]:  # noqa: C901, PLR0911 - one per type
+        """A type that takes every value seen, and what a person should know of it."""
+        kinds = {kind for kind, count in self.kinds.items() if count} - {"null"}
+        if self.annotated:
+            return "json", f"{self.annotated:,} values have annotations, which other types leave out"
+        if not kinds:
+            return "json", "only null was seen"
+        if kinds <= {"string", "symbol"}:
+            return "string", "symbols among them" if "symbol" in kinds else ""
+        if kinds == {"bool"}:
+            return "boolean", ""
+        if kinds == {"int"} and not self.huge:
+            return "bigint", ""
+        if kinds <= _EXACT:
+            if self.whole + self.scale > _MAX_PRECISION:
+                return "string", f"exact text: more than {_MAX_PRECISION} digits"
+            return f"decimal({self.whole + self.scale},{self.scale})", "no wider than what was seen"
+        if kinds <= _NUMBERS:
+            return "double", "ints and decimals are rounded" if kinds & _EXACT else ""
+        if kinds == {"timestamp"}:
+            return "timestamp", self._time()
+        if kinds <= {"blob", "clob"}:
+            return "binary", ""
+        several = ", ".join(sorted(kinds))
+        return "json", f"values of several types: {several}" if len(kinds) > 1 else several
+
+    def _time(self) -> str:
+        notes = []
+        if self.offsets:
+            notes.append(f"{self.offsets:,} with an offset other than UTC, which gets its own column")
+        if self.fine:
+            notes.append(f"{self.fine:,} finer than a microsecond, which is cut; declare string to keep it")
+        return "; ".join(notes)
+
+
+@dataclass(slots=True)
+class LedgerTableSeen:
+    """What was seen of one table."""
+
+    ids: set[str] = field(default_factory=set)
+    documents: set[str] = field(default_factory=set)
+    kinds: Counter[str] = field(default_factory=Counter)
+    fields: dict[str, FieldSeen] = field(default_factory=dict)
+    left: int = 0  # values of fields beyond MAX_FIELDS
+
+    def add(self, raw: bytes) -> None:
+        """Look at the contents of one revision."""
+        part = IonPart.alone(raw)
+        for sid, node in fields(part.data, part.node):
+            name = field_name(part.symbols, sid, node)
+            seen = self.fields.get(name)
+            if seen is None:
+                if len(self.fields) == MAX_FIELDS:
+                    self.left += 1
+                    continue
+                seen = self.fields[name] = FieldSeen()
+            seen.add(part.data, node)
+
+
+@dataclass(slots=True)
+class LedgerSurvey:
+    """What was seen of a ledger's records so far.
+
+    Attributes:
+        records: user records.
+        refused: how many of them are no QLDB records, by reason.
+        blocks: block summaries, and blocks of exports.
+        controls: control records.
+        tables: by name, in the order of appearance.
+    """
+
+    records: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    blocks: int = 0
+    controls: int = 0
+    tables: dict[str, LedgerTableSeen] = field(default_factory=dict)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Look at a batch of `USER_RECORD_SCHEMA`."""
+        self.records += batch.num_rows
+        problems = batch.column("problem")
+        self.refused.update(reason for reason in problems.to_pylist() if reason is not None)
+        data = batch.filter(problems.is_null()).column("data")
+        decoded = with_exported(
+            decode_qldb(data, verify=False), pa.chunked_array([data]), verify=False, max_depth=MAX_DEPTH
+        )
+        self.refused.update(one for one in decoded.verdicts["verdict"].to_pylist() if one != OK)
+        self.blocks += decoded.blocks.num_rows
+        self.controls += decoded.controls.num_rows
+        wanted = ("table_name", "table_id", "document_id", "kind", "data")
+        for name, table_id, document, kind, raw in zip(
+            *(decoded.revisions[column].to_pylist() for column in wanted), strict=True
+        ):
+            if name is None:  # an exported block that does not name its document's table
+                self.refused["unknown_table"] += 1
+                continue
+            seen = self.tables.setdefault(name, LedgerTableSeen())
+            seen.ids.add(table_id)
+            seen.documents.add(document)
+            seen.kinds[kind] += 1
+            if raw is not None:
+                seen.add(raw)
+
+
+def ledger_document(survey: LedgerSurvey, configured: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The proposal as plain values.
+
+    Args:
+        survey: what was seen.
+        configured: table of the ledger → names of the entries that are there already.
+    """
+    return {
+        "records": survey.records,
+        "refused": dict(sorted(survey.refused.items())),
+        "blocks": survey.blocks,
+        "controls": survey.controls,
+        "tables": {
+            name: {
+                "table_ids": sorted(seen.ids),
+                "configured_as": configured.get(name, []),
+                "documents": len(seen.documents),
+                "revisions": dict(sorted(seen.kinds.items())),
+                "columns": {column: _column(one) for column, one in seen.fields.items()},
+                "values_left_out": seen.left,
+            }
+            for name, seen in survey.tables.items()
+        },
+    }
+
+
+def _column(seen: FieldSeen) -> dict[str, Any]:
+    guess, note = seen.guess()
+    return {"type": guess, "note": note, "ion_types": dict(sorted(seen.kinds.items()))}
+
+
+def ledger_toml(proposal: Mapping[str, Any]) -> str:
+    """The proposal as the `[tables]` part of a pipeline file, with the counts as comments."""
+    lines = [f"# Proposed from {proposal['records']:,} records: look at every line."]
+    lines.append("# A field without a declared type is a column of canonical JSON, so any line may go.")
+    lines += [f"# {count:,} records are refused: {reason}" for reason, count in proposal["refused"].items()]
+    for name, table in proposal["tables"].items():
+        header = f"tables.{_quoted(name)}"
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in table["revisions"].items())
+        lines += ["", f"[{header}]  # {table['documents']:,} documents: {counts}"]
+        if len(table["table_ids"]) > 1:
+            lines.append(f"# {len(table['table_ids'])} tables of the ledger had this name: {_ids(table)}")
+        if table["configured_as"]:
+            lines.append(
+                f"# there is an entry for this table: {', '.join(map(_quoted, table['configured_as']))}"
+            )
+        if table["values_left_out"]:
+            lines.append(f"# {table['values_left_out']:,} values of more fields were not looked at")
+        if table["columns"]:
+            lines += ["", f"[{header}.columns]"]
+        for column, facts in table["columns"].items():
+            seen = ", ".join(f"{count:,} {kind}" for kind, count in facts["ion_types"].items())
+            note = f"; {facts['note']}" if facts["note"] else ""
+            lines.append(f"{_quoted(column)} = {_quoted(facts['type'])}  # {seen}{note}")
+    return "\n".join(lines) + "\n"
+
+
+def _ids(table: Mapping[str, Any]) -> str:
+    return ", ".join(map(_quoted, table["table_ids"][:5]))
+
+
+def _quoted(text: str) -> str:
+    """A string as TOML writes it: as JSON does, and DEL escaped too."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
