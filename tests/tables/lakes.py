@@ -58,11 +58,12 @@ def cells(
     first_line: int = 1,
     parts: int = 1,
     outline: bool = False,
+    folder: str | None = None,
 ) -> pa.Table:
     """Decode lines into the cells of so many partitions."""
     frames = []
     size = -(-len(lines) // parts) or 1
     for start in range(0, len(lines), size):
         records = read_lines(lines[start : start + size], stream="s", file="f", first_line=first_line + start)
-        frames += list(decode_partition(config, open_records(records), outline=outline))
+        frames += list(decode_partition(config, open_records(records), outline=outline, folder=folder))
     return pa.Table.from_batches(frames, FRAME_SCHEMA)

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from amazon.ion import simpleion
 
 from headpond.changes.decoders import decode
 from headpond.changes.qldb_config import DocumentSpec, LedgerConfig
@@ -14,12 +15,15 @@ from headpond.formats.ion_from_text import to_binary
 from headpond.formats.ion_part import IonPart
 from headpond.formats.rows import USER_RECORD_SCHEMA
 from headpond.tables.batch import DecodedBatch
+from headpond.tables.delta import DeltaFile
 from headpond.tables.ledger import LedgerLake
 from support import vector_json, vector_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from headpond.tables.lake import FileMaker
 
 TABLES = ("Person", "VehicleRegistration", "Mixed", "Über-Konten")
 SEQUENCE_NO = 7
@@ -80,6 +84,26 @@ def block(
     )
 
 
+def exported() -> list[dict[str, Any]]:
+    """The clean stream as blocks of a journal export."""
+    payloads = [simpleion.loads(datum)["payload"] for datum in datums("clean")]
+    details = {
+        (one["revision"]["metadata"]["id"], one["revision"]["blockAddress"]["sequenceNo"]): one["revision"]
+        for one in payloads
+        if "revision" in one
+    }
+    blocks = []
+    for payload in payloads:
+        if "blockHash" not in payload:
+            continue
+        number = payload["blockAddress"]["sequenceNo"]
+        block = {name: payload[name] for name in payload if name != "revisionSummaries"}
+        listed = payload.get("revisionSummaries", [])
+        found = [details.get((one.get("documentId"), number), {"hash": one["hash"]}) for one in listed]
+        blocks.append(block | ({"revisions": found} if found else {}))
+    return blocks
+
+
 def records(blobs: Sequence[bytes], *, first: int = 0, problem: str | None = None) -> pa.Table:
     """User records of some datums."""
     rows = [
@@ -114,17 +138,22 @@ def decoded_records(config: LedgerConfig, some: pa.Table | pa.RecordBatch) -> De
 
 
 def config_of(
-    *tables: str, past: bool = True, current: bool = True, raw_ion: bool = False, honour: bool = False
+    *tables: str,
+    past: bool = True,
+    current: bool = True,
+    raw_ion: bool = False,
+    canonical_json: bool = False,
+    honour: bool = False,
 ) -> LedgerConfig:
     """Tables of the ledger as current state, as history, or both (`NAME.history`)."""
     specs = [DocumentSpec(name=name, table=name) for name in tables if current]
     specs += [DocumentSpec(name=f"{name}.history", table=name, keep="history") for name in tables if past]
-    return LedgerConfig(tables=tuple(specs), raw_ion=raw_ion, honour=honour)
+    return LedgerConfig(tables=tuple(specs), raw_ion=raw_ion, canonical_json=canonical_json, honour=honour)
 
 
-def ledger_in(folder: Path, config: LedgerConfig) -> LedgerLake:
+def ledger_in(folder: Path, config: LedgerConfig, files: FileMaker = DeltaFile) -> LedgerLake:
     """Open and prepare a lake."""
-    lake = LedgerLake(str(folder), config)
+    lake = LedgerLake(str(folder), config, files=files)
     lake.prepare()
     return lake
 

@@ -192,6 +192,17 @@ def test_figures_of_a_merge_have_the_names_of_the_embedded_engine(
     assert sorted(file.read(["id"])["id"].to_pylist()) == [1, 2, 3, 4]
 
 
+def test_rows_after_an_empty_part_are_merged(spark_files: SparkFiles, tmp_path: Path) -> None:
+    """Spark itself ends at an empty batch of an Arrow table."""
+    file = table(spark_files, tmp_path, 1)
+    rows = pa.table({"id": pa.array([2], pa.int64()), "v": ["2"]})
+    columns = delta.copied(["id", "v"])
+    parts = pa.concat_tables([rows, rows.slice(1), rows.set_column(0, "id", pa.array([3], pa.int64()))])
+    assert [len(part) for part in parts["id"].chunks] == [1, 0, 1]
+    file.merge(parts, match=delta.same(["id"]), update=columns, insert=columns)
+    assert sorted(file.read(["id"])["id"].to_pylist()) == [1, 2, 3]
+
+
 def test_a_transaction_number_never_falls_and_its_repeat_still_adds_what_is_missing(
     spark_files: SparkFiles, tmp_path: Path
 ) -> None:

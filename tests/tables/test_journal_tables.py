@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from ledgers import datums, decoded, ledger_in
+from ledgers import datums, decoded, ledger_in, revision
 
 from headpond.changes.journal import Journal
 from headpond.changes.journal_check import ANOMALIES
@@ -68,6 +68,16 @@ def test_anomalies_after_any_cuts(tmp_path: Path, name: str, parts: int) -> None
     assert stored(lake) == expected(blobs)
     kinds = EXPECTED["files"][f"{name}.jsonl"]["anomaly_kinds"]
     assert lake.journal.counts() == kinds
+
+
+@pytest.mark.parametrize(("checked", "count"), [(True, 1), (False, 0)])
+def test_deletes_may_go_unchecked(tmp_path: Path, *, checked: bool, count: int) -> None:
+    """A delete's hash that no reading of it gives is an anomaly, unless such hashes are taken as given."""
+    config = replace(CONFIG, check_deletes=checked)
+    lake = ledger_in(tmp_path, config)
+    apply_records(lake, decoded(config, [revision("d", 1, None)]))
+    lake.close_journal()
+    assert lake.journal.counts().get("revision_hash_mismatch", 0) == count
 
 
 def test_what_was_missing_and_comes_is_no_anomaly_any_more(tmp_path: Path) -> None:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import base64
 import gzip
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from amazon.ion import simpleion
 from ledgers import (
     TABLES,
     config_of,
     datums,
+    decoded,
     decoded_records,
     expected_state,
+    exported,
     ledger_in,
     state_of,
 )
 
 from headpond.formats.archive_ion import ion_records, is_ion
+from headpond.formats.ion_columns import ion_json_column
 from headpond.formats.kinesis_records import open_records
+from headpond.formats.qldb_files import split_datums
 from headpond.spark.archive import read_piece
 from headpond.spark.archive_plan import pieces, plan
 from headpond.tables.ledger_apply import apply_records
@@ -33,11 +38,11 @@ if TYPE_CHECKING:
 CONFIG = config_of(*TABLES, past=False, raw_ion=True)
 
 
-def read(folder: Path, content: bytes) -> LedgerLake:
+def read(folder: Path, content: bytes, *, whole: bool = True) -> LedgerLake:
     """A lake of one file of an archive, planned and read as Spark's source does it."""
     files = OneFile(content)
     end = plan(files, files.sizes(), {}, None)
-    assert end["file"].lines is None
+    assert (end["file"].lines is None) == whole
     lake = ledger_in(folder, CONFIG)
     for task in pieces(files, {}, end):
         for piece in task:
@@ -63,26 +68,6 @@ class OneFile:
         return self.content[start:end]
 
 
-def exported() -> list[dict[str, Any]]:
-    """The clean stream as blocks of a journal export."""
-    payloads = [simpleion.loads(datum)["payload"] for datum in datums("clean")]
-    details = {
-        (one["revision"]["metadata"]["id"], one["revision"]["blockAddress"]["sequenceNo"]): one["revision"]
-        for one in payloads
-        if "revision" in one
-    }
-    blocks = []
-    for payload in payloads:
-        if "blockHash" not in payload:
-            continue
-        number = payload["blockAddress"]["sequenceNo"]
-        block = {name: payload[name] for name in payload if name != "revisionSummaries"}
-        listed = payload.get("revisionSummaries", [])
-        found = [details.get((one.get("documentId"), number), {"hash": one["hash"]}) for one in listed]
-        blocks.append(block | ({"revisions": found} if found else {}))
-    return blocks
-
-
 @pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_records_one_after_the_other(tmp_path: Path, *, packed: bool) -> None:
     """Without delimiters or with newlines, compressed or not; a damaged one loses only itself."""
@@ -106,6 +91,53 @@ def test_an_export_becomes_the_documents_of_the_stream(tmp_path: Path, *, binary
         "controls": 0, "blocks": 200, "statements": 421, "redactions": 17
     }  # fmt: skip
     assert lake.quarantine.count() == 0
+
+
+@pytest.mark.thorough
+def test_an_export_and_the_stream_may_fill_one_lake(tmp_path: Path) -> None:
+    """Of the first blocks and of the last ones, some in both: versions decide, and nothing is there twice."""
+    first = simpleion.dumps(exported()[:120], binary=True, sequence_as_stream=True)
+    lake = read(tmp_path, bytes(first))
+    apply_records(lake, decoded(CONFIG, datums("clean")[150:]))
+    assert state_of(lake) == expected_state()
+    assert lake.facts["blocks"].count() == 200
+    assert lake.quarantine.count() == 0
+
+
+def as_json_lines() -> list[bytes]:
+    """The export down-converted, a block a line."""
+    binary = simpleion.dumps(exported(), binary=True, sequence_as_stream=True)
+    data = pa.array([datum.data for datum in split_datums(bytes(binary))], pa.binary())
+    return [text.encode() for text in ion_json_column(data).to_pylist()]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_export_of_json_lines_has_the_same_revisions(tmp_path: Path, *, packed: bool) -> None:
+    """Its contents lost their types, so that only identities are those of the stream; a bad line is one."""
+    lines = as_json_lines()
+    content = b"\n".join([*lines[:7], lines[7][:-20], *lines])
+    lake = read(tmp_path, gzip.compress(content) if packed else content, whole=packed)
+    want = {document: found[:2] for document, found in expected_state().items()}
+    assert {document: found[:2] for document, found in state_of(lake).items()} == want
+    assert lake.facts["blocks"].count() == 200
+    (bad,) = lake.quarantine.read(["reason", "sequence_number", "data"]).to_pylist()
+    assert (bad["reason"], bad["sequence_number"]) == ("archive_bad_line", "8")
+    assert bad["data"] == lines[7][:-20]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("binary", [True, False])
+def test_a_damaged_block_loses_only_itself(tmp_path: Path, *, binary: bool) -> None:
+    """In Ion binary and in Ion text; its bytes are in quarantine."""
+    parts = [simpleion.dumps([block], binary=binary, sequence_as_stream=True) for block in exported()[10:20]]
+    parts = [bytes(part) if binary else part.encode().removeprefix(b"$ion_1_0 ") for part in parts]
+    damaged = parts[4][: len(parts[4]) * 2 // 3]
+    lake = read(tmp_path, (b"" if binary else b"\n").join([*parts[:4], damaged, *parts[5:]]))
+    assert lake.facts["blocks"].count() == 9
+    (bad,) = lake.quarantine.read(["reason", "data"]).to_pylist()
+    assert bad["data"].strip() == damaged.strip()
+    assert bad["reason"] == "truncated"
 
 
 @pytest.mark.thorough

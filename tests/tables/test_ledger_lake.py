@@ -6,6 +6,7 @@ import itertools
 import random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -156,11 +157,12 @@ REDACTION = {
 def test_redactions(tmp_path: Path, source: str, *, data_first: bool, honour: bool) -> None:
     """Honoured, the contents go as soon as a redaction is seen, in any order; else they stay."""
     parts = [[revision("d", 0, "{a: 1}")], [REDACTION[source]]]
-    config = config_of("Person", raw_ion=True, honour=honour, current=False)
+    config = config_of("Person", raw_ion=True, canonical_json=True, honour=honour, current=False)
     lake = applied(tmp_path, config, *(parts if data_first else parts[::-1]))
     (row,) = rows_of(lake)["Person.history"]
     assert row["_kind"] == ("redacted" if honour else "insert")
     assert (row.get("a"), row["_ion"] is None) == ((None, True) if honour else ("1", False))
+    assert row["_json"] == (None if honour else '{"a":1}')
     assert lake.facts["redactions"].counts_by("source") == {source: 1}
 
 
@@ -212,6 +214,31 @@ def details_of(lake: LedgerLake) -> set[str]:
     return set(lake.quarantine.read(["detail"])["detail"].to_pylist())
 
 
+REDACTED_CONTENDERS = [
+    revision("d", 1, "{a: 1}", hashed=1),
+    revision("d", 1, "{a: 2}", hashed=2),
+    block([], redacts=[("d", 1)]),
+    block([("d", 1)]),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (0, 2, 1, 3), (1, 2, 3, 0)])
+def test_contenders_whose_contents_are_redacted_are_still_known(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    """A redaction takes the contents of contested revisions, not what a block that comes later decides by."""
+    config = config_of("Person", past=False, honour=True)
+    lake = applied(tmp_path, config, *([REDACTED_CONTENDERS[at]] for at in order))
+    (row,) = rows_of(lake)["Person"]
+    assert (row["_hash"][0], row["_redacted"], row["a"]) == (1, True, None)
+    kept = lake.conflicts.of("Person", pa.array(["d"]))
+    assert kept is not None
+    assert kept.select(["m:kind", "c:a", "m:data"]).to_pylist() == [
+        {"m:kind": "redacted", "c:a": None, "m:data": None}
+    ] * len(kept)
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_copies_of_a_block_that_list_other_revisions_are_both_kept(
     tmp_path: Path, order: tuple[int, ...]
@@ -223,23 +250,73 @@ def test_copies_of_a_block_that_list_other_revisions_are_both_kept(
     assert lake.facts["blocks"].count() == 2
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("cuts", [(0, 3), (0, 2, 3)])
+def test_only_the_blocks_that_contenders_name_decide(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    """Also where one of them is a delete, of which only a tombstone is known: another block says nothing."""
+    records = [revision("d", 1, "{a: 1}"), revision("d", 1, None, hashed=9), block([("d", 1)], sequence_no=8)]
+    parts = [records[first:last] for first, last in itertools.pairwise(cuts)]
+    lake = applied(tmp_path, config_of("Person", past=False), *parts, records[2:])
+    assert rows_of(lake) == {"Person": []}
+
+
+@pytest.mark.parametrize("order", [pytest.param((0, 1), marks=pytest.mark.thorough), (1, 0)])
+def test_of_one_revision_in_two_blocks_the_later_stands(tmp_path: Path, order: tuple[int, ...]) -> None:
+    """Copies that contradict each other in what no hash covers: which came first decides nothing."""
+    copies = [revision("d", 1, "{a: 1}", sequence_no=number) for number in (7, 8)]
+    lake = applied(tmp_path, config_of("Person", past=False), *([copies[at]] for at in order))
+    assert [row["_block_sequence_no"] for row in rows_of(lake)["Person"]] == [8]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_redacted_copy_that_names_an_earlier_block_is_not_the_later_form(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    """The contents go, whichever came first, and the copy that names the later block stands."""
+    copies = [
+        revision("d", 1, "{a: 1}", sequence_no=8),
+        revision("d", 1, None, redacted=True, sequence_no=7),
+    ]
+    lake = applied(tmp_path, config_of("Person", past=False, honour=True), *([copies[at]] for at in order))
+    (row,) = rows_of(lake)["Person"]
+    assert (row["_block_sequence_no"], row["_redacted"], row["a"]) == (8, True, None)
+
+
+@pytest.mark.thorough
+def test_each_contender_is_listed_by_the_block_that_it_names(tmp_path: Path) -> None:
+    """Copies of one revision that name two blocks: the one whose block lists it wins, and goes on winning."""
+    records = [
+        block([("d", 3)]),
+        revision("d", 0, None, hashed=3, redacted=True, sequence_no=8),
+        revision("d", 0, None, hashed=11, sequence_no=8),
+        revision("d", 0, None, hashed=3, redacted=True),
+    ]
+    lake = applied(tmp_path, config_of("Person", past=False), *([one] for one in records), records[:2])
+    assert [(row["_hash"][0], row["_block_sequence_no"]) for row in rows_of(lake)["Person"]] == [(3, 7)]
+
+
+BLOCK_NUMBERS = st.sampled_from([7, 7, 8])
 REVISIONS = st.builds(
-    lambda document, version, number, form: revision(
+    lambda document, version, number, form, sequence_no: revision(
         document,
         version,
         f"{{a: {number}}}" if form == "data" else None,
         hashed=number + 10 * (form == "delete"),  # a delete has no hash that contents have
         redacted=form == "redacted",
+        sequence_no=sequence_no,
     ),
     st.sampled_from("de"),
     st.integers(0, 2),
     st.integers(1, 3),
     st.sampled_from(["data", "data", "redacted", "delete"]),
+    BLOCK_NUMBERS,
 )
 LISTINGS = st.builds(
-    lambda listed, redacts: block(listed, redacts=redacts),
+    lambda listed, redacts, sequence_no: block(listed, redacts=redacts, sequence_no=sequence_no),
     st.lists(st.tuples(st.sampled_from("de"), st.integers(1, 3)), max_size=2),
     st.lists(st.tuples(st.sampled_from("de"), st.integers(0, 2)), max_size=1),
+    BLOCK_NUMBERS,
 )
 
 

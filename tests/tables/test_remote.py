@@ -22,7 +22,10 @@ from headpond.errors import (
 from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake
 from headpond.tables.apply import apply_batch
+from headpond.tables.batch_log import batches_in
+from headpond.tables.measured import BatchReport, sizes_of
 from headpond.tables.remote import file_system, is_s3, option_of, told
+from headpond.tables.run_mark import mark_in
 from headpond.tables.summary import lake_summary
 from s3_server import SECRET, Store, refusing_store, s3_store
 
@@ -81,6 +84,29 @@ def test_a_lake_in_a_bucket_is_as_one_in_a_folder(store: Store) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough
+def test_a_run_leaves_its_mark_and_batches_in_a_bucket(store: Store) -> None:
+    """Written, replaced and trimmed there as in a folder; sizes come from the tables' logs."""
+    lake, config = lake_at(store, "s3://lake/measured")
+    lake.prepare()
+    apply_batch(lake, decoded(config, [change(1, 1, {"id": 1, "v": "a"})]))
+    options = store.options
+    mark = mark_in("s3://lake/measured", options)
+    assert mark.read() is None
+    for number in range(2):
+        mark.write(state="running", batch_id=number)
+    found = mark.read()
+    assert found is not None
+    assert found["batch_id"] == 1
+    log = batches_in("s3://lake/measured", options, keep=1)
+    assert log.last(5) == []
+    for number in range(3):
+        log.add([BatchReport(run_id="r", batch_id=number, begun_ms=number, duration_ms=1)])
+    log.trim()
+    assert [row["batch_id"] for row in log.last(5)] == [2]
+    assert sizes_of(lake)["public.t"].rows == 1
+
+
 def test_two_writers_at_once_lose_nothing(store: Store) -> None:
     """Commits of log entries are conditional: who is second computes anew, and no row is lost."""
     first, config = lake_at(store, "s3://lake/two")

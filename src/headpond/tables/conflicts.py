@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.changes.documents import DELETE, REDACTED, without_contents
 from headpond.changes.schemas import format_versions
 from headpond.tables.keyed import among
 from headpond.tables.state import FactTable
@@ -28,9 +29,11 @@ CONFLICTS = pa.schema(
         pa.field("kind", pa.string()),
         pa.field("row", pa.binary()),  # the typed revision: an Arrow stream of one row
         pa.field("format_version", pa.int32()),
+        pa.field("block_sequence_no", pa.int64()),  # that it names; null in rows written before it was kept
     ]
 )
-IDENTITY = ("table", "document_id", "version", "hash", "kind")
+_PAIR = ("document_id", "version")
+IDENTITY = ("table", *_PAIR, "hash", "kind", "block_sequence_no")
 
 
 class Conflicts:
@@ -70,21 +73,49 @@ class Conflicts:
             "kind": rows["m:kind"],
             "row": pa.array(cells, pa.binary()),
             "format_version": format_versions(rows.num_rows),
+            "block_sequence_no": rows["m:block_sequence_no"],
         }
+        self._widen()
         return self.facts.add(pa.table(columns, schema=CONFLICTS), transaction=transaction)
 
+    def _widen(self) -> None:
+        if self.file.exists() and len(self.file.schema()) < len(CONFLICTS):
+            self.file.add_columns([CONFLICTS.field("block_sequence_no")])
+
     def forget(self, table: str, revisions: pa.Table) -> None:
-        """Drop the rows with contents of redacted revisions of a table.
+        """Take the contents from the redacted revisions of a table; that they are contested is still known.
 
         Args:
             table: the table's name.
             revisions: `document_id` and `version`.
         """
-        if revisions.num_rows and self.file.exists():
-            rows = revisions.select(["document_id", "version"]).append_column(
-                "table", pa.repeat(table, revisions.num_rows)
+        if revisions.num_rows == 0 or not self.file.exists():
+            return
+        ids = revisions["document_id"]
+        self._widen()
+        rows = self.facts.read(CONFLICTS.names, among(ids, "document_id"))
+        pairs = set(zip(ids.to_pylist(), revisions["version"].to_pylist(), strict=True))
+        held = zip(*(rows[name].to_pylist() for name in ("table", *_PAIR, "kind")), strict=True)
+        full = rows.filter(
+            pa.array(
+                [
+                    name == table and (document_id, version) in pairs and kind not in (DELETE, REDACTED)
+                    for name, document_id, version, kind in held
+                ],
+                pa.bool_(),
             )
-            self.facts.remove(rows, ("table", "document_id", "version"))
+        )
+        if full.num_rows == 0:
+            return
+        # Those without contents first: a stop in between leaves both, and the next time finds the old ones.
+        typed = [pa.ipc.open_stream(cell).read_all() for cell in full["row"].to_pylist()]
+        self.put(table, pa.concat_tables([_emptied(each) for each in typed], promote_options="default"))
+        self.facts.remove(full, IDENTITY)
+        self.facts.remove(full.filter(pc.is_null(full["block_sequence_no"])), IDENTITY[:-1])
+
+
+def _emptied(row: pa.Table) -> pa.Table:
+    return without_contents(row, pa.repeat(True, row.num_rows))
 
 
 def _packed(row: pa.Table) -> bytes:

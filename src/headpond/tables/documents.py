@@ -42,6 +42,8 @@ HISTORY_OWN = _SHARED | {"kind": ("_kind", pa.string())}
 """Own columns of a history of documents."""
 ION_OWN = {"ion": ("_ion", pa.binary())}
 """The own column that `raw_ion` adds."""
+JSON_OWN = {"json": ("_json", pa.string())}
+"""The own column that `canonical_json` adds."""
 
 KNOWN = pa.schema(
     [
@@ -145,7 +147,7 @@ class DocumentTable:
         if revisions.num_rows == 0 or not file.exists():
             return 0
         own = [column for column, _ in self.typed.own.values()]
-        kept = {*own, *self.typed.bucket_columns} - {"_ion"}
+        kept = {*own, *self.typed.bucket_columns} - {"_ion", "_json"}
         mark = {'"_kind"': f"'{REDACTED}'"} if self.past else {'"_redacted"': "true"}
         nothing = {quoted(field.name): "NULL" for field in file.schema() if field.name not in kept}
         has = "t.\"_kind\" NOT IN ('delete', 'redacted')" if self.past else 't."_redacted" = false'

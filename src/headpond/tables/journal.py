@@ -55,9 +55,11 @@ class JournalTables:
 
     Args:
         make: gives the file of a table of `_headpond/` by its name.
+        deletes: check the hashes of deletes, for which no real example is known.
     """
 
-    def __init__(self, make: Callable[[str], DeltaFile]) -> None:
+    def __init__(self, make: Callable[[str], DeltaFile], *, deletes: bool = True) -> None:
+        self.deletes = deletes
         self.facts = {name: make(name) for name in JOURNAL}
         self.anomalies = make("anomalies")
 
@@ -85,7 +87,7 @@ class JournalTables:
         documents = _unique([facts[JOURNAL[3]]] if JOURNAL[3] in facts else [], "document_id", pa.string())
         near = self._read("sequence_no", pa.array(around))
         known = self._read("document_id", documents, names=JOURNAL[3:])
-        found = _checked(JournalFacts.together([near, known]), closed=False).anomalies
+        found = self._checked(JournalFacts.together([near, known]), closed=False).anomalies
         self._put(found, _scope(touched, documents), transaction)
 
     def close(self, *, completed: bool = False) -> Checked:
@@ -100,7 +102,7 @@ class JournalTables:
 
     def checked(self, *, closed: bool, completed: bool = False) -> Checked:
         """Check all facts without writing anything."""
-        return _checked(self._read(None, None), closed=closed, completed=completed)
+        return self._checked(self._read(None, None), closed=closed, completed=completed)
 
     def digest(self, saved: SavedDigest) -> DigestChecked:
         """Compare a saved digest with the block that it is of."""
@@ -110,6 +112,11 @@ class JournalTables:
         """Count the anomalies by kind."""
         kinds = self._anomalies()["kind"].to_pylist()
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+    def _checked(self, facts: JournalFacts, *, closed: bool, completed: bool = False) -> Checked:
+        journal = Journal(completed=completed)
+        journal.add_facts(facts)
+        return journal.checked(closed=closed, deletes=self.deletes)
 
     def _add(self, name: str, rows: pa.Table, transaction: tuple[str, int] | None) -> None:
         schema = _stored(FACT_SCHEMAS[JOURNAL.index(name)])
@@ -182,12 +189,6 @@ class JournalTables:
             insert_if=f"NOT {quoted(_GONE, 's')}",
             transaction=transaction,
         )
-
-
-def _checked(facts: JournalFacts, *, closed: bool, completed: bool = False) -> Checked:
-    journal = Journal(completed=completed)
-    journal.add_facts(facts)
-    return journal.checked(closed=closed)
 
 
 def _scope(numbers: np.ndarray, documents: pa.Array) -> Callable[[pa.Table], pa.Array]:

@@ -27,6 +27,7 @@ from headpond.tables.delta import DeltaFile
 from headpond.tables.history import HISTORY_OWN, Deletes, HistoryTable
 from headpond.tables.log import LOG_OWN, LogTable
 from headpond.tables.naming import table_folder
+from headpond.tables.own_formats import refuse_later_formats
 from headpond.tables.pending import PendingTable
 from headpond.tables.remote import remove_folder
 from headpond.tables.schema_changes import SchemaChanges
@@ -125,10 +126,17 @@ class Lake:
         """Create the tables that are not there, and check those that are against the configuration.
 
         Raises:
-            ConfigurationError: a table's columns contradict the configuration.
+            ConfigurationError: a table's columns contradict the configuration, or a later headpond has
+                written here.
         """
+        refuse_later_formats(self.own_files())
         for typed in self.typed.values():
             typed.prepare()
+
+    def own_files(self) -> list[DeltaFile]:
+        """The Delta tables below `_headpond/`, but for the logs of tables that are not configured."""
+        facts = (self.quarantine, self.pending, self.deletes.facts, self.unknown.index)
+        return [*(fact.file for fact in facts), self.tombstones.file, self.schema_changes.file]
 
     def retire_tombstones(self, retention_ms: int) -> int:
         """Drop the tombstones of deletes that lie further behind the newest commit seen than `retention_ms`.

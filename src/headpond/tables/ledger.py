@@ -24,10 +24,11 @@ from headpond.changes.qldb_facts import FACTS, IDENTITIES
 from headpond.changes.schemas import QUARANTINE_SCHEMA
 from headpond.tables.conflicts import Conflicts
 from headpond.tables.delta import DeltaFile
-from headpond.tables.documents import CURRENT_OWN, HISTORY_OWN, ION_OWN, DocumentTable
+from headpond.tables.documents import CURRENT_OWN, HISTORY_OWN, ION_OWN, JSON_OWN, DocumentTable
 from headpond.tables.journal import JournalTables
 from headpond.tables.lake import OWN_FOLDER
 from headpond.tables.naming import table_folder
+from headpond.tables.own_formats import refuse_later_formats
 from headpond.tables.state import ORIGIN, FactTable
 from headpond.tables.tombstones import Tombstones
 from headpond.tables.typed import TypedTable
@@ -70,11 +71,12 @@ class LedgerLake:
         self.facts = {
             name: FactTable(self._own(name), schema, IDENTITIES[name]) for name, schema in FACTS.items()
         }
-        self.journal = JournalTables(self._own)
+        self.journal = JournalTables(self._own, deletes=config.check_deletes)
         self.documents: dict[str, DocumentTable] = {}
         for spec in config.tables:
             past = spec.keep == "history"
-            own = (HISTORY_OWN if past else CURRENT_OWN) | (ION_OWN if config.raw_ion else {})
+            own = HISTORY_OWN if past else CURRENT_OWN
+            own = own | (ION_OWN if config.raw_ion else {}) | (JSON_OWN if config.canonical_json else {})
             file = files(f"{self.path}/{table_folder(spec.name)}", self.storage_options)
             typed = TypedTable(spec.name, file, spec.declared(), own, spec)
             self.documents[spec.name] = DocumentTable(typed, past=past)
@@ -83,8 +85,10 @@ class LedgerLake:
         """Create the tables that are not there, and check those that are against the configuration.
 
         Raises:
-            ConfigurationError: a table's columns contradict the configuration.
+            ConfigurationError: a table's columns contradict the configuration, or a later headpond has
+                written here.
         """
+        refuse_later_formats(self.own_files())
         for typed in self.typed.values():
             typed.prepare()
 
@@ -104,12 +108,14 @@ class LedgerLake:
 
     def files(self) -> Iterator[tuple[str, DeltaFile]]:
         """Every Delta table that is there, the configured ones first, then `_headpond/…`."""
-        own = [self.quarantine.file, self.tombstones.file, self.conflicts.file]
-        own += [fact.file for fact in self.facts.values()]
-        own += self.journal.files
         found = {name: typed.file for name, typed in self.typed.items()}
-        found |= {f"{OWN_FOLDER}/{file.uri.rpartition('/')[2]}": file for file in own}
+        found |= {f"{OWN_FOLDER}/{file.uri.rpartition('/')[2]}": file for file in self.own_files()}
         yield from ((name, file) for name, file in found.items() if file.exists())
+
+    def own_files(self) -> list[DeltaFile]:
+        """The Delta tables below `_headpond/`."""
+        own = [self.quarantine.file, self.tombstones.file, self.conflicts.file]
+        return own + [fact.file for fact in self.facts.values()] + self.journal.files
 
     def _own(self, name: str) -> DeltaFile:
         return DeltaFile(f"{self.path}/{OWN_FOLDER}/{name}", self.storage_options)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
+    from headpond.changes.documents import Listing
     from headpond.changes.latest import LatestOutcome
     from headpond.tables.batch import DecodedBatch
     from headpond.tables.documents import DocumentTable
@@ -143,12 +144,15 @@ def _decide(lake: LedgerLake, name: str, rows: pa.Table | None, listed_ids: pa.A
         return None
     rows = pa.concat_tables(parts, promote_options="default").combine_chunks()
     if honour:
-        rows = without_contents(rows, _among_redacted(lake, rows))
+        rows = without_contents(rows, _among_redacted(lake, rows["m:document_id"], rows["m:revision"]))
     documents = rows["m:document_id"]
     known = table.known(documents)
+    if honour and known.num_rows:  # what the table has loses its contents after this, and counts as such
+        gone = pc.or_(known["redacted"], _among_redacted(lake, known["document_id"], known["revision"]))
+        known = known.set_column(known.schema.get_field_index("redacted"), "redacted", gone)
     dead = lake.tombstones.of_keys(name, pa.chunked_array([keys_of(documents)]))
     found = contested(rows, known, dead)
-    listed: set[tuple[str, bytes]] = set()
+    listed: set[Listing] = set()
     contenders = rows.slice(0, 0)
     if found is not None:
         listed = _listed(lake, found.documents, found.blocks)
@@ -171,28 +175,22 @@ def _listed_ids(blocks: pa.Table | None) -> pa.Array:
     return pc.drop_null(pc.unique(pc.struct_field(items, "document_id")))
 
 
-def _among_redacted(lake: LedgerLake, rows: pa.Table) -> pa.Array:
+def _among_redacted(lake: LedgerLake, document_ids: pa.ChunkedArray, revisions: pa.ChunkedArray) -> pa.Array:
     """Say which rows are revisions whose contents were redacted, as far as is known."""
-    known = lake.facts["redactions"].read(
-        ["document_id", "version"], among(rows["m:document_id"], "document_id")
-    )
+    known = lake.facts["redactions"].read(["document_id", "version"], among(document_ids, "document_id"))
     pairs = set(zip(known["document_id"].to_pylist(), known["version"].to_pylist(), strict=True))
-    mine = zip(rows["m:document_id"].to_pylist(), rows["m:revision"].to_pylist(), strict=True)
+    mine = zip(document_ids.to_pylist(), revisions.to_pylist(), strict=True)
     return pa.array([pair in pairs for pair in mine], pa.bool_())
 
 
-def _listed(
-    lake: LedgerLake, documents: AbstractSet[str], blocks: AbstractSet[int] | None
-) -> set[tuple[str, bytes]]:
-    """Document and hash of what the known ones of some blocks, or of all, list of some documents."""
-    where = None
-    if blocks is not None:
-        where = among(pa.chunked_array([pa.array(sorted(blocks), pa.int64())]), "sequence_no")
-    found = lake.facts["blocks"].read(["revision_summaries"], where)
+def _listed(lake: LedgerLake, documents: AbstractSet[str], blocks: AbstractSet[int]) -> set[Listing]:
+    """What the known ones of some blocks list of some documents."""
+    where = among(pa.chunked_array([pa.array(sorted(blocks), pa.int64())]), "sequence_no")
+    found = lake.facts["blocks"].read(["sequence_no", "revision_summaries"], where)
     return {
-        (one["document_id"], one["hash"])
-        for summaries in found["revision_summaries"].to_pylist()
-        for one in summaries or ()
+        (one["document_id"], one["hash"], block["sequence_no"])
+        for block in found.to_pylist()
+        for one in block["revision_summaries"] or ()
         if one["document_id"] in documents
     }
 
@@ -201,16 +199,17 @@ def _state(
     table: DocumentTable,
     known: pa.Table,
     dead: pa.Table,
-    listed: AbstractSet[tuple[str, bytes]],
+    listed: AbstractSet[Listing],
     *,
     honour: bool,
 ) -> pa.Table:
     """What is known of a batch's documents, as `latest_step` takes it."""
     versions = encode_versions(
         known["revision"],
-        listed_of(known["document_id"], known["hash"], listed),
+        listed_of(known["document_id"], known["hash"], known["block_sequence_no"], listed),
         known["hash"],
         forms_of(known["redacted"], honour=honour),
+        known["block_sequence_no"],
     )
     if table.past:
         dead = dead.slice(0, 0)

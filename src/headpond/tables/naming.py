@@ -40,7 +40,7 @@ OWN_COLUMNS = frozenset(
         "_ts_ns", "_tx_id", "_image_hash", "_valid_from_ns", "_valid_to_ns", "_op", "_before", "_after",
         "_stream", "_shard_id", "_sequence_number", "_sub_sequence_number",
         # QLDB
-        "_document_id", "_version", "_tx_time", "_block_sequence_no", "_hash", "_kind", "_ion",
+        "_document_id", "_version", "_tx_time", "_block_sequence_no", "_hash", "_kind", "_ion", "_json",
         "_table_id", "_redacted",
         # both
         "_bucket",

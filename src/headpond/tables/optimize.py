@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.errors import UsageError
-from headpond.tables.delta import DeltaFile
+from headpond.tables.delta import WRITER, DeltaFile
 from headpond.tables.lake import OWN_FOLDER
 from headpond.tables.ledger import LedgerLake
 
@@ -112,9 +112,15 @@ def optimize_file(
     check_retention(retain_ms, unsafe=unsafe)
     before = _sizes(file.open())
     if order_by:
-        file.committing(lambda table: table.optimize.z_order(list(order_by), target_size=target_bytes))
+        file.committing(
+            lambda table: table.optimize.z_order(
+                list(order_by), target_size=target_bytes, writer_properties=WRITER
+            )
+        )
     else:
-        file.committing(lambda table: table.optimize.compact(target_size=target_bytes))
+        file.committing(
+            lambda table: table.optimize.compact(target_size=target_bytes, writer_properties=WRITER)
+        )
     vacuumed = None
     if retain_ms is not None:
         hours = -(-retain_ms // HOUR_MS)

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.assemble import assemble_step, in_order
+from headpond.changes.assemble import assemble_step
+from headpond.changes.chunk_groups import in_order
 from headpond.changes.schemas import ASSEMBLY_SCHEMA, QUARANTINE_SCHEMA
 from headpond.formats.dsql import Chunked, parse
 from headpond.tables.pending import CHUNK_IDS, FINISHED

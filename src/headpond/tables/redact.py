@@ -151,7 +151,17 @@ def _holds(verdict: str, redacted: bool | None, named: bool, row: dict[str, Any]
 
 
 def _only_newest(file: DeltaFile, options: dict[str, str]) -> int:
-    """Remove every file that the newest version does not need, and the log before it."""
+    """Remove every file that the newest version does not need, and the log before it.
+
+    Raises:
+        UsageError: the table has deletion vectors, whose files deltalake would take for needless ones.
+    """
+    if file.has_deletion_vectors():
+        raise UsageError(
+            f"The Delta table at {file.uri} has deletion vectors: what they took away is still in its files.",
+            next_step="Rewrite it with Spark (ALTER TABLE … DROP FEATURE deletionVectors), and redact again.",
+            table=file.uri,
+        )
 
     def vacuum(table: DeltaTable) -> list[str]:
         return table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)

@@ -164,15 +164,19 @@ def told(place: str, options: Mapping[str, str] | None = None) -> Iterator[None]
         ) from None  # its text may hold what ours must not
 
 
+def secrets_of(options: Mapping[str, str]) -> list[str]:
+    """List the values of storage options that must not be shown."""
+    return [value for name, value in options.items() if value and _plain(name) not in _PUBLIC]
+
+
 def _plain(name: str) -> str:
     return name.lower().removeprefix("aws_")
 
 
 def _cleaned(said: str, options: Mapping[str, str]) -> str:
     """One line of a store's words: no colours, no trees, no XML, no secrets, no endless text."""
-    for name, value in options.items():
-        if value and _plain(name) not in _PUBLIC:
-            said = said.replace(value, "***")
+    for value in secrets_of(options):
+        said = said.replace(value, "***")
     said = _COLOUR.sub("", said)
     code = _XML_MESSAGE.search(said)
     words = " ".join(said.replace("↳", ":").split("<?xml")[0].split()).replace(" :", ":").strip(" .:")

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import QueryBuilder, write_deltalake
 
+from headpond.changes.documents import keys_of
 from headpond.changes.keys import key_column
+from headpond.changes.qldb_config import DocumentSpec
 from headpond.errors import UsageError
-from headpond.tables.delta import plain_types, quoted
+from headpond.tables.delta import WRITER, plain_types, quoted
 from headpond.tables.partitions import BUCKET, PROPERTY, bucket_of
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ _PARTS_AHEAD = 4
 _PAUSE_S = 0.2
 
 
-def repartition(typed: TypedTable, spec: TableSpec) -> bool:
+def repartition(typed: TypedTable, spec: TableSpec | DocumentSpec) -> bool:
     """Deal a table's rows out anew.
 
     Args:
@@ -68,12 +70,10 @@ def repartition(typed: TypedTable, spec: TableSpec) -> bool:
         )
     kept = [field for field in schema if field.name != BUCKET]
     made = pa.schema([*kept, *([pa.field(BUCKET, pa.int32())] if wanted.buckets else [])])
-    keys = {original: typed.column(original) for original in spec.keys}
 
     def dealt(part: pa.Table) -> pa.Table:
         if wanted.buckets:
-            values = {original: part[name].combine_chunks() for original, name in keys.items()}
-            part = part.append_column(BUCKET, bucket_of(key_column(spec, values), wanted.buckets))
+            part = part.append_column(BUCKET, bucket_of(_key_texts(typed, spec, part), wanted.buckets))
         return pa.table(part.columns, schema=made)
 
     def attempt(table: DeltaTable) -> None:
@@ -86,12 +86,20 @@ def repartition(typed: TypedTable, spec: TableSpec) -> bool:
                 schema_mode="overwrite",
                 partition_by=wanted.all_columns,
                 target_file_size=wanted.target_file_bytes,
+                writer_properties=WRITER,
             )
 
     file.set_property(PROPERTY, "0")
     file.committing(attempt)
     file.set_property(PROPERTY, str(wanted.buckets or 0))
     return True
+
+
+def _key_texts(typed: TypedTable, spec: TableSpec | DocumentSpec, rows: pa.Table) -> pa.Array:
+    """The canonical texts of the rows' keys, as a batch has them."""
+    if isinstance(spec, DocumentSpec):
+        return keys_of(rows["_document_id"], rows["_version"] if spec.keep == "history" else None)
+    return key_column(spec, {name: rows[typed.column(name)].combine_chunks() for name in spec.keys})
 
 
 @contextmanager
