@@ -11,8 +11,8 @@ from headpond.kinesis.calls import Patience, ServiceCalls
 from headpond.kinesis.cursor import LossRule
 from headpond.kinesis.efo import FanOut, find_consumer
 from headpond.kinesis.efo_turns import Turns
-from headpond.kinesis.options import read_options
-from headpond.kinesis.plan import Limits, Planner
+from headpond.kinesis.options import Limits, read_options
+from headpond.kinesis.plan import Planner
 from headpond.kinesis.positions import Offset, read_offset
 from headpond.kinesis.read import read_range
 

@@ -50,7 +50,7 @@ def flat(batches: list[list[Row]]) -> list[Row]:
         {},
         {"maxRecordsPerTrigger": "7"},
         {"maxBytesPerTrigger": "100"},
-        {"maxBytesPerTrigger": "none"},
+        {"maxBytesPerTrigger": "64 MiB"},
         {"maxRecordsPerTrigger": "1", "maxRecordsPerFetch": "1"},
         {"maxRecordsPerTrigger": "9", "maxRecordsPerFetch": "2", "shardOrdering": "none"},
     ],
@@ -63,7 +63,7 @@ def test_every_record_is_read_once_under_any_bound(kinesis: LocalKinesis, option
     assert flat(batches) == held(kinesis)
     most = int(options.get("maxRecordsPerTrigger", 40))
     assert max(map(len, batches)) <= most
-    if "maxBytesPerTrigger" in options and options["maxBytesPerTrigger"] != "none":
+    if options.get("maxBytesPerTrigger") == "100":
         assert max(len(batch) for batch in batches) <= 9  # 10 bytes of data and a key of 2 or 3
     put(kinesis, 5, first=40)
     _, more = driver.run(end)
@@ -197,7 +197,7 @@ def test_positions_per_shard(kinesis: LocalKinesis) -> None:
         )
 
 
-@pytest.mark.parametrize("options", [{}, {"maxRecordsPerTrigger": "3"}, {"maxBytesPerTrigger": "none"}])
+@pytest.mark.parametrize("options", [{}, {"maxRecordsPerTrigger": "3"}, {"maxBytesPerTrigger": "64 MiB"}])
 def test_available_now_stops_at_the_ends_of_its_start(
     kinesis: LocalKinesis, clock: ManualClock, options: dict[str, str]
 ) -> None:
@@ -224,7 +224,7 @@ def test_the_youngest_records_wait(kinesis: LocalKinesis, clock: ManualClock) ->
     put(kinesis, 5)
     clock.advance(60_000)
     put(kinesis, 5, first=5)
-    for options in ({}, {"maxBytesPerTrigger": "none"}):
+    for options in ({}, {"maxBytesPerTrigger": "64 MiB"}):
         driver = Driver(kinesis, probeLag="30 s", **options)
         _, batches = driver.run(driver.initial())
         assert sorted(int(row[2].rstrip(b".")) for row in flat(batches)) == list(range(5))
@@ -346,7 +346,7 @@ class TestLoss:
 class TestFaults:
     """Failures of the service that pass are waited out; the rows stay the same."""
 
-    @pytest.mark.parametrize("bound", [{"maxRecordsPerTrigger": "7"}, {"maxBytesPerTrigger": "none"}])
+    @pytest.mark.parametrize("bound", [{"maxRecordsPerTrigger": "7"}, {"maxSpanPerTrigger": "1 s"}])
     def test_half_of_all_calls_throttled_and_a_tenth_failing(
         self, kinesis: LocalKinesis, bound: dict[str, str]
     ) -> None:

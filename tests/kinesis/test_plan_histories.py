@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_kit import STREAM, through_json
 
+from headpond.kinesis import tip
 from headpond.kinesis.calls import PlaceRefused, StreamFacts
 from headpond.kinesis.cursor import LossRule
 from headpond.kinesis.local import Engine, ServiceRefusalError
@@ -19,6 +21,9 @@ from headpond.kinesis.read import read_range
 from headpond.kinesis.replies import Page, record_of
 from headpond.kinesis.shards import Shard
 from headpond.kinesis.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class EngineCalls:
@@ -84,7 +89,10 @@ OPTIONS = st.fixed_dictionaries(
         "probeLag": st.sampled_from(["0 ms", "500 ms"]),
         "shardDiscoveryInterval": st.just("0 ms"),
     },
-    optional={"maxBytesPerTrigger": st.sampled_from(["none", "40"])},
+    optional={
+        "maxBytesPerTrigger": st.sampled_from(["none", "40"]),
+        "maxSpanPerTrigger": st.sampled_from(["1 s", "1 hour"]),
+    },
 )
 
 
@@ -97,7 +105,9 @@ class History:
         self.engine.create_stream(STREAM, 2)
         self.clock.advance(60_000)
         given = {"streamName": STREAM, "startingPosition": start, **options}
-        if given.get("maxBytesPerTrigger") == "none":
+        if "maxSpanPerTrigger" in given:
+            given.pop("maxBytesPerTrigger", None)
+        if "maxSpanPerTrigger" in given or given.get("maxBytesPerTrigger") == "none":
             given.pop("maxRecordsPerTrigger")
         self.settings = read_options(given)
         self.calls = EngineCalls(self.engine)
@@ -197,6 +207,13 @@ class History:
             for shard in self.engine.shards(STREAM)
             for record in self.engine.records(STREAM, shard.shard_id)
         }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_is_looked_at() -> Iterator[None]:
+    """Two records where a planner looks at 5,000: what lies beyond has to be found by its time."""
+    with patch.object(tip, "_PEEK_RECORDS", 2):
+        yield
 
 
 @pytest.mark.thorough

@@ -17,7 +17,7 @@ def test_defaults() -> None:
     """What a source does when only the stream is named."""
     settings = read_options(BASE)
     assert settings.start == Start("LATEST")
-    assert (settings.max_bytes, settings.max_records) == (64 << 20, None)
+    assert (settings.max_bytes, settings.max_records, settings.max_span_ms) == (None, None, 600_000)
     assert (settings.probe_lag_ms, settings.discovery_ms, settings.shards_per_task) == (500, 1000, None)
     assert settings.fail_on_data_loss
     assert settings.parent_first
@@ -32,6 +32,11 @@ def test_defaults() -> None:
         ("maxBytesPerTrigger", "67108864", "max_bytes", 64 << 20),
         ("maxBytesPerTrigger", "2kb", "max_bytes", 2000),
         ("maxBytesPerTrigger", "none", "max_bytes", None),
+        ("maxBytesPerTrigger", "none", "max_span_ms", 600_000),
+        ("maxBytesPerTrigger", "64 MiB", "max_span_ms", None),
+        ("maxRecordsPerTrigger", "7", "max_span_ms", None),
+        ("maxSpanPerTrigger", "1 hour", "max_span_ms", 3_600_000),
+        ("maxSpanPerTrigger", "None", "max_span_ms", None),
         ("MAXRECORDSPERTRIGGER", "7", "max_records", 7),
         ("probeLag", "0 ms", "probe_lag_ms", 0),
         ("probeLag", "2 seconds", "probe_lag_ms", 2000),
@@ -60,6 +65,8 @@ def test_values_are_read_with_their_units(name: str, value: str, attribute: str,
         ("maxBytesPerTrigger", "-1 MiB"),
         ("maxBytesPerTrigger", "64 furlongs"),
         ("maxBytesPerTrigger", "0.3 B"),
+        ("maxSpanPerTrigger", "0 s"),
+        ("maxSpanPerTrigger", "64 MiB"),
         ("maxRecordsPerTrigger", "0"),
         ("maxRecordsPerTrigger", "1e3"),
         ("maxRecordsPerTrigger", "٣"),
@@ -77,6 +84,14 @@ def test_wrong_values_name_the_option(name: str, value: str) -> None:
         read_options({**BASE, name: value})
     assert name in caught.value.message
     assert repr(value) in caught.value.message
+
+
+@pytest.mark.parametrize("exact", [{"maxBytesPerTrigger": "1 MiB"}, {"maxRecordsPerTrigger": "5"}])
+def test_a_span_beside_an_exact_bound_is_refused(exact: dict[str, str]) -> None:
+    """Whoever names both would believe that both hold."""
+    with pytest.raises(ConfigurationError, match=f"means nothing beside {next(iter(exact))}"):
+        read_options({**BASE, **exact, "maxSpanPerTrigger": "1 hour"})
+    assert read_options({**BASE, **exact, "maxSpanPerTrigger": "none"}).max_span_ms is None
 
 
 def test_an_unknown_option_names_the_nearest() -> None:

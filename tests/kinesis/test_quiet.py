@@ -86,6 +86,22 @@ def test_an_idle_stream_is_asked_once_in_probe_lag(
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
+def test_a_stream_that_is_kept_up_with_takes_one_call_a_shard(
+    kinesis: LocalKinesis, clock: ManualClock, bound: str
+) -> None:
+    """Where a plan reached the tip the next goes on from there, and asks for as much as it may find."""
+    asked = Asked(kinesis, clock, maxBytesPerTrigger=bound)
+    at = asked.driver.initial()
+    for first in range(0, 90, 30):
+        put(kinesis, 30, first=first)
+        clock.advance(10_000)
+        at, made = asked.next(at)
+        assert first == 0 or made == {"page": 3}
+    assert {shard for shard, _, _ in held(kinesis)} == set(at.shards)
+    assert len(asked.driver.read(asked.driver.initial(), at)) == 90
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
 def test_a_young_record_is_taken_as_soon_as_it_is_old_enough(
     kinesis: LocalKinesis, clock: ManualClock, bound: str
 ) -> None:

@@ -6,7 +6,7 @@ Names and defaults are the documented ones; each is listed in OPTIONS.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from headpond.errors import ConfigurationError
 from headpond.kinesis.client import ConnectionSettings
@@ -42,6 +42,7 @@ OPTIONS = (
     "consumerName",
     "maxRecordsPerTrigger",
     "maxBytesPerTrigger",
+    "maxSpanPerTrigger",
     "maxRecordsPerFetch",
     "shardsPerTask",
     "probeLag",
@@ -49,9 +50,23 @@ OPTIONS = (
     "failOnDataLoss",
 )
 
-DEFAULT_MAX_BYTES = 64 << 20
+DEFAULT_MAX_SPAN_MS = 600_000
+"""At a shard's limit of 1 MiB/s, 600 MiB of it: five minutes of reading at its 2 MiB/s."""
 DEFAULT_PROBE_LAG_MS = 500
 DEFAULT_DISCOVERY_MS = 1_000
+
+
+class Limits(NamedTuple):
+    """Bounds of one batch; None is none."""
+
+    records: int | None = None
+    size_bytes: int | None = None
+    span_ms: int | None = None  # of arrival, in each shard; only where neither of the others is set
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether records have to be looked at one by one."""
+        return self.records is not None or self.size_bytes is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +83,7 @@ class SourceSettings:
     parent_first: bool
     max_records: int | None  # Kinesis records of a batch; None: no bound
     max_bytes: int | None  # bytes of data and partition keys of a batch; None: no bound
+    max_span_ms: int | None  # of arrival, in each shard; only without the two above; None: no bound
     records_per_page: int
     shards_per_task: int | None  # None: so that a batch has not many tasks
     probe_lag_ms: int
@@ -105,6 +121,7 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
         == "parent_first",
         max_records=options.count("maxRecordsPerTrigger"),
         max_bytes=_bound(options),
+        max_span_ms=_span(options),
         records_per_page=options.count("maxRecordsPerFetch", most=MOST_RECORDS_PER_PAGE)
         or MOST_RECORDS_PER_PAGE,
         shards_per_task=options.count("shardsPerTask"),
@@ -120,10 +137,34 @@ def _fails(options: Options) -> bool:
 
 
 def _bound(options: Options) -> int | None:
-    """Read maxBytesPerTrigger; `none` takes the default bound away."""
-    if (options.text("maxBytesPerTrigger") or "").lower() == "none":
+    """Read maxBytesPerTrigger; `none` is what it is when left out."""
+    if (options.text("maxBytesPerTrigger") or "none").lower() == "none":
         return None
-    return options.size_bytes("maxBytesPerTrigger", DEFAULT_MAX_BYTES)
+    return options.size_bytes("maxBytesPerTrigger", None)
+
+
+def _span(options: Options) -> int | None:
+    """Read maxSpanPerTrigger, which stands in for the exact bounds; `none` takes its default away."""
+    exact = [
+        name
+        for name in ("maxRecordsPerTrigger", "maxBytesPerTrigger")
+        if (options.text(name) or "none").lower() != "none"
+    ]
+    given = options.text("maxSpanPerTrigger")
+    if given is None:
+        return None if exact else DEFAULT_MAX_SPAN_MS
+    if given.lower() == "none":
+        return None
+    if exact:
+        raise ConfigurationError(
+            f"Option maxSpanPerTrigger of the source kinesis means nothing beside {exact[0]}.",
+            next_step="Remove one of the two.",
+            option="maxSpanPerTrigger",
+        )
+    span_ms = options.time_ms("maxSpanPerTrigger", DEFAULT_MAX_SPAN_MS)
+    if span_ms == 0:
+        raise options.wrong("maxSpanPerTrigger", "more than no time, or none")
+    return span_ms
 
 
 def _consumer(options: Options) -> str | None:

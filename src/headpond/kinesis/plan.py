@@ -4,8 +4,8 @@
 
     ListShards ─► which shards may be read ─► their ends ─► offset ─► ranges, one per shard
                   (parents before children)    │
-                                               ├─ bounded: look ahead (`ahead`), share the bounds out
-                                               └─ unbounded: find the tip (`tip`)
+                                               ├─ records or bytes bounded: look ahead (`ahead`), share out
+                                               └─ else: find the tip, or a moment before it (`tip`)
 
 An end is always the sequence number of a record that was seen, so a batch reads the same however often
 it is tried. What the planner remembers (look-aheads, the listing) only saves calls: a new one plans on
@@ -19,7 +19,7 @@ import logging
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headpond.errors import ConfigurationError
 from headpond.formats.hash_keys import FULL_RANGE
@@ -27,18 +27,20 @@ from headpond.kinesis.ahead import Ahead
 from headpond.kinesis.begin import Beginning
 from headpond.kinesis.calls import MOST_PARALLEL_CALLS
 from headpond.kinesis.cursor import LossRule
+from headpond.kinesis.fixed_ends import FixedEnds
+from headpond.kinesis.options import Limits
 from headpond.kinesis.positions import END, HORIZON, Offset, Position
 from headpond.kinesis.quiet import Quiet
 from headpond.kinesis.read import ShardRange
-from headpond.kinesis.replies import Record
 from headpond.kinesis.shards import listing, position_of, readable, vanished
-from headpond.kinesis.tip import Tip, find_tip, first_after
+from headpond.kinesis.tip import Tip, find_cut, find_tip, first_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headpond.kinesis.calls import StreamCalls, StreamFacts
     from headpond.kinesis.options import SourceSettings
+    from headpond.kinesis.replies import Record
     from headpond.kinesis.shards import Listing
 
 logger = logging.getLogger(__name__)
@@ -46,13 +48,6 @@ T = TypeVar("T")
 
 _UNBOUNDED = 1 << 62
 _FACTS_HOLD_S = 60.0  # an account may ask 20 times a second, for all its streams together
-
-
-class Limits(NamedTuple):
-    """Bounds of one batch; None is none."""
-
-    records: int | None = None
-    size_bytes: int | None = None
 
 
 class Planner:
@@ -75,7 +70,9 @@ class Planner:
         self._listed_at: float | None = None
         self._ahead: dict[str, Ahead] = {}
         self._quiet = Quiet(clock)
-        self._targets: dict[str, Position] | None = None
+        self._fixed: FixedEnds | None = None
+        self._behind_ms: dict[str, int] = {}
+        self._looks: dict[str, int] = {}
         self._known_ms: dict[tuple[str, Position], int] = {}
         self._counts: dict[tuple[str, Position, Position], int] = {}
         self._warned: set[str] = set()
@@ -85,7 +82,7 @@ class Planner:
     @property
     def limits(self) -> Limits:
         """The bounds the options set."""
-        return Limits(self._settings.max_records, self._settings.max_bytes)
+        return Limits(self._settings.max_records, self._settings.max_bytes, self._settings.max_span_ms)
 
     def close(self) -> None:
         """End the threads; calls under way are not waited for."""
@@ -98,8 +95,7 @@ class Planner:
         LATEST does not; it stays open here, and the first batch is an empty one that only writes down what
         it meant.
         """
-        created_ms = self._describe().created_ms
-        stream = self._settings.connection.stream
+        stream, created_ms = self._settings.connection.stream, self._describe().created_ms
         if self._beginning.says_latest:
             return Offset(stream, created_ms)
         return Offset(stream, created_ms, self._beginning.positions(self._shards(refresh=True), 0))
@@ -116,23 +112,27 @@ class Planner:
         positions = self._beginning.positions(shards, self._calls.date_ms())
         return Offset(self._settings.connection.stream, created_ms, positions)
 
-    def fix_ends(self) -> None:
+    def fix_ends(self) -> FixedEnds:
         """Take the stream's ends now; no later plan goes beyond them (AvailableNow)."""
-        shards = self._shards(refresh=True)
-        loss = self._loss(HORIZON, "")
+        shards, loss = self._shards(refresh=True), self._loss(HORIZON, "")
 
-        def end(shard_id: str) -> Position:
-            return END if shards[shard_id].closed else find_tip(self._calls, shard_id, HORIZON, loss).end
+        def end(shard_id: str) -> Tip:
+            if shards[shard_id].closed:
+                return Tip(END)
+            return find_tip(self._calls, shard_id, HORIZON, loss, recent_first=True)._replace(idle=None)
 
-        self._targets = dict(self._each(end, shards))
+        def first(shard_id: str, begin: Position) -> Record | Position | None:
+            return first_after(self._calls, shard_id, begin, self._loss(begin, shard_id))
+
+        self._fixed = FixedEnds(dict(self._each(end, shards)), first)
+        return self._fixed
 
     def span(self) -> tuple[Offset, Offset]:
         """Return the starting position and the ends of now, of parents and children alike: a batch read."""
         start = self._resolved()
-        self.fix_ends()
-        assert self._targets is not None
+        fixed = self.fix_ends()
         ends = self._each(
-            lambda shard_id: self._target(shard_id, position_of(start.shards, shard_id)), self._targets
+            lambda shard_id: fixed.end_from(shard_id, position_of(start.shards, shard_id)), fixed.shard_ids
         )
         return start, Offset(start.stream, start.created_ms, dict(ends))
 
@@ -152,15 +152,19 @@ class Planner:
         chosen = [
             shard_id
             for shard_id in readable(shards, known, parent_first=parent_first)
-            if self._targets is None or self._is_wanted(shard_id, position_of(known, shard_id))
+            if self._fixed is None or self._fixed.is_wanted(shard_id, position_of(known, shard_id))
         ]
-        ends = self._bounded(known, chosen, limits) if any(limits) else self._unbounded(known, chosen)
+        ends = (
+            self._bounded(known, chosen, limits)
+            if limits.looks_ahead
+            else self._unbounded(known, chosen, limits.span_ms)
+        )
         if all(position_of(known, shard_id) == end for shard_id, end in ends.items()):
             return start
-        if END in ends.values() and self._targets is None:
+        if END in ends.values() and self._fixed is None:
             # A shard that ended has children, which the offset must know from now on.
             shards = self._shards(refresh=True)
-        listed = shards if self._targets is None else shards.keys() & self._targets.keys()
+        listed = shards if self._fixed is None else shards.keys() & self._fixed.shard_ids
         positions = {shard_id: position_of(known, shard_id) for shard_id in listed} | ends
         # A shard that ended and is listed no more can never come back: its mark is dropped.
         positions |= {
@@ -192,8 +196,9 @@ class Planner:
         return found
 
     def behind_ms(self) -> dict[str, int]:
-        """How far each shard's look-ahead is behind its tip, where it is known."""
-        return {name: ahead.behind_ms for name, ahead in sorted(self._ahead.items()) if ahead.behind_ms >= 0}
+        """How far each shard's planning is behind its tip, where it is known."""
+        ahead = {name: ahead.behind_ms for name, ahead in self._ahead.items()}
+        return {name: ms for name, ms in sorted((self._behind_ms | ahead).items()) if ms >= 0}
 
     @property
     def tolerated_losses(self) -> int:
@@ -209,7 +214,7 @@ class Planner:
 
     def _bounded(self, known: dict[str, Position], chosen: list[str], limits: Limits) -> dict[str, Position]:
         """Look ahead and share the bounds out among the shards, again while some leave their share."""
-        left_records, left_bytes = (_UNBOUNDED if bound is None else bound for bound in limits)
+        left_records, left_bytes = (_UNBOUNDED if bound is None else bound for bound in limits[:2])
         newest_ms = self._newest_ms()
         ends = {shard_id: position_of(known, shard_id) for shard_id in chosen}
         for shard_id in chosen:
@@ -236,7 +241,7 @@ class Planner:
                 taken = ahead.take(
                     min(records, left_records),
                     min(size_bytes, left_bytes),
-                    until=None if self._targets is None else self._targets[shard_id],
+                    until=None if self._fixed is None else self._fixed.end(shard_id),
                     newest_ms=newest_ms,
                     at_least_one=nothing_yet,
                 )
@@ -254,33 +259,60 @@ class Planner:
         self._counts = {(name, position_of(known, name), ends[name]): count for name, count in counts.items()}
         return ends
 
-    def _unbounded(self, known: dict[str, Position], chosen: list[str]) -> dict[str, Position]:
-        """Go to the tips, or to the ends fixed before."""
-        if self._targets is not None:
-            return dict(
-                self._each(lambda shard_id: self._target(shard_id, position_of(known, shard_id)), chosen)
-            )
-        ends = {shard_id: position_of(known, shard_id) for shard_id in chosen}
-        ends |= {shard_id: END for shard_id in chosen if self._listing[shard_id].closed}
+    def _unbounded(
+        self, known: dict[str, Position], chosen: list[str], span_ms: int | None
+    ) -> dict[str, Position]:
+        """Go to the tips, or to the ends fixed before, and no further than the span."""
+        begins = {shard_id: position_of(known, shard_id) for shard_id in chosen}
+        fixed = [name for name in chosen if self._fixed is not None or self._listing[name].closed]
+        found = dict(self._each(lambda name: self._before_end(name, begins[name], span_ms), fixed))
         newest_ms, asked_ms, asked_s = self._newest_ms(), self._calls.now_ms(), self._clock()
 
         def tip(shard_id: str) -> Tip:
-            begin = ends[shard_id]
+            begin = begins[shard_id]
             loss, idle = self._loss(begin, shard_id), self._quiet.cursor(shard_id, begin)
-            return find_tip(self._calls, shard_id, begin, loss, newest_ms=newest_ms, idle=idle)
+            return find_tip(
+                self._calls,
+                shard_id,
+                begin,
+                loss,
+                newest_ms=newest_ms,
+                idle=idle,
+                span_ms=span_ms,
+                look=self._looks.get(shard_id, 1),
+            )
 
-        open_shards = [shard_id for shard_id, end in ends.items() if end != END]
-        tips = self._each(tip, self._not_quiet(open_shards, ends))
+        open_shards = [shard_id for shard_id in chosen if shard_id not in found]
+        tips = self._each(tip, self._not_quiet(open_shards, begins))
         answered_s = self._clock()
-        for shard_id, found in tips:
-            begin, ends[shard_id] = ends[shard_id], found.end
-            if found.idle is not None:
-                self._quiet.note(shard_id, begin, answered_s, self._hold_ms, found.idle)
-                self._remember(shard_id, begin, begin, asked_ms)
-            elif found.young_ms is not None and newest_ms is not None:
-                self._quiet.note(shard_id, begin, asked_s, found.young_ms - newest_ms)
+        for shard_id, at in tips:
+            begin = begins[shard_id]
+            if at.idle is not None:
+                self._quiet.note(shard_id, at.end, answered_s, self._hold_ms, at.idle)
+                self._remember(shard_id, begin, at.end, asked_ms)
+            elif at.young_ms is not None and newest_ms is not None:
+                self._quiet.note(shard_id, begin, asked_s, at.young_ms - newest_ms)
         self._quiet.keep_only(open_shards)
-        return ends
+        found |= tips
+        self._looks |= {shard_id: at.look for shard_id, at in tips}
+        self._behind_ms = {name: self._behind_ms[name] for name in chosen if name in self._behind_ms}
+        self._behind_ms |= {name: at.behind_ms for name, at in found.items()}
+        return begins | {shard_id: at.end for shard_id, at in found.items()}
+
+    def _before_end(self, shard_id: str, begin: Position, span_ms: int | None) -> Tip:
+        """Go to an end that is fixed, a closed shard's or one taken before, and no further than the span."""
+        if self._fixed is None:
+            end, began_ms = END, None
+        else:
+            end, began_ms = self._fixed.end_from(shard_id, begin), self._fixed.began_ms(shard_id, begin)
+        if span_ms is None or end == begin:
+            return Tip(end)
+        if began_ms is not None and end.time_ms is not None and end.time_ms - began_ms <= span_ms:
+            return Tip(end)
+        cut = find_cut(self._calls, shard_id, begin, self._loss(begin, shard_id), span_ms)
+        if cut is None or (end.kind == "SEQ" and cut.end.number >= end.number):
+            return Tip(end)
+        return cut
 
     def _not_quiet(self, shard_ids: Iterable[str], at: dict[str, Position]) -> list[str]:
         """Leave out the shards that need not be asked yet."""
@@ -293,34 +325,11 @@ class Planner:
     @property
     def _hold_ms(self) -> int:
         """For how long nothing new can count where nothing was a moment ago."""
-        return self._settings.probe_lag_ms if self._targets is None else 0
-
-    def _is_wanted(self, shard_id: str, at: Position) -> bool:
-        """Whether a reader at a position may be before the end that was fixed."""
-        assert self._targets is not None
-        target = self._targets.get(shard_id)
-        return target is not None and target != at and target.kind not in ("TS", "HORIZON")
-
-    def _target(self, shard_id: str, begin: Position) -> Position:
-        """Return the end fixed before, unless a reader at `begin` is there or beyond it already."""
-        assert self._targets is not None
-        target = self._targets[shard_id]
-        if target.kind in ("TS", "HORIZON") or begin == END:
-            return begin
-        if target.kind == "SEQ" and begin.kind == "SEQ":
-            return target if target.number > begin.number else begin
-        if target.kind == "SEQ" and begin.kind == "AT":
-            return target if target.number >= begin.number else begin
-        if target.kind == "SEQ" and begin.kind == "TS":
-            # The target may lie before the time: only what follows the time can tell.
-            first = first_after(self._calls, shard_id, begin, self._loss(begin, shard_id))
-            if not isinstance(first, Record) or first.number > target.number:
-                return begin
-        return target
+        return self._settings.probe_lag_ms if self._fixed is None else 0
 
     def _newest_ms(self) -> int | None:
         """The arrival after which records wait for the next batch; None: none do."""
-        if self._targets is not None or not self._settings.probe_lag_ms:
+        if self._fixed is not None or not self._settings.probe_lag_ms:
             return None
         return self._calls.now_ms() - self._settings.probe_lag_ms
 

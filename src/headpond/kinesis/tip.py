@@ -1,28 +1,34 @@
 """Find a shard's tip, its newest record, without reading what lies before it.
 
 There is no call that tells it. Asked for the first record since a moment, the service answers it in one
-reply, so the moment of the newest record is closed in on from both sides, and only the last seconds
+reply, so the moment of the newest record is closed in on from both sides, and only the last moments
 are read through for the number itself::
 
     start ────────────────────────────────┬────────┬─► now
                                          hit     miss        halve until 4 s lie between,
-                                          └─read─►           then read to the tip
+                                          └─read─►           then read a MiB
+
+If the tip is not in that MiB, the records are dense: halve on, to shorter spans, and read again.
+
+In the same way a batch is ended some time after it began, `find_cut`: at the first record of a later moment.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headpond.kinesis.cursor import LossRule, ShardCursor
+from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
 from headpond.kinesis.positions import END, Position, after, at_time
-from headpond.kinesis.replies import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headpond.kinesis.calls import StreamCalls
+    from headpond.kinesis.replies import Record
 
 CLOSE_ENOUGH_MS = 4_000
+_CLOSEST_MS = 62  # whatever the density: then all is read
+_CLOSER = 4
 _CLOCK_ERROR_MS = 1_000  # the server's clock is known from below, to a second
 _FIRST_SPAN_MS = 4_000
 _SPAN_GROWTH = 8
@@ -37,13 +43,19 @@ class Tip(NamedTuple):
     Attributes:
         end: The position after the newest record; the start when nothing that counts follows it; END when the
             shard is closed and all of it counts.
-        idle: The cursor, when it found no record at all: it can be asked again.
+        idle: The cursor, when it stands at the end and nothing follows: it can be asked again.
         young_ms: When the first record arrived, if that is too late to count.
+        oldest_ms: When the first record arrived, if there is one that counts.
+        behind_ms: How far the last reply was behind the newest record; -1: not known.
+        look: How many records like these a next look should ask for at first.
     """
 
     end: Position
     idle: ShardCursor | None = None
     young_ms: int | None = None
+    oldest_ms: int | None = None
+    behind_ms: int = -1
+    look: int = 1
 
 
 def find_tip(
@@ -54,6 +66,9 @@ def find_tip(
     *,
     newest_ms: int | None = None,
     idle: ShardCursor | None = None,
+    span_ms: int | None = None,
+    look: int = 1,
+    recent_first: bool = False,
 ) -> Tip:
     """Find the position after a shard's newest record.
 
@@ -63,93 +78,216 @@ def find_tip(
         start: A position not after the tip.
         loss: How loss at `start` is judged.
         newest_ms: Records that arrived later do not count; None: all do.
-        idle: The cursor of an earlier search from the same start that found nothing.
+        idle: The cursor that an earlier search left at the start.
+        span_ms: Go no further than `find_cut` does; None: to the tip.
+        look: What an earlier search said; 1 where the size of records is not known.
+        recent_first: Look at the last seconds before the MiB that follows `start`: of a shard that is being
+            written to, and has much, no more than its end is read then.
     """
+    shard = _Shard(calls, shard_id, loss, newest_ms)
     cursor = idle or ShardCursor(calls, shard_id, start, loss)
-    first = _first(cursor)
-    if first is None:
-        return Tip(start, idle=cursor)
-    if isinstance(first, Position):
-        return Tip(first)
-    oldest_ms = first.arrival_ms
-    if newest_ms is not None and oldest_ms > newest_ms:
-        return Tip(start, young_ms=oldest_ms)
-    tip = after(first.sequence_number, oldest_ms)
-    if not (cursor.closed or cursor.at_tip):
-        for record in cursor.next_page(_worth_peeking(first)):
-            if newest_ms is not None and record.arrival_ms > newest_ms:
-                return Tip(tip)
-            tip = after(record.sequence_number, record.arrival_ms)
-    if cursor.closed or cursor.at_tip:
-        # The usual case of a shard that is kept up with: two or three calls and no closing in.
-        return Tip(END if cursor.closed else tip)
+    near = _begun(cursor, start, newest_ms, look)
+    recent = _recent(shard, near.tip) if recent_first and not near.settled else None
+    if recent is None:
+        near = _peeked(cursor, near, newest_ms)
+    if near.settled:
+        return near.tip
+    if span_ms is not None and (cut := _cut(shard, near.tip, span_ms)):
+        return cut
+    return _far(shard, near, cursor, recent)
 
-    # Where to read on from: the place of the last hit, or the start again.
-    tip, cursor = start, ShardCursor(calls, shard_id, start, loss)
 
-    def hit(moment_ms: int) -> bool:
-        nonlocal tip, cursor
-        asking = ShardCursor(calls, shard_id, at_time(moment_ms), loss)
-        found = _first(asking)
-        if not isinstance(found, Record) or (newest_ms is not None and found.arrival_ms > newest_ms):
-            return False
-        tip, cursor = after(found.sequence_number, found.arrival_ms), asking
-        return True
+def find_cut(calls: StreamCalls, shard_id: str, start: Position, loss: LossRule, span_ms: int) -> Tip | None:
+    """Find where a batch ends that is to take so much time's records: with the first one of a later moment.
 
-    now_ms = calls.date_ms() if newest_ms is None else min(newest_ms, calls.date_ms())
-    _close_in(hit, oldest_ms, now_ms)
-    return Tip(_read_to_tip(cursor, tip, calls.now_ms() + _CLOCK_ERROR_MS, newest_ms))
+    A MiB or 5,000 records are always taken, for which a shard with few records may have needed longer. As a
+    shard takes a MiB a second at most, a span bounds the bytes of a batch without a look at all of them.
+
+    Returns:
+        The cut; None when the shard has not so much after `start`.
+    """
+    cursor = ShardCursor(calls, shard_id, start, loss)
+    near = _peeked(cursor, _begun(cursor, start, None), None)
+    return None if near.settled else _cut(_Shard(calls, shard_id, loss, None), near.tip, span_ms)
 
 
 def first_after(
     calls: StreamCalls, shard_id: str, start: Position, loss: LossRule
 ) -> Record | Position | None:
     """Return the first record after a position; END at the end of a closed shard, None at the tip."""
-    return _first(ShardCursor(calls, shard_id, start, loss))
+    found = _first(ShardCursor(calls, shard_id, start, loss))
+    return found[0] if isinstance(found, list) else found
 
 
-def _worth_peeking(record: Record) -> int:
-    """How many records like this one cost less to read than a few more calls."""
-    return max(1, min(_PEEK_RECORDS, _PEEK_BYTES // max(1, record.data_bytes)))
+class _Shard(NamedTuple):
+    """A shard that can be asked for its first record since a moment."""
+
+    calls: StreamCalls
+    shard_id: str
+    loss: LossRule
+    newest_ms: int | None
+
+    def since(self, moment_ms: int) -> tuple[Position, ShardCursor] | None:
+        """Return the position after that record, and the cursor there; None when none counts."""
+        cursor = ShardCursor(self.calls, self.shard_id, at_time(moment_ms), self.loss)
+        found = _first(cursor)
+        if not isinstance(found, list) or _is_young(found[0], self.newest_ms):
+            return None
+        return after(found[0].sequence_number, found[0].arrival_ms), cursor
 
 
-def _first(cursor: ShardCursor) -> Record | Position | None:
+def _is_young(record: Record, newest_ms: int | None) -> bool:
+    return newest_ms is not None and record.arrival_ms > newest_ms
+
+
+class _Near(NamedTuple):
+    """What a look at the next records gave, whether the tip is there, and how many were seen."""
+
+    tip: Tip
+    settled: bool = True
+    seen: int = 0
+
+
+class _Between(NamedTuple):
+    """A moment since which there are records, a later one since which there are none, and what follows."""
+
+    hit_ms: int
+    miss_ms: int
+    end: Position
+    cursor: ShardCursor
+
+
+def _begun(cursor: ShardCursor, start: Position, newest_ms: int | None, look: int = 1) -> _Near:
+    """Look at the next record, or at as many as `look` says."""
+    found = _first(cursor, look)
+    if found is None:
+        return _Near(Tip(start, idle=cursor, behind_ms=cursor.behind_ms, look=look))
+    if isinstance(found, Position):
+        return _Near(Tip(found, behind_ms=0))
+    oldest_ms = found[0].arrival_ms
+    if _is_young(found[0], newest_ms):
+        return _Near(Tip(start, young_ms=oldest_ms, behind_ms=cursor.behind_ms, look=look))
+    end, settled = _counted(cursor, found, start, newest_ms)
+    return _stood(
+        cursor, Tip(end, oldest_ms=oldest_ms, look=_worth_peeking(found)), len(found), settled=settled
+    )
+
+
+def _peeked(cursor: ShardCursor, near: _Near, newest_ms: int | None) -> _Near:
+    """Look on, at a MiB at most, unless the tip is found already."""
+    left = near.tip.look - near.seen
+    if near.settled or left <= 0:
+        return near
+    end, settled = _counted(cursor, cursor.next_page(left), near.tip.end, newest_ms)
+    return _stood(cursor, near.tip._replace(end=end), near.tip.look, settled=settled)
+
+
+def _stood(cursor: ShardCursor, tip: Tip, seen: int, *, settled: bool) -> _Near:
+    """Note where the cursor stands: at the tip it can be asked again, which spares the closing in."""
+    whole = settled and tip.end.kind == "SEQ" and tip.end.sequence_number == cursor.last
+    return _Near(tip._replace(idle=cursor if whole else None, behind_ms=cursor.behind_ms), settled, seen)
+
+
+def _recent(shard: _Shard, near: Tip) -> _Between | None:
+    """Look at the last seconds before the tip; None when nothing in them follows what was looked at."""
+    date_ms = shard.calls.date_ms()
+    miss_ms = date_ms if shard.newest_ms is None else min(shard.newest_ms, date_ms)
+    hit_ms = miss_ms - CLOSE_ENOUGH_MS
+    if hit_ms <= (near.end.time_ms or 0):
+        return None
+    found = shard.since(hit_ms)
+    return None if found is None or found[0].number < near.end.number else _Between(hit_ms, miss_ms, *found)
+
+
+def _counted(
+    cursor: ShardCursor, records: list[Record], end: Position, newest_ms: int | None
+) -> tuple[Position, bool]:
+    """Give the position after the last of a page's records that counts, and whether that is the tip."""
+    for record in records:
+        if _is_young(record, newest_ms):
+            return end, True
+        end = after(record.sequence_number, record.arrival_ms)
+    return END if cursor.closed else end, cursor.closed or cursor.at_tip
+
+
+def _cut(shard: _Shard, near: Tip, span_ms: int) -> Tip | None:
+    """Go to the first record of the moment that ends the span, or stay where more was looked at."""
+    assert near.oldest_ms is not None
+    assert near.end.time_ms is not None
+    cut_ms = near.oldest_ms + span_ms
+    if near.end.time_ms >= cut_ms:
+        return near
+    # The service refuses times to come.
+    found = shard.since(cut_ms) if cut_ms < shard.calls.date_ms() else None
+    if found is None:
+        return None
+    end, cursor = found
+    # Arrival times need not rise as strictly as numbers do.
+    return near._replace(end=end, behind_ms=cursor.behind_ms) if end.number > near.end.number else near
+
+
+def _far(shard: _Shard, near: _Near, cursor: ShardCursor, recent: _Between | None) -> Tip:
+    """Close in on the tip by times, and read on from the last hit, or from what was looked at before."""
+    end, newest_ms = near.tip.end, shard.newest_ms
+    began_ms = shard.calls.now_ms() + _CLOCK_ERROR_MS
+
+    def hit(moment_ms: int) -> bool:
+        nonlocal end, cursor
+        found = shard.since(moment_ms)
+        if found is None or found[0].number < end.number:
+            return False
+        end, cursor = found
+        return True
+
+    if recent is not None:
+        hit_ms, miss_ms, end, cursor = recent
+    else:
+        date_ms = shard.calls.date_ms()
+        miss_ms = date_ms if newest_ms is None else min(newest_ms, date_ms)
+        hit_ms, miss_ms = _step_back(hit, end.time_ms or 0, miss_ms)
+    close_ms = CLOSE_ENOUGH_MS
+    while True:
+        while miss_ms - hit_ms > close_ms:
+            middle_ms = (hit_ms + miss_ms) // 2
+            if hit(middle_ms):
+                hit_ms = middle_ms
+            else:
+                miss_ms = middle_ms
+        # The last hit may have been the newest record itself.
+        settled = cursor.at_tip and not cursor.closed and cursor.last == end.sequence_number
+        if not settled:
+            limit = near.tip.look if close_ms > _CLOSEST_MS else MOST_RECORDS_PER_PAGE
+            end, settled = _counted(cursor, cursor.next_page(limit), end, newest_ms)
+        # A busy shard's tip runs away: what came after the search began need not be caught.
+        if settled or (end.time_ms or 0) > began_ms:
+            return near.tip._replace(end=end, behind_ms=cursor.behind_ms)
+        hit_ms, close_ms = max(hit_ms, end.time_ms or 0), max(_CLOSEST_MS, close_ms // _CLOSER)
+
+
+def _step_back(hit: Callable[[int], bool], known_ms: int, now_ms: int) -> tuple[int, int]:
+    """Find a moment since which there are records and a later one since which there are none."""
+    span_ms, miss_ms = _FIRST_SPAN_MS, now_ms
+    while (moment_ms := now_ms - span_ms) > known_ms:
+        if hit(moment_ms):
+            return moment_ms, miss_ms
+        miss_ms, span_ms = moment_ms, span_ms * _SPAN_GROWTH
+    return known_ms, miss_ms
+
+
+def _worth_peeking(records: list[Record]) -> int:
+    """How many records like these cost less to read than a few more calls."""
+    mean_bytes = sum(record.data_bytes for record in records) // len(records)
+    return max(1, min(_PEEK_RECORDS, _PEEK_BYTES // max(1, mean_bytes)))
+
+
+def _first(cursor: ShardCursor, look: int = 1) -> list[Record] | Position | None:
+    """Read the next records; END at the end of a closed shard, None at the tip."""
     for _ in range(_MOST_EMPTY_REPLIES):
-        page = cursor.next_page(1)
+        page = cursor.next_page(look)
         if page:
-            return page[0]
+            return page
         if cursor.closed:
             return END
         if cursor.at_tip:
             return None
     return None
-
-
-def _close_in(hit: Callable[[int], bool], oldest_ms: int, now_ms: int) -> None:
-    """Find a moment since which there are records, CLOSE_ENOUGH_MS before the newest at most."""
-    span_ms, miss_ms = _FIRST_SPAN_MS, now_ms
-    while True:
-        moment_ms = max(now_ms - span_ms, oldest_ms)
-        if moment_ms <= oldest_ms or hit(moment_ms):
-            break
-        miss_ms, span_ms = moment_ms, span_ms * _SPAN_GROWTH
-    while miss_ms - moment_ms > CLOSE_ENOUGH_MS:
-        middle_ms = (moment_ms + miss_ms) // 2
-        if hit(middle_ms):
-            moment_ms = middle_ms
-        else:
-            miss_ms = middle_ms
-
-
-def _read_to_tip(cursor: ShardCursor, tip: Position, began_ms: int, newest_ms: int | None) -> Position:
-    """Read on to the tip and return the position after the last record that counts."""
-    while not (cursor.closed or cursor.at_tip):
-        page = cursor.next_page()
-        for record in page:
-            if newest_ms is not None and record.arrival_ms > newest_ms:
-                return tip
-            tip = after(record.sequence_number, record.arrival_ms)
-        # A busy shard's tip runs away: what came after the search began need not be caught.
-        if page and page[-1].arrival_ms > began_ms:
-            break
-    return END if cursor.closed else tip

@@ -1,0 +1,172 @@
+"""Batches bounded by a span of arrival: exact, repeatable, and planned without reading what is in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from source_kit import STREAM, Driver, Row, held, put
+
+from headpond.kinesis import tip
+from headpond.kinesis.testing import ManualClock, local_kinesis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headpond.kinesis.local import LocalKinesis
+    from headpond.kinesis.positions import Offset
+
+pytestmark = pytest.mark.thorough
+
+MINUTE_MS = 60_000
+SPAN = {"maxSpanPerTrigger": "10 min"}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def kinesis(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalKinesis]:
+    """Two shards, of which a few records are looked at where it would be a MiB."""
+    monkeypatch.setattr(tip, "_PEEK_RECORDS", 3)
+    with local_kinesis(STREAM, shards=2, clock=clock) as running:
+        yield running
+
+
+def put_for(kinesis: LocalKinesis, clock: ManualClock, minutes: int) -> None:
+    """Put a record into each open shard every minute."""
+    for minute in range(minutes):
+        for shard in kinesis.engine.shards(STREAM):
+            if shard.closed_ms is None:
+                kinesis.engine.put(STREAM, "k", b"%d" % minute, explicit_hash_key=shard.low)
+        clock.advance(MINUTE_MS)
+
+
+def minutes_of(kinesis: LocalKinesis, batches: list[list[Row]]) -> list[list[int]]:
+    """For each batch and shard with rows, the minutes from its first record to its last."""
+    arrivals = {
+        (shard.shard_id, record.sequence_number): record.arrival_ms
+        for shard in kinesis.engine.shards(STREAM)
+        for record in kinesis.engine.records(STREAM, shard.shard_id)
+    }
+    found = []
+    for batch in batches:
+        times: dict[str, list[int]] = {}
+        for shard_id, number, _ in batch:
+            times.setdefault(shard_id, []).append(arrivals[shard_id, number])
+        found.append([(max(each) - min(each)) // MINUTE_MS for each in times.values()])
+    return found
+
+
+def flat(batches: list[list[Row]]) -> list[Row]:
+    return sorted(row for batch in batches for row in batch)
+
+
+def test_a_batch_ends_with_the_first_record_after_its_span(kinesis: LocalKinesis, clock: ManualClock) -> None:
+    """An hour is read in spans of ten minutes, each closed by one record; so by a new planner every time."""
+    put_for(kinesis, clock, 60)
+    driver = Driver(kinesis, **SPAN)
+    end, batches = driver.run(driver.initial())
+    assert flat(batches) == held(kinesis)
+    assert minutes_of(kinesis, batches) == [[10, 10]] * 5 + [[4, 4]]
+    at, again = driver.initial(), []
+    while at != end:
+        fresh = Driver(kinesis, **SPAN)
+        to = fresh.next(at)
+        again.append(fresh.read(at, to))
+        at = to
+    assert again == batches
+
+
+def test_available_now_goes_to_its_ends_in_spans(kinesis: LocalKinesis, clock: ManualClock) -> None:
+    """The ends that were taken are met exactly; what came later waits for the next run."""
+    put_for(kinesis, clock, 45)
+    driver = Driver(kinesis, **SPAN)
+    start = driver.initial()
+    driver.planner.fix_ends()
+    there = held(kinesis)
+    put_for(kinesis, clock, 5)
+    end, batches = driver.run(start)
+    assert flat(batches) == there
+    assert minutes_of(kinesis, batches) == [[10, 10]] * 4 + [[0, 0]]
+    _, rest = Driver(kinesis, **SPAN).run(end)
+    assert flat(batches + rest) == held(kinesis)
+
+
+def test_closed_shards_are_read_in_spans_too(kinesis: LocalKinesis, clock: ManualClock) -> None:
+    """A parent's last span ends at its end, and its children follow."""
+    put_for(kinesis, clock, 25)
+    kinesis.engine.merge_shards(STREAM, "shardId-000000000000", "shardId-000000000001")
+    put_for(kinesis, clock, 25)
+    driver = Driver(kinesis, **SPAN)
+    _, batches = driver.run(driver.initial())
+    assert flat(batches) == held(kinesis)
+    assert minutes_of(kinesis, batches) == [[10, 10], [10, 10], [2, 2], [10], [10], [2]]
+
+
+def test_few_records_of_a_long_time_are_one_batch(kinesis: LocalKinesis, clock: ManualClock) -> None:
+    """What is looked at anyhow, a MiB in earnest, is taken however long it took to come."""
+    for _ in range(3):
+        put_for(kinesis, clock, 1)
+        clock.advance(60 * MINUTE_MS)
+    driver = Driver(kinesis, **SPAN)
+    _, batches = driver.run(driver.initial())
+    assert len(batches) == 1
+    assert flat(batches) == held(kinesis)
+
+
+def test_what_a_span_holds_is_not_read_to_plan_it(kinesis: LocalKinesis, clock: ManualClock) -> None:
+    """However full a span is, its plan takes a few calls and a handful of records a shard."""
+    for _ in range(30):
+        put(kinesis, 60)
+        clock.advance(MINUTE_MS)
+    driver = Driver(kinesis, **SPAN)
+    seen: list[int] = []
+    calls: Any = driver.calls
+    page = calls.page
+
+    def counted(*arguments: Any) -> Any:
+        found = page(*arguments)
+        seen.append(len(found.records))
+        return found
+
+    calls.page = counted
+    start = driver.initial()
+    end = driver.next(start)
+    assert sum(seen) <= 2 * (1 + 3 + 1)
+    assert len(seen) == 6
+    assert len(driver.read(start, end)) > 600
+    assert driver.planner.behind_ms() == dict.fromkeys(driver.planner.behind_ms(), 20 * MINUTE_MS)
+
+
+def test_everything_is_asked_for_without_a_span(kinesis: LocalKinesis, clock: ManualClock) -> None:
+    """Trigger `once` means all there is, and so does `none`."""
+    put_for(kinesis, clock, 60)
+    driver = Driver(kinesis, **SPAN)
+    start = driver.initial()
+    assert sorted(driver.read(start, driver.everything(start))) == held(kinesis)
+    unbound = Driver(kinesis, maxSpanPerTrigger="none")
+    _, batches = unbound.run(unbound.initial())
+    assert len(batches) == 1
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_times_that_fall_back_lose_and_repeat_nothing(
+    kinesis: LocalKinesis,
+    clock: ManualClock,
+    available_now: bool,  # noqa: FBT001 (a case)
+) -> None:
+    """Arrival times are approximate: where they jump back, each record is still read once."""
+    for number in range(120):
+        put(kinesis, 1, first=number)
+        clock.advance(-90_000 if number % 3 == 2 else 70_000)
+    clock.advance(10 * MINUTE_MS)
+    driver = Driver(kinesis, maxSpanPerTrigger="1 min")
+    at: Offset = driver.initial()
+    if available_now:
+        driver.planner.fix_ends()
+    _, batches = driver.run(at)
+    assert flat(batches) == held(kinesis)
+    assert len(batches) > 3
