@@ -6,12 +6,14 @@ import random
 from typing import TYPE_CHECKING
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.errors import DamagedInput
+from headpond.formats.header_batch import join_prefix
 from headpond.formats.outer_join_buffer import Side
 from headpond.formats.window_values import ValueFormat
 from headpond.windows.join_arrival import arrival_order
@@ -85,6 +87,24 @@ def test_columns_may_be_added_and_left_out_but_not_changed() -> None:
     assert decode_chunk(data, other).records.column("new").null_count == 3
     with pytest.raises(DamagedInput, match="Column n is int64 in the join's state and int32"):
         decode_chunk(data, pa.schema([*list(SCHEMA)[:3], ("n", pa.int32())]))
+
+
+def test_a_chunk_of_the_first_version_is_read() -> None:
+    """It was one stream, with keys and payloads as binary columns."""
+    written = rows(30)
+    with pa.ipc.open_stream(encode_chunk(written, ValueFormat.PLAIN_HEADERS)) as reader:
+        batch = reader.read_next_batch()
+    meta = orjson.loads(batch.schema.metadata[b"headpond.join.chunk"])
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns["key"] = written.records.column("key")
+    columns["payload"] = join_prefix(written.records.column("headers"), written.records.column("value"))
+    old = pa.RecordBatch.from_pydict(
+        columns, metadata={"headpond.join.chunk": orjson.dumps({**meta, "version": 1})}
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, old.schema) as writer:
+        writer.write_batch(old)
+    assert same(written, decode_chunk(sink.getvalue().to_pybytes(), SCHEMA))
 
 
 def test_a_damaged_chunk_is_an_error_and_nothing_else() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import subprocess
 from itertools import product
 from pathlib import Path
@@ -17,12 +16,11 @@ import pytest
 
 from headpond.formats.window_values import decode_value, encode_value
 from headpond.windows import ROCKSDB_STORES, StoreDirectory, StoreSettings, ValueFormat, migrate
+from maven_jars import maven_jars
 
 VERSION = "4.3.0"
-ARTIFACTS = ("kafka-streams", "kafka-streams-test-utils")
 HERE = Path(__file__).parent
 PEER = HERE / "peer" / "Peer.java"
-JARS = HERE.parents[1] / ".bench" / f"kafka-streams-{VERSION}"
 OLD_FORMATS = [ValueFormat.PLAIN, ValueFormat.TIMESTAMPED, ValueFormat.TIMESTAMPED_HEADERS]
 SETTINGS = StoreSettings("win", 600_000, 60_000, retain_duplicates=True)
 START = 1_700_000_000_000
@@ -31,34 +29,12 @@ pytestmark = pytest.mark.maven
 
 
 @pytest.fixture(scope="module")
-def jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def jars() -> Path:
     """The peer's jars, fetched once by Maven."""
-    for tool in ("mvn", "javac"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"there is no {tool}")
-    if JARS.exists():
-        return JARS
-    pom = tmp_path_factory.mktemp("pom") / "pom.xml"
-    wanted = "".join(
-        f"<dependency><groupId>org.apache.kafka</groupId><artifactId>{each}</artifactId>"
-        f"<version>{VERSION}</version></dependency>"
-        for each in ARTIFACTS
+    artifacts = ("kafka-streams", "kafka-streams-test-utils")
+    return maven_jars(
+        f"kafka-streams-{VERSION}", [f"org.apache.kafka:{each}:{VERSION}" for each in artifacts]
     )
-    pom.write_text(
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-        "<groupId>peer</groupId><artifactId>peer</artifactId><version>1</version>"
-        f"<dependencies>{wanted}</dependencies></project>"
-    )
-    fetched = pom.parent / "jars"
-    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
-    done = subprocess.run(
-        ["mvn", "-q", "-B", "-f", str(pom), *goal], capture_output=True, text=True, check=False, timeout=280
-    )
-    if done.returncode:
-        pytest.skip(f"Maven cannot fetch Kafka Streams {VERSION}: {done.stdout.strip().splitlines()[:1]}")
-    JARS.parent.mkdir(exist_ok=True)
-    shutil.move(fetched, JARS)
-    return JARS
 
 
 def ask(

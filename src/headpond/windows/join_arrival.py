@@ -46,12 +46,14 @@ def arrival_order(sides: Sequence[tuple[Int64, Int64]]) -> list[tuple[Int64, Int
     """Put the records of the sides into one order of arrival.
 
     Args:
-        sides: per side timestamps and partition ranks, by partition and position.
+        sides: per side timestamps and partition ranks, by partition and position; only sides with records.
 
     Returns:
         Per side the order in which its own rows arrive, and the places that they take among those of all
         sides, ascending.
     """
+    if not sides:
+        return []
     heads = [running_maximum(ts, partitions) for ts, partitions in sides]
     # Stable: what is equal keeps the order of sides, partitions and positions.
     order = np.argsort(np.concatenate(heads), kind="stable")

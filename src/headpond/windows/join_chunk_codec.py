@@ -2,13 +2,20 @@
 
 ::
 
-    chunk      one Arrow IPC stream, its buffers compressed with zstd; one row per record, by arrival
+    chunk      two Arrow IPC streams, one behind the other, their buffers compressed with zstd
+     first     one row per record, by arrival
       metadata   headpond.join.chunk = version, value_format, rows, first number of each column of differences
       ts, seq    differences to the record before, in the narrowest integers that hold them
-      key        binary, dictionary-encoded where keys repeat
-      payload    the record's value in the declared format: plain | timestamped | timestamped+headers |
-                 plain+headers ([headersSize][headersBytes][value])
+      key        dictionary of keys where they repeat, else sizes
+      payload    sizes
       …          further columns; 64-bit integers as differences, too
+     second    one row: what sizes cut, all of a column in one
+      key        binary
+      payload    the records' values in the declared format: plain | timestamped | timestamped+headers |
+                 plain+headers ([headersSize][headersBytes][value])
+
+    Arrow's own offsets of binary columns grow from row to row and hardly compress: 3 bytes each.
+    Version 1 was the first stream alone, with `key` and `payload` as binary columns.
 
     manifest   JSON: version, fingerprint, clock, and per chunk its number, uid, side, rows, times, bytes,
                and the bitmap of its waiting rows (zlib, base64)
@@ -42,7 +49,8 @@ from headpond.windows.rules import JoinClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHUNK_VERSION = 1
+CHUNK_VERSION = 2
+READABLE = (1, CHUNK_VERSION)
 MANIFEST_VERSION = 1
 _META = b"headpond.join.chunk"
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
@@ -63,10 +71,14 @@ def encode_chunk(rows: Rows, value_format: ValueFormat) -> bytes:
     columns = [_differences(rows.ts, "ts", meta), _differences(rows.seq, "seq", meta)]
     keys = records.column("key")
     encoded = keys.dictionary_encode()
-    few = len(encoded.dictionary) * _REPEATS <= len(keys)
-    columns.append(encoded.cast(_narrow_dictionary(len(encoded.dictionary))) if few else keys)
+    together: dict[str, pa.Array] = {}
+    if len(encoded.dictionary) * _REPEATS <= len(keys):
+        columns.append(encoded.cast(_narrow_dictionary(len(encoded.dictionary))))
+    else:
+        columns.append(_sizes(keys, "key", together))
     payload = join_prefix(records.column("headers"), records.column("value"))
-    columns.append(convert_values(payload, ValueFormat.PLAIN_HEADERS, value_format))
+    stored = convert_values(payload, ValueFormat.PLAIN_HEADERS, value_format)
+    columns.append(_sizes(stored, "payload", together))
     for field in records.schema:
         if field.name in ("key", "headers", "value"):
             continue
@@ -80,8 +92,9 @@ def encode_chunk(rows: Rows, value_format: ValueFormat) -> bytes:
     batch = pa.RecordBatch.from_arrays(columns, names=names)
     batch = batch.replace_schema_metadata({_META: orjson.dumps(meta)})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
-        writer.write_batch(batch)
+    for part in (batch, pa.RecordBatch.from_pydict(together)):
+        with pa.ipc.new_stream(sink, part.schema, options=_OPTIONS) as writer:
+            writer.write_batch(part)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
@@ -98,28 +111,36 @@ def decode_chunk(data: bytes, schema: pa.Schema) -> Rows:
         DamagedInput: the bytes are no chunk of a version known here, or a column has another type than now.
     """
     try:
-        with pa.ipc.open_stream(data) as reader:
+        source = pa.BufferReader(data)
+        with pa.ipc.open_stream(source) as reader:
             batch = reader.read_all().combine_chunks()
         meta = orjson.loads((batch.schema.metadata or {})[_META])
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        together = {}
+        if meta["version"] == CHUNK_VERSION:
+            with pa.ipc.open_stream(source) as reader:
+                second = reader.read_next_batch()
+            together = dict(zip(second.schema.names, second.columns, strict=True))
+    except (pa.ArrowException, OSError, KeyError, ValueError, StopIteration) as error:
         raise DamagedInput(
             f"A chunk of the join's state cannot be read: {error}.",
             next_step="Restore the checkpoint, or start with a new one.",
             reason="join_chunk",
         ) from error
-    if meta.get("rows") != len(batch) and meta["version"] == CHUNK_VERSION:
+    if meta.get("rows") != len(batch) and meta["version"] in READABLE:
         raise DamagedInput(
             f"A chunk of a join's state has {len(batch)} rows of {meta.get('rows')}.",
             next_step="Restore the checkpoint, or start with a new one.",
             reason="join_chunk",
         )
-    if meta["version"] != CHUNK_VERSION:
+    if meta["version"] not in READABLE:
         raise DamagedInput(
-            f"A chunk of a join's state has version {meta['version']}; this headpond reads {CHUNK_VERSION}.",
+            f"A chunk of a join's state has version {meta['version']}; this headpond reads "
+            f"{' and '.join(map(str, READABLE))}.",
             next_step="Run the headpond version that wrote the checkpoint, or a newer one.",
             reason="join_chunk_version",
         )
     found = {name: _flat(batch.column(name)) for name in batch.column_names}
+    found |= {name: _cut(found[name], data) for name, data in together.items()}
     value_format = ValueFormat(meta["value_format"])
     payload = convert_values(found["payload"], value_format, ValueFormat.PLAIN_HEADERS)
     headers, values = split_prefix(payload)
@@ -292,6 +313,37 @@ def _summed(steps: pa.Array, first: int) -> Int64:
     unsigned += np.array([first], np.int64).view(np.uint64)
     summed: Int64 = unsigned.view(np.int64)
     return summed
+
+
+def _sizes(column: pa.Array, name: str, together: dict[str, pa.Array]) -> pa.Array:
+    """Sizes of a binary column's values, without nulls; the values go together into one."""
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    first, last = (int(bounds[0]), int(bounds[-1])) if len(bounds) else (0, 0)
+    content = pa.py_buffer(b"") if data is None else data.slice(first, last - first)
+    around = pa.py_buffer(np.array([0, last - first], np.int64))
+    together[name] = pa.Array.from_buffers(pa.large_binary(), 1, [None, around, content])
+    sizes = np.diff(bounds)
+    largest = int(sizes.max()) if len(sizes) else 0
+    kind = next(each for each in (np.uint8, np.uint16, np.uint32) if largest <= np.iinfo(each).max)
+    return pa.array(sizes.astype(kind))
+
+
+def _cut(sizes: pa.Array, together: pa.Array) -> pa.Array:
+    """Make the binary column that `_sizes` took apart."""
+    _, around, content = together.buffers()
+    first, last = np.frombuffer(around, np.int64)[together.offset : together.offset + 2].tolist()
+    bounds = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes.to_numpy(), dtype=np.int64, out=bounds[1:])
+    if int(bounds[-1]) != last - first:
+        raise DamagedInput(
+            f"A chunk of a join's state has {last - first} bytes of values for sizes of {bounds[-1]}.",
+            next_step="Restore the checkpoint, or start with a new one.",
+            reason="join_chunk",
+        )
+    data = pa.py_buffer(b"") if content is None else content.slice(first, last - first)
+    offsets = pa.py_buffer(bounds.astype(np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, offsets, data])
 
 
 def _narrow_dictionary(size: int) -> pa.DataType:
