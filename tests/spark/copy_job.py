@@ -2,7 +2,7 @@
 
 Arguments: endpoint, folder, `on` (run until killed) or `out` (run to the end of what is there). The table is
 a file for each batch; one that is there already, from before a kill, must hold the same rows as the batch now
-does, or a line goes to `differences`.
+does, or a line goes to `differences`. The table's batches have an exact bound, the copy's a span.
 """
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ def keep(folder: Path) -> Any:
     return keep_batch
 
 
-def source(spark: SparkSession, endpoint: str) -> DataFrame:
+def source(spark: SparkSession, endpoint: str, **bound: str) -> DataFrame:
     """Read the stream in small batches."""
     options = {"streamName": "orders", "endpointUrl": endpoint, "startingPosition": "TRIM_HORIZON"}
-    bounds = {"maxRecordsPerTrigger": "400", "probeLag": "100 ms"}
-    return spark.readStream.format("headpond-kinesis").options(**options, **bounds).load()
+    return spark.readStream.format("headpond-kinesis").options(**options, probeLag="100 ms", **bound).load()
 
 
 def main(endpoint: str, folder: Path, until: str) -> None:
@@ -59,12 +58,12 @@ def main(endpoint: str, folder: Path, until: str) -> None:
         {"availableNow": True} if until == "out" else {"processingTime": "100 milliseconds"}
     )
     table = (
-        source(spark, endpoint)
+        source(spark, endpoint, maxRecordsPerTrigger="400")
         .writeStream.foreachBatch(keep(folder / "table"))
         .option("checkpointLocation", str(folder / "table checkpoint"))
     )
     copy = (
-        source(spark, endpoint)
+        source(spark, endpoint, maxSpanPerTrigger="1 s")
         .selectExpr(
             "partition_key",
             f"concat_ws('/', {', '.join(IDENTITY)}, base64(data)) AS data",

@@ -19,6 +19,7 @@ from headpond.windows.join_stores import JoinStores
 from headpond.windows.rules import JoinCounters, JoinType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -175,14 +176,16 @@ def task(event: Event, tasks: int) -> int:
     return int(task_of(pa.array([event.key], pa.binary()), tasks)[0])
 
 
-def wanted(rules: JoinRules, batches: list[list[Event]], tasks: int) -> tuple[Counter[Row], JoinCounters]:
-    """What the reference engine gives, one engine a task."""
+def wanted(
+    rules: JoinRules, batches: list[list[Event]], tasks: int, times: Sequence[int] | None = None
+) -> tuple[Counter[Row], JoinCounters]:
+    """What the reference engine gives, one engine a task; `times`: the wall clock of each batch, ms."""
     engines = [
         StreamJoin(rules, JoinStores.build(rules, buffer_format=BufferFormat.HEADERS, join="j"))
         for _ in range(tasks)
     ]
     out: Counter[Row] = Counter()
-    for batch in batches:
+    for batch, now_ms in zip(batches, times or [0] * len(batches), strict=True):
         split: list[list[Event]] = [[] for _ in range(tasks)]
         for event in batch:
             if rules.type is JoinType.SELF and event.side is Side.RIGHT:
@@ -190,7 +193,7 @@ def wanted(rules: JoinRules, batches: list[list[Event]], tasks: int) -> tuple[Co
             split[task(event, tasks)].append(event)
         for engine, mine in zip(engines, split, strict=True):
             for event in in_order(mine):
-                out.update(tuple(result) for result in engine.process(event.record()))
+                out.update(tuple(result) for result in engine.process(event.record(), now_ms))
     counters = JoinCounters()
     for engine in engines:
         counters.add(engine.counters)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headpond.errors import ConfigurationError, DamagedInput, DataLoss
+from headpond.errors import ConfigurationError, DamagedInput, DataLoss, UsageError
 from headpond.spark import archive_plan as ap
 from headpond.spark.archive_files import open_pattern
 
@@ -143,6 +143,24 @@ def test_patterns(tmp_path: Path, pattern: str, expected: set[str]) -> None:
     for name, size in files.sizes().items():
         assert len(files.read(name, 0, 1000)) == size
         assert files.read(name, size, 1000) == b""
+
+
+def test_manifests_stand_for_the_objects_they_name(tmp_path: Path) -> None:
+    """Below the manifest's folder, by as much of a key as is there; never records themselves."""
+    for name in ("x/2024/one.ion", "x/two.ion", "x/three.ion", "x/e.started.manifest"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"1234")
+    manifest = tmp_path / "x" / "e.s.completed.manifest"
+    manifest.write_text('{keys:["bucket/x/2024/one.ion", "bucket/x/two.ion"]}')
+    for pattern, folder in (("x/e.s.completed.manifest", ""), ("x/*.manifest", ""), ("*/*.manifest", "x/")):
+        files = open_pattern(f"{tmp_path}/{pattern}")
+        assert files.sizes() == {f"{folder}2024/one.ion": 4, f"{folder}two.ion": 4}
+        assert files.read(f"{folder}two.ion", 1, 3) == b"23"
+    assert set(open_pattern(f"{tmp_path}/x/*").sizes()) == {"two.ion", "three.ion"}
+    for wrong in ('{keys:["bucket/x/four.ion"]}', '{keys:["../x/two.ion"]}', "{}", "no Ion {"):
+        manifest.write_text(wrong)
+        with pytest.raises(UsageError, match=r"e\.s\.completed\.manifest"):
+            open_pattern(f"{tmp_path}/x/*.manifest").sizes()
 
 
 def test_a_folder_is_no_pattern(tmp_path: Path) -> None:

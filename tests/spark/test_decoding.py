@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
 
@@ -27,12 +30,20 @@ def test_small_batches_are_put_together_up_to_a_bound(sizes: tuple[int, ...], to
 def test_rules_travel_as_an_option() -> None:
     """What the driver writes, a reader of either source gets, and the source does not see it."""
     from headpond.changes.config import DsqlConfig, TableSpec
-    from headpond.spark.decoding import RULES, DecodedArchiveSource, DecodedKinesisSource, written_rules
+    from headpond.spark.decoding import RULES, DecodedArchiveSource, Rules, written_rules
+    from headpond.spark.decoding_kinesis import DecodedKinesisSource
 
     config = DsqlConfig(tables=(TableSpec(name="s.t", schema="s", table="t", keys=("id",)),))
-    options = {RULES: written_rules(config)}
+    options = {RULES: written_rules(Rules(config, folder="/f"))}
     archive = DecodedArchiveSource({**options, "path": "x/*"}).streamReader(None)
     kinesis = DecodedKinesisSource({**options, "streamname": "s", "region": "r"}).streamReader(None)
-    assert archive.rules == kinesis.rules == (config, False)
+    assert archive.rules == kinesis.rules == Rules(config, outline=False, folder="/f")
     assert archive.settings.path == "x/*"
     assert kinesis.settings.connection.stream == "s"
+
+
+def test_planning_an_archive_needs_no_aws_client() -> None:
+    """Five processes of a run import the source."""
+    code = "import sys, headpond.spark.decoding; print('botocore' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headpond.errors import DataLoss, HeadpondError, UsageError
-from headpond.spark.errors import CarriedError, carried, headpond_error_of
+from headpond.spark.errors import CarriedError, carried, headpond_error_of, text_of
 
 ERROR = DataLoss('Lost "it" {here}.', next_step="Look\nthere.", shard_id="s", number=3)
 
@@ -48,3 +48,14 @@ def test_what_is_not_ours_is_nothing() -> None:
     found = headpond_error_of(RuntimeError(text))
     assert type(found) is HeadpondError
     assert not isinstance(found, UsageError)
+
+
+def test_an_error_whose_text_cannot_be_had_is_no_error_of_ours() -> None:
+    """Some of Spark's ask the JVM for their text, which may be gone when a run is stopped."""
+
+    class Gone(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    assert headpond_error_of(Gone()) is None
+    assert "Spark is gone" in text_of(Gone())

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import make_join
 import pytest
+from join_streams import drained, rows_of, source, wanted, write
 
+from headpond.cli.demo_ledger import ledger_differences, ledger_lines
 from headpond.cli.expected import differences
+from headpond.formats.outer_join_buffer import Side
 from headpond.pipeline import load
-from headpond.pipeline.lake import open_lake
-from headpond.spark import follow
+from headpond.pipeline.lake import open_lake, open_ledger
+from headpond.spark import follow, windowed_join
 from headpond.tables.apply import Applied
+from headpond.windows.rules import JoinRules, JoinType
 from support import vector_bytes, vector_json
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -39,3 +45,41 @@ def test_a_lake_in_mid_stream_is_continued(version: str, spark: object, tmp_path
     wanted = {name: len(table["deleted"]) for name, table in expected["tables"].items() if table["deleted"]}
     assert lake.tombstones.counts() == wanted
     assert {row["format_version"] for row in lake.quarantine.read(["format_version"]).to_pylist()} == {1}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("version", sorted(path.name for path in FIXTURES.glob("ledger-v*")))
+def test_a_lake_of_a_ledger_in_mid_stream_is_continued(version: str, spark: object, tmp_path: Path) -> None:
+    """Only what the checkpoint has not seen is read; revisions, the journal and its proof go on."""
+    folder = tmp_path / "moved"
+    shutil.copytree(FIXTURES / version, folder)
+    before = open_ledger(load(folder / "pipeline.toml"))
+    assert before.quarantine.count() == 1
+    assert len(ledger_differences(before)) > 0  # revisions that are still to come
+    (folder / "records" / "b.jsonl").write_bytes(b"\n".join(ledger_lines()[APPLIED_LINES:]) + b"\n")
+    pipeline, total = load(folder / "pipeline.toml"), Applied()
+    query = follow(spark, pipeline, until_caught_up=True, on_batch=lambda _, applied: total.add(applied))
+    assert query.awaitTermination(240)
+    assert total.counters["records"] == len(ledger_lines()) - APPLIED_LINES
+    lake = open_ledger(pipeline)
+    lake.close_journal()
+    assert ledger_differences(lake) == []
+    assert lake.journal.anomalies.count() == 0
+    assert lake.quarantine.count() == 1
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("version", sorted(path.name for path in FIXTURES.glob("join-v*")))
+def test_a_join_in_mid_stream_is_continued(version: str, spark: Any, tmp_path: Path) -> None:
+    """What waits in the state of an earlier version joins what comes now, as in one run."""
+    folder = tmp_path / "moved"
+    make_join.moved(FIXTURES / version, folder)
+    write(folder, make_join.BATCHES[make_join.HALF :], make_join.HALF)
+    left, right = (source(spark, folder, side) for side in (Side.LEFT, Side.RIGHT))
+    drained(windowed_join(left, right, make_join.WINDOWS, "outer", tasks=make_join.TASKS), folder)
+    rules = JoinRules(JoinType.OUTER, make_join.WINDOWS)
+    expected, _ = wanted(rules, make_join.BATCHES, make_join.TASKS)
+    before, _ = wanted(rules, make_join.BATCHES[make_join.HALF :], make_join.TASKS)
+    found = rows_of(spark, folder)
+    assert found == expected
+    assert not before <= found  # without the state it would have been another result

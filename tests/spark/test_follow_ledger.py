@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from ledgers import TABLES, datums, expected_state, rows_of, state_of
 
 from headpond.changes.journal_check import ANOMALIES
 from headpond.cli.main import main
 from headpond.cli.verify import listed
+from headpond.formats.ion_columns import ion_json_column
 from headpond.kinesis.local import LocalKinesis
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_ledger
@@ -35,6 +37,7 @@ max_bytes_per_trigger = "200 KiB"
 [target]
 path = "lake"
 raw_ion = true
+canonical_json = true
 """
 
 
@@ -58,7 +61,10 @@ def test_an_archive_of_aggregates_becomes_documents(spark: SparkSession, tmp_pat
     assert summary["journal"] == {
         "controls": 2, "blocks": 200, "statements": 421, "redactions": 17, "conflicts": 0
     }  # fmt: skip
-    assert len(rows_of(lake)["past"]) == 100
+    past_rows = rows_of(lake)["past"]
+    assert len(past_rows) == 100
+    ions = pa.array([row["_ion"] for row in past_rows], pa.binary())
+    assert [row["_json"] for row in past_rows] == ion_json_column(ions).to_pylist()
     assert summary["quarantined"] == {}
 
 

@@ -14,6 +14,7 @@ from join_streams import (
     drained,
     in_order,
     random_batches,
+    replace,
     rows_of,
     source,
     wanted,
@@ -103,11 +104,12 @@ def test_an_outer_join_over_several_batches(spark: SparkSession, tmp_path: Path)
     assert "rescale --tasks 2" in str(error)
 
 
-def test_a_state_without_headers_goes_on(spark: SparkSession, tmp_path: Path) -> None:
-    """Half of the stream with plain values in the state, then plain+headers: as if undivided."""
+@pytest.mark.parametrize("state_format", ["plain", "timestamped"])
+def test_a_state_without_headers_goes_on(state_format: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Half of the stream with an old format in the state, then plain+headers: as if undivided."""
     batches = random_batches(2)
     write(tmp_path, batches[:2])
-    drained(joined(spark, tmp_path, tasks=2, state_format="plain"), tmp_path)
+    drained(joined(spark, tmp_path, tasks=2, state_format=state_format), tmp_path)
     write(tmp_path, batches[2:], 2)
     drained(joined(spark, tmp_path, tasks=2), tmp_path)
     found = rows_of(spark, tmp_path)
@@ -116,6 +118,24 @@ def test_a_state_without_headers_goes_on(spark: SparkSession, tmp_path: Path) ->
     # Headers are lost only where a record had waited in the old format; those of triggers never are.
     assert all(headers == () for *_, headers in found - expected)
     assert found & expected
+
+
+def test_a_self_join_of_text_without_headers(spark: SparkSession, tmp_path: Path) -> None:
+    """Keys and values as strings on both sides of the result; batches so small that tasks get nothing."""
+    batches = random_batches(10, batches=3, size=4, keys=2) + random_batches(11, batches=1)
+    write(tmp_path, batches)
+    text = [f"CAST({name} AS STRING) AS {name}" for name in ("key", "value")]
+    left = source(spark, tmp_path, Side.LEFT).selectExpr(*text, "timestamp", "partition", "offset")
+    result = windowed_join(left, None, WINDOWS, "self", tasks=2)
+    kinds = dict(result.dtypes)
+    assert {kinds[name] for name in ("key", "left_value", "right_value")} == {"string"}
+    assert "right_offset" in kinds
+    binary = [f"CAST({name} AS BINARY) AS {name}" for name in ("key", "left_value", "right_value")]
+    drained(result.selectExpr(*binary, "timestamp", "headers"), tmp_path)
+    bare = [[replace(event, headers=()) for event in batch] for batch in batches]
+    expected, counters = wanted(JoinRules("self", WINDOWS), bare, 2)
+    assert rows_of(spark, tmp_path) == expected
+    assert counters.joined > 100
 
 
 def test_inspecting_and_rescaling_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:

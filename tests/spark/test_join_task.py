@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from join_streams import SCHEMA, random_batches, wanted, without_headers
 
-from headpond.errors import UsageError
+from headpond.errors import DamagedInput, UsageError
 from headpond.formats.header_batch import decode_headers_column
 from headpond.formats.outer_join_buffer import Side
 from headpond.formats.window_values import ValueFormat
@@ -24,7 +24,7 @@ from headpond.spark.join_labels import labels
 from headpond.spark.join_pack import Packer
 from headpond.spark.join_task import JoinPlan, JoinProcessor
 from headpond.windows.join_chunk_cache import MemoryCache
-from headpond.windows.rules import JoinRules, JoinWindows
+from headpond.windows.rules import Emit, HeadersOf, JoinRules, JoinType, JoinWindows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,8 @@ class _Map(_Value):
 def plan(
     state_format: ValueFormat = ValueFormat.PLAIN_HEADERS, rules: JoinRules = RULES, tasks: int = TASKS
 ) -> JoinPlan:
-    return JoinPlan(rules, COLUMNS, tuple(labels(tasks)), state_format, f"cache-{random.random()}")
+    columns = COLUMNS[:1] if rules.type is JoinType.SELF else COLUMNS
+    return JoinPlan(rules, columns, tuple(labels(tasks)), state_format, f"cache-{random.random()}")
 
 
 def packed(batch: list[Event], use: JoinPlan) -> dict[int, list[bytes]]:
@@ -112,11 +113,11 @@ def packed(batch: list[Event], use: JoinPlan) -> dict[int, list[bytes]]:
     return found
 
 
-def run_task(store: Store, use: JoinPlan, label: int, blobs: list[bytes]) -> list[Any]:
+def run_task(store: Store, use: JoinPlan, label: int, blobs: list[bytes], now_ms: int = 0) -> list[Any]:
     processor = JoinProcessor(use)
     store.key = label
     processor.init(store)
-    frame = pd.DataFrame({"blob": blobs, "now_ms": 0})
+    frame = pd.DataFrame({"blob": blobs, "now_ms": now_ms})
     rows: list[Any] = []
     for out in processor.handleInputRows((label,), iter([frame]), None):
         for blob in out["blob"]:
@@ -131,10 +132,14 @@ def run_task(store: Store, use: JoinPlan, label: int, blobs: list[bytes]) -> lis
     return rows
 
 
-def run_batch(store: Store, use: JoinPlan, batch: list[Event]) -> list[Any]:
+def run_batch(store: Store, use: JoinPlan, batch: list[Event], now_ms: int = 0) -> list[Any]:
     """One committed micro-batch."""
     store.begin()
-    rows = [row for label, blobs in packed(batch, use).items() for row in run_task(store, use, label, blobs)]
+    rows = [
+        row
+        for label, blobs in packed(batch, use).items()
+        for row in run_task(store, use, label, blobs, now_ms)
+    ]
     store.commit()
     return rows
 
@@ -220,6 +225,63 @@ def test_caches_may_be_lost_and_attempts_may_fail(
             store.commit()
             rows += out
         assert counted(rows) == expected
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        JoinRules("self", JoinWindows(12, 9, 15)),
+        JoinRules("inner", JoinWindows(30, -4, 0), HeadersOf.MERGE),
+        JoinRules("left", JoinWindows(-3, 20, 5), HeadersOf.MERGE, Emit.FINAL),
+        JoinRules("outer", JoinWindows(0, 0, 1), HeadersOf.TRIGGER, Emit.EAGER, emit_interval_ms=25),
+    ],
+    ids=lambda rules: rules.type.value,
+)
+def test_tasks_give_what_the_reference_engine_gives(rules: JoinRules) -> None:
+    """Each type, windows on one side, whose headers, final, and a throttle by the time of the batch."""
+    batches = random_batches(13)
+    store, use = Store(), plan(rules=rules)
+    times = [1000 + number * 10 for number in range(len(batches))]
+    rows = [
+        row for batch, now in zip(batches, times, strict=True) for row in run_batch(store, use, batch, now)
+    ]
+    expected, counters = wanted(rules, batches, TASKS, times)
+    assert counted(rows) == expected
+    assert counters.emitted > 50
+    if rules.emit_interval_ms:
+        assert expected != wanted(rules, batches, TASKS, [n * 1000 for n in times])[0]
+
+
+@pytest.mark.parametrize("kind", ["inner", "left", "outer", "self"])
+def test_batches_without_records_for_a_task_change_nothing(kind: str) -> None:
+    """Neither the first one nor one between; nor does a side that has none."""
+    rules = JoinRules(kind, RULES.windows)
+    batches = [[], *random_batches(14, batches=3, size=3, keys=2), []]
+    batches.insert(2, [])
+    batches.append([event for event in random_batches(15, batches=1)[0] if event.side is Side.LEFT])
+    store, use = Store(), plan(rules=rules)
+    rows = [row for batch in batches for row in run_batch(store, use, batch)]
+    assert counted(rows) == wanted(rules, batches, TASKS)[0]
+
+
+def test_records_without_a_place_or_time_end_the_query() -> None:
+    """The error names the record; nothing is guessed."""
+    use = plan()
+    good = {"key": b"k", "value": b"v", "timestamp": 5000, "topic": "t", "partition": 3, "offset": 7}
+    for wrong in (None, -1):
+        table = pa.Table.from_pylist([good, {**good, "timestamp": wrong, "offset": 8}], SCHEMA)
+        with pytest.raises(CarriedError) as failure:
+            list(Packer(COLUMNS[1], use.labels)(iter(table.select(COLUMNS[1].selected).to_batches())))
+        error = headpond_error_of(failure.value)
+        assert isinstance(error, DamagedInput)
+        assert "right record at topic t, partition 3, offset 8 has the timestamp" in str(error)
+    table = pa.Table.from_pylist([{**good, "offset": None}], SCHEMA).select(COLUMNS[0].selected)
+    (out,) = Packer(COLUMNS[0], use.labels)(iter(table.to_batches()))
+    store = Store()
+    store.begin()
+    with pytest.raises(CarriedError) as failure:
+        run_task(store, use, out["label"][0].as_py(), out["blob"].to_pylist())
+    assert "offset is null: its place in its source is not known" in str(headpond_error_of(failure.value))
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 from lakes import cells, lake_in
 
-from headpond.spark.decoded import gather
-from headpond.spark.parts import apply_in_parts, parts_of
+from headpond.errors import EnvironmentLacks
+from headpond.spark.decoded import FRAME_SCHEMA, gather
+from headpond.spark.handover import Folder
+from headpond.spark.parts import apply_as_it_comes, apply_in_parts, parts_of
 from headpond.tables.apply import Applied, Chunks, DecodedBatch, apply_batch
 from support import vector_lines
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from headpond.tables.lake import Lake
 
@@ -105,3 +114,112 @@ def test_chunks_are_put_together_from_parts(tmp_path: Path) -> None:
             (lake.pending.read(["chunk_id", "status"]).num_rows, lake.quarantine.counts_by("reason"))
         )
     assert found[0] == found[1]
+
+
+def applying(lake: Lake, seen: list[int]) -> Callable[[DecodedBatch], Applied]:
+    def apply(batch: DecodedBatch) -> Applied:
+        seen.append(sum(rows.num_rows for rows in batch.tables.values()))
+        return apply_batch(lake, batch, transaction=("q", 0))
+
+    return apply
+
+
+def test_rows_handed_over_as_files_leave_the_same_lake(tmp_path: Path) -> None:
+    """Applied before all is decoded, or after it; nothing is left of the files."""
+    lake, config = lake_in(tmp_path / "cells", TABLES)
+    wanted = apply_in_parts(cells(config, lines(120), parts=3), applying(lake, []))
+    for early_bytes in (1, 1 << 30):
+        other, _ = lake_in(tmp_path / str(early_bytes), TABLES)
+        folder = Folder()
+        seen: list[int] = []
+
+        def collect(folder: Folder = folder, early_bytes: int = early_bytes) -> pa.Table:
+            frames = []
+            for start in range(0, 120, 40):
+                frames.append(
+                    cells(config, lines(120)[start : start + 40], first_line=start + 1, folder=folder.path)
+                )
+                until = time.monotonic() + 60
+                while early_bytes == 1 and folder.waiting() and time.monotonic() < until:
+                    time.sleep(0.01)
+            return pa.concat_tables(frames)
+
+        applied = apply_as_it_comes(folder, collect, applying(other, seen), early_bytes=early_bytes)
+        assert contents(other) == contents(lake)
+        assert applied.batches == 1
+        assert applied.counters == wanted.counters
+        assert applied.quarantined == wanted.quarantined
+        assert len(seen) >= (4 if early_bytes == 1 else 2)
+        assert [each.name for each in Path(folder.path).iterdir()] == ["lock"]
+
+
+def test_a_batch_that_could_not_be_decoded_ends_with_its_error(tmp_path: Path) -> None:
+    """Of decoding, and of a part that was applied meanwhile; what is left is not taken for the next batch."""
+    lake, config = lake_in(tmp_path, TABLES)
+    folder = Folder()
+
+    def broken() -> pa.Table:
+        cells(config, lines(40), folder=folder.path)
+        raise RuntimeError("a worker died")
+
+    with pytest.raises(RuntimeError, match="a worker died"):
+        apply_as_it_comes(folder, broken, applying(lake, []))
+    assert folder.waiting()
+    seen: list[int] = []
+    apply_as_it_comes(folder, FRAME_SCHEMA.empty_table, applying(lake, seen))
+    assert seen == [0]
+
+    def refused(_: DecodedBatch) -> Applied:
+        raise ValueError("no merge")
+
+    with pytest.raises(ValueError, match="no merge"):
+        apply_as_it_comes(
+            folder, lambda: cells(config, lines(40), folder=folder.path), refused, early_bytes=1
+        )
+
+
+def test_files_that_somebody_removed_are_missed(tmp_path: Path) -> None:
+    """A batch is never applied without them."""
+    lake, config = lake_in(tmp_path, TABLES)
+    folder = Folder()
+
+    def cleaned() -> pa.Table:
+        frame = cells(config, lines(40), folder=folder.path)
+        for each in folder.waiting():
+            (Path(folder.path) / each.file).unlink()
+        return frame
+
+    with pytest.raises(EnvironmentLacks, match="3 files of decoded rows were removed"):
+        apply_as_it_comes(folder, cleaned, applying(lake, []))
+
+
+def test_rows_that_no_file_can_take_stay_in_their_cells(tmp_path: Path) -> None:
+    """A folder that is not there, as with a full disk: slower, and the same."""
+    _, config = lake_in(tmp_path, TABLES)
+    assert cells(config, lines(40), folder=str(tmp_path / "absent")).equals(cells(config, lines(40)))
+
+
+def test_folders_of_killed_runs_are_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is in use stays; an ended one is gone at once."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = "import os; from headpond.spark.handover import Folder; f = Folder(); print(f.path); {}"
+    left = []
+    for last in ("pass", "import sys; sys.stdout.flush(); os.kill(os.getpid(), 9)"):
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(last)],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        left.append(Path(done.stdout.strip()))
+    assert [place.exists() for place in left] == [False, True]
+    mine = Folder()
+    assert not left[1].exists()
+    other = Folder()
+    assert Path(mine.path).exists()
+    place = Path(other.path)
+    del other
+    assert not place.exists()

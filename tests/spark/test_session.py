@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headpond.pipeline import loads
 from headpond.spark import session
+from headpond.spark.preflight import session_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +35,20 @@ def test_only_a_local_master_is_bound_to_loopback() -> None:
     """A cluster's driver must be reachable from the cluster."""
     assert session._defaults({}, quick=False)["spark.driver.host"] == "127.0.0.1"
     assert "spark.driver.host" not in session._defaults({"spark.master": "spark://h:7077"}, quick=False)
+
+
+def test_checkpoints_on_a_disk_are_written_without_starting_programs(tmp_path: Path) -> None:
+    """Only there: those of a cluster and in other file systems are written as Spark chooses."""
+    key = session.CHECKPOINTS_CLASS
+    assert session._defaults({}, quick=False)[key].endswith(".FileSystemBasedCheckpointFileManager")
+    assert key not in session._defaults({"spark.master": "yarn"}, quick=False)
+    text = (
+        '[source]\narchive = "x"\nformat = "dsql"\n[target]\npath = "lake"\ncheckpoint = "%s"\n'
+        '[tables."a.b"]\nkeys = ["id"]\n'
+    )
+    assert key not in session_settings(loads(text % "checkpoint", tmp_path))
+    remote = session_settings(loads(text % "hdfs://name/checkpoint", tmp_path))
+    assert remote[key].endswith(".FileContextBasedCheckpointFileManager")
 
 
 def test_quick_means_lighter_compilation_and_imports_before_the_fork() -> None:

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from amazon.ion import simpleion
+from ledgers import exported
 
 from headpond.changes.journal import Journal
+from headpond.cli.verify_files import files_of, pieces
+from headpond.cli.verify_pieces import examine
 from headpond.errors import UsageError
+from headpond.formats.ion_columns import ion_json_column
 from headpond.formats.qldb_batch import decode_qldb
+from headpond.formats.qldb_files import split_datums
 from headpond.spark import verify
 from headpond.spark.journal import MALFORMED
 from support import vector_bytes, vector_json, vector_lines
@@ -64,6 +70,28 @@ def test_an_archive_with_gaps_and_what_is_no_record(spark: SparkSession, tmp_pat
     assert len(found) == 3
     (tmp_path / "a.jsonl").write_bytes(vector_bytes("qldb/aggregated.jsonl"))
     assert rows(verify(spark, f"{tmp_path}/*.jsonl")) == []
+
+
+def test_a_journal_export_by_its_manifest(spark: SparkSession, tmp_path: Path) -> None:
+    """Objects of Ion and of JSON Lines: the anomalies that the command line names."""
+    blocks = exported()[:60]
+    blocks[9]["entriesHash"] = bytes(32)
+    del blocks[20]
+    (tmp_path / "one.ion").write_bytes(simpleion.dumps(blocks[:30], binary=True, sequence_as_stream=True))
+    binary = simpleion.dumps(blocks[30:], binary=True, sequence_as_stream=True)
+    data = pa.array([datum.data for datum in split_datums(bytes(binary))], pa.binary())
+    (tmp_path / "two.json").write_text("\n".join(ion_json_column(data).to_pylist()))
+    manifest = tmp_path / "export.completed.manifest"
+    manifest.write_text('{keys:["prefix/one.ion", "prefix/two.json"]}')
+    journal = Journal()
+    for part in examine(piece for name in files_of([str(manifest)]) for piece in pieces(name)):
+        journal.absorb(part.journal)
+    expected = journal.checked().anomalies.to_pylist()
+    assert {row["kind"] for row in expected} == {
+        "entries_hash_mismatch", "block_hash_mismatch", "missing_blocks"
+    }  # fmt: skip
+    found = rows(verify(spark, str(manifest)))
+    assert found == sorted(expected, key=lambda row: json.dumps(row, sort_keys=True))
 
 
 def test_the_last_blocks_of_a_completed_stream(spark: SparkSession) -> None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headpond.errors import ConfigurationError, NotBuiltYet
+from headpond.errors import ConfigurationError
 from headpond.formats.units import LARGEST, parse_size, parse_span
 
 if TYPE_CHECKING:
@@ -77,16 +77,12 @@ class Key:
         kind: Reads the value.
         default: Value when the key is absent; REQUIRED when it must be there.
         stored_as: Name in the model when it differs from the key (units are added there).
-        unbuilt: Why asking for anything but the default is refused in this version.
-        unbuilt_values: The same, for some values only.
         secret: The value is never shown.
     """
 
     kind: Callable[[Any, Place], Any]
     default: Any = None
     stored_as: str = ""
-    unbuilt: str = ""
-    unbuilt_values: Mapping[str, str] = field(default_factory=dict)
     secret: bool = False
 
 
@@ -95,7 +91,6 @@ def read_section(raw: object, keys: Mapping[str, Key], place: Place) -> dict[str
 
     Raises:
         ConfigurationError: Not a table, an unknown key, a missing one, or a wrong value.
-        NotBuiltYet: A value whose feature this version does not have.
     """
     if not isinstance(raw, dict):
         raise place.wrong("a table", raw)
@@ -107,10 +102,6 @@ def read_section(raw: object, keys: Mapping[str, Key], place: Place) -> dict[str
         at = place.child(name, secret=key.secret)
         if name in raw:
             value = key.kind(raw[name], at)
-            if key.unbuilt and value != key.default:
-                raise _unbuilt(at, raw[name], key.unbuilt, f"Leave {at.path} at its default.")
-            if isinstance(value, str) and value in key.unbuilt_values:
-                raise _unbuilt(at, raw[name], key.unbuilt_values[value], "Choose another value.")
         elif key.default is REQUIRED:
             raise ConfigurationError(
                 f"{at.path} is missing.", next_step=f"Add it to [{place.path}].", key=at.path
@@ -129,16 +120,6 @@ def unknown_key(
     hint = f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(known)}."
     path = place.child(name).path
     return ConfigurationError(f"{path} is not a known key.", next_step=next_step or hint, key=path)
-
-
-def _unbuilt(place: Place, raw: object, reason: str, next_step: str) -> NotBuiltYet:
-    shown = "" if isinstance(raw, (dict, list)) else f" = {describe(raw, secret=place.secret)}"
-    shown = re.sub(r" = the (boolean|integer|number) ", " = ", shown)
-    return NotBuiltYet(
-        f"{place.path}{shown} asks for something this version does not have yet: {reason}.",
-        next_step=next_step,
-        key=place.path,
-    )
 
 
 # Kinds.

@@ -22,8 +22,12 @@ def open_target(pipeline: Pipeline) -> Lake | LedgerLake:
     return open_ledger(pipeline) if pipeline.source.format == "qldb" else open_lake(pipeline)
 
 
-def open_ledger(pipeline: Pipeline) -> LedgerLake:
+def open_ledger(pipeline: Pipeline, *, files: FileMaker = DeltaFile) -> LedgerLake:
     """Open the lake of a pipeline that reads QLDB records; only a saved digest is read yet.
+
+    Args:
+        pipeline: what to keep, and where.
+        files: makes the file of each table of documents; the embedded engine's unless told otherwise.
 
     Raises:
         ConfigurationError: the digest's file cannot be read.
@@ -41,7 +45,7 @@ def open_ledger(pipeline: Pipeline) -> LedgerLake:
                 key="verify.digest",
             ) from error
         saved = read_digest(content)
-    return LedgerLake(target.path, ledger_config(pipeline), target.storage_options, digest=saved)
+    return LedgerLake(target.path, ledger_config(pipeline), target.storage_options, files=files, digest=saved)
 
 
 def open_lake(pipeline: Pipeline, *, files: FileMaker = DeltaFile) -> Lake:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headpond.changes.qldb_config import DocumentSpec, LedgerConfig
-from headpond.errors import ConfigurationError, NotBuiltYet, UsageError
+from headpond.errors import ConfigurationError, UsageError
 from headpond.formats.ion_types import parse_ion_type
 from headpond.pipeline.keys import Key, Place, choice, integer, mapping, names, read_section, size, text
 from headpond.pipeline.model import Table
@@ -59,7 +59,10 @@ NO_MEANING: dict[str, dict[str, str]] = {
     },
 }
 """Section → key → why it is refused beside `format = "qldb"`."""
-LEDGER_ONLY = {"target": ("raw_ion", "redaction"), "verify": ("enabled", "digest")}
+LEDGER_ONLY = {
+    "target": ("raw_ion", "canonical_json", "redaction"),
+    "verify": ("enabled", "digest", "check_deletes"),
+}
 """Section → keys that are refused beside `format = "dsql"`, unless they are at their default."""
 
 
@@ -68,19 +71,18 @@ def check_meaning(document: Mapping[str, Any], root: Place) -> None:
 
     Raises:
         ConfigurationError: with the reason.
-        NotBuiltYet: a value that only DSQL pipelines have so far.
     """
     for section in ("source", "target"):
         _refuse(document.get(section, {}), NO_MEANING[section], root.child(section))
     target = document.get("target", {})
-    for key, value in (("engine", "spark"), ("unknown_tables", "log")):
-        if target.get(key) == value:
-            path = root.child("target").child(key).path
-            raise NotBuiltYet(
-                f'{path} = "{value}" asks for something this version does not have yet for QLDB records.',
-                next_step="Leave it at its default.",
-                key=path,
-            )
+    if isinstance(target, dict) and target.get("unknown_tables") == "log":
+        path = root.child("target").child("unknown_tables").path
+        raise ConfigurationError(
+            f'{path} = "log" has no meaning beside source.format = "qldb": records of tables without an '
+            "entry are in quarantine whole, and an entry needs neither keys nor types.",
+            next_step="Add [tables.NAME], then run `headpond requeue FILE --reason unknown_table`.",
+            key=path,
+        )
 
 
 def check_ledger_only(values: Mapping[str, Any], keys: Mapping[str, Key], section: str, place: Place) -> None:
@@ -95,15 +97,15 @@ def check_ledger_only(values: Mapping[str, Any], keys: Mapping[str, Key], sectio
             )
 
 
-def ledger_tables(raw: Any, place: Place) -> tuple[Table, ...]:
-    """Read `[tables]`.
+def ledger_tables(raw: Any, place: Place, *, needed: bool = True) -> tuple[Table, ...]:
+    """Read `[tables]`; there must be an entry where it is `needed`.
 
     Raises:
         ConfigurationError: a key or value is wrong, or two entries keep the same thing.
     """
     if not isinstance(raw, dict):
         raise place.wrong("a table", raw)
-    if not raw:
+    if not raw and needed:
         raise ConfigurationError(
             "There is no [tables] entry, so every revision would be quarantined.",
             next_step="Add one per table of the ledger, as in [tables.Person].",
@@ -137,8 +139,11 @@ def ledger_config(pipeline: Pipeline) -> LedgerConfig:
     return LedgerConfig(
         tables=tuple(_spec(table, Place("tables", {})) for table in pipeline.tables),
         raw_ion=pipeline.target.raw_ion,
+        canonical_json=pipeline.target.canonical_json,
         honour=pipeline.target.redaction == "honour",
+        max_columns=pipeline.target.max_columns,
         verify=pipeline.verify.enabled,
+        check_deletes=pipeline.verify.check_deletes,
     )
 
 

@@ -13,8 +13,18 @@ from headpond.errors import ConfigurationError
 from headpond.pipeline.auto_cdc import TAKEN, in_our_words
 from headpond.pipeline.keys import Place, read_section, unknown_key
 from headpond.pipeline.ledger import check_ledger_only, check_meaning, ledger_tables
-from headpond.pipeline.model import Pipeline, Source, Table, Target, Verify
-from headpond.pipeline.schema import SECTIONS, SOURCE, SPARK, STREAM_ONLY, TABLE, TARGET, VERIFY
+from headpond.pipeline.model import Monitor, Pipeline, Source, Table, Target, Verify
+from headpond.pipeline.schema import (
+    MONITOR,
+    SECTIONS,
+    SOURCE,
+    SPARK,
+    STREAM_BYTES_PER_TRIGGER,
+    STREAM_ONLY,
+    TABLE,
+    TARGET,
+    VERIFY,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +47,6 @@ def load(
 
     Raises:
         ConfigurationError: The file cannot be read, is no TOML, or a key or value in it is wrong.
-        NotBuiltYet: A value asks for a feature that this version does not have.
     """
     file = Path(path)
     try:
@@ -71,7 +80,6 @@ def loads(
 
     Raises:
         ConfigurationError: The text is no TOML, or a key or value in it is wrong.
-        NotBuiltYet: A value asks for a feature that this version does not have.
     """
     try:
         document = tomllib.loads(text)
@@ -92,14 +100,17 @@ def loads(
     verify = _verify(document.get("verify", {}), folder, root.child("verify"))
     if source.format == "qldb":
         check_meaning(document, root)
-        tables = ledger_tables(document.get("tables", {}), root.child("tables"))
+        tables = ledger_tables(document.get("tables", {}), root.child("tables"), needed=tables_needed)
     else:
         check_ledger_only(asdict(target), TARGET, "target", root.child("target"))
         check_ledger_only(asdict(verify), VERIFY, "verify", root.child("verify"))
         needed = tables_needed and target.unknown_tables == "quarantine"
         tables = _tables(document.get("tables", {}), root.child("tables"), needed=needed)
+    monitor = _monitor(document.get("monitor", {}), folder, file, root.child("monitor"))
     spark = SPARK(document.get("spark", {}), root.child("spark"))
-    return Pipeline(file=file, source=source, target=target, tables=tables, verify=verify, spark=spark)
+    return Pipeline(
+        file=file, source=source, target=target, tables=tables, verify=verify, monitor=monitor, spark=spark
+    )
 
 
 def _located(value: str, folder: Path) -> str:
@@ -130,6 +141,8 @@ def _source(raw: Any, folder: Path, place: Place) -> Source:
                 )
         values["archive_as_written"] = values["archive"]
         values["archive"] = _located(values["archive"], folder)
+    elif values["max_bytes_per_trigger"] is None:
+        values["max_bytes_per_trigger"] = STREAM_BYTES_PER_TRIGGER
     if (values["consumer_mode"] == "efo") != (values["consumer_name"] is not None):
         raise ConfigurationError(
             f'{place.path}.consumer_mode = "efo" and {place.path}.consumer_name need each other; '
@@ -165,6 +178,15 @@ def _verify(raw: Any, folder: Path, place: Place) -> Verify:
             raise place.child("enabled").wrong("true where there is a digest", values["enabled"])
         values["digest"] = _located(values["digest"], folder)
     return Verify(**values)
+
+
+def _monitor(raw: Any, folder: Path, file: str | None, place: Place) -> Monitor:
+    values = read_section(raw, MONITOR, place)
+    if values["name"] is None:
+        values["name"] = Path(file).stem if file is not None else "headpond"
+    if values["textfile"] is not None:
+        values["textfile"] = _located(values["textfile"], folder)
+    return Monitor(**values)
 
 
 def _tables(raw: Any, place: Place, *, needed: bool) -> tuple[Table, ...]:

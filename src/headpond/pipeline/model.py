@@ -7,6 +7,7 @@
     ├── target: Target      where tables go, and the rules for writing them
     ├── tables: Table …     the tables to keep, in the order of the file
     ├── verify: Verify      QLDB's proof
+    ├── monitor: Monitor    what is measured of each batch, and where it goes
     └── spark               settings passed to the session
 
 Fields that hold a size or a span carry the unit in their name. Paths are absolute or URLs. Values that may
@@ -43,7 +44,7 @@ class Source:
     role_external_id: str | None = field(repr=False)
     role_session_name: str | None
     start: str
-    max_bytes_per_trigger: int
+    max_bytes_per_trigger: int | None  # null, of an archive alone: as its rows come to the driver
     max_records_per_trigger: int | None
     max_records_per_fetch: int | None
     shards_per_task: int | None
@@ -122,7 +123,9 @@ class Target:
     chunk_disk_bytes: int
     unknown_tables: Literal["quarantine", "log"]
     max_unknown_tables: int
+    max_columns: int
     raw_ion: bool
+    canonical_json: bool
     redaction: Literal["keep", "honour"]
     storage_options: dict[str, str] = field(repr=False)
 
@@ -153,6 +156,19 @@ class Verify:
 
     enabled: bool
     digest: str | None
+    check_deletes: bool  # of no real delete the hash is known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitor:
+    """`[monitor]`: what is measured of each batch, and where it goes."""
+
+    name: str  # what measurements and logs call this pipeline
+    batches: int  # rows kept in `_headpond/batches`; 0: none
+    sizes_every_ms: int
+    prometheus: str | None  # HOST:PORT
+    textfile: str | None
+    opentelemetry: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +180,7 @@ class Pipeline:
     target: Target
     tables: tuple[Table, ...]
     verify: Verify
+    monitor: Monitor
     spark: dict[str, str] = field(repr=False)
 
     def dsql_config(self) -> DsqlConfig:
@@ -197,8 +214,10 @@ class Pipeline:
                 )
                 for table in self.tables
             ),
+            format=self.source.format,
             cluster=self.source.cluster,
             unknown_tables=self.target.unknown_tables,
+            max_columns=self.target.max_columns,
             infinity=self.target.infinity,
             special_numeric=self.target.special_numeric,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headpond.changes.config import MAX_COLUMNS
 from headpond.errors import ConfigurationError
 from headpond.formats.dsql_types import parse_type
 from headpond.kinesis.positions import read_start
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 _MIB = 1024 * 1024
 _DAY_MS = 86_400_000
+_MOST_PORT = 65_535
+
+LOOPBACK = "127.0.0.1"
+"""Where measurements are served unless a file says otherwise."""
 
 
 def _checked_by(check: Callable[[str], object], expected: str) -> Callable[[object, Place], str]:
@@ -90,7 +95,7 @@ SOURCE: dict[str, Key] = {
     "role_external_id": Key(text, secret=True),
     "role_session_name": Key(text),
     "start": Key(_start, "TRIM_HORIZON"),
-    "max_bytes_per_trigger": Key(size, 64 * _MIB),
+    "max_bytes_per_trigger": Key(size),  # null for an archive: as its rows come to the driver
     "max_records_per_trigger": Key(integer(1)),
     "max_records_per_fetch": Key(integer(1, 10_000)),
     "shards_per_task": Key(integer(1)),
@@ -106,6 +111,9 @@ SOURCE: dict[str, Key] = {
     "kcl_leases": Key(text),
 }
 """`[source]`."""
+
+STREAM_BYTES_PER_TRIGGER = 64 * _MIB
+"""What a batch of a stream takes at most, unless told."""
 
 STREAM_ONLY = (
     "region",
@@ -142,7 +150,9 @@ TARGET: dict[str, Key] = {
     "chunk_disk": Key(size, 8 * 1024 * _MIB, stored_as="chunk_disk_bytes"),
     "unknown_tables": Key(choice("quarantine", "log"), "quarantine"),
     "max_unknown_tables": Key(integer(0), 1_000),
+    "max_columns": Key(integer(1, 100_000), MAX_COLUMNS),
     "raw_ion": Key(boolean, default=False),
+    "canonical_json": Key(boolean, default=False),
     "redaction": Key(choice("keep", "honour"), "keep"),
     "storage_options": Key(mapping(any_text), {}, secret=True),
 }
@@ -169,8 +179,29 @@ TABLE: dict[str, Key] = {
 VERIFY: dict[str, Key] = {
     "enabled": Key(boolean, default=False),
     "digest": Key(text),
+    "check_deletes": Key(boolean, default=True),
 }
 """`[verify]`."""
+
+
+def _address(raw: object, place: Place) -> str:
+    """A `HOST:PORT` to listen at; a port alone is one of this machine's loopback."""
+    value = text(raw, place)
+    host, _, port = value.rpartition(":")
+    if not port.isdecimal() or not 0 <= int(port) <= _MOST_PORT:
+        raise place.wrong('an address such as "127.0.0.1:9464", or a port alone', raw)
+    return f"{host or LOOPBACK}:{int(port)}"
+
+
+MONITOR: dict[str, Key] = {
+    "name": Key(text),
+    "batches": Key(integer(0, 1_000_000), 10_000),
+    "sizes_every": Key(span(1_000), 30_000, stored_as="sizes_every_ms"),
+    "prometheus": Key(_address),
+    "textfile": Key(text),
+    "opentelemetry": Key(boolean, default=False),
+}
+"""`[monitor]`."""
 
 SPARK = mapping(_spark_value)
 """`[spark]`: free names that begin with `spark.`."""
@@ -180,6 +211,7 @@ SECTIONS: dict[str, Any] = {
     "target": TARGET,
     "tables": TABLE,
     "verify": VERIFY,
+    "monitor": MONITOR,
     "spark": {},
 }
 """The sections of a file."""

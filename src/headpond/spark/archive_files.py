@@ -3,7 +3,10 @@
 Local paths and object-store URLs go through one interface, `pyarrow.fs`. A file's name is its path
 below the fixed folder of the pattern, so moving the folder changes no identity::
 
-    records/2026-*/*.jsonl.gz      folder: records      names: 2026-01/a.jsonl.gz, …
+    records/2026-*/*.jsonl.gz              folder: records      names: 2026-01/a.jsonl.gz, …
+    export/*.completed.manifest            folder: export       names: those of the objects that these name
+
+Manifests of a QLDB journal export are never records themselves.
 """
 
 from __future__ import annotations
@@ -15,12 +18,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow.fs as pafs
 
-from headpond.errors import ConfigurationError
+from headpond.errors import ConfigurationError, UsageError
+from headpond.formats.ion import RefusedIon
+from headpond.formats.qldb_export import read_manifest
 from headpond.tables.remote import file_system, told
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
+MANIFEST = ".manifest"
+"""Ends a pattern of manifests, which stand for what they name."""
+_STARTED = ".started.manifest"
+EXPORT_MANIFESTS = (_STARTED, ".completed.manifest")
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -47,15 +56,30 @@ class PatternFiles:
         """Name and size in bytes of every file that matches now; a folder that is absent holds none."""
         filesystem, folder = self._open()
         selector = pafs.FileSelector(folder, recursive=_spans_folders(self.wild), allow_not_found=True)
+        manifests = self.wild.endswith(MANIFEST)
+        if manifests:  # their objects lie somewhere below
+            selector.recursive = True
         matches = re.compile(_regex(self.wild)).fullmatch
         found: dict[str, int] = {}
+        there: dict[str, int] = {}
         with told(self.root, self.options):
             infos = filesystem.get_file_info(selector)
         for info in infos:
             name = info.path[len(folder) :].lstrip("/")
-            if info.type == pafs.FileType.File and matches(name):
-                found[name] = info.size
-        return found
+            if info.type == pafs.FileType.File:
+                there[name] = info.size
+                if matches(name) and (manifests or not name.endswith(EXPORT_MANIFESTS)):
+                    found[name] = info.size
+        return self._objects(found, there) if manifests else found
+
+    def _objects(self, manifests: Mapping[str, int], there: Mapping[str, int]) -> dict[str, int]:
+        """The objects that manifests name, among the files that are there."""
+        objects: dict[str, int] = {}
+        for manifest, size in manifests.items():
+            if not manifest.endswith(_STARTED):  # which names nothing that is known to be whole
+                for name in objects_of(manifest, self.read(manifest, 0, size), there):
+                    objects[name] = there[name]
+        return objects
 
     def read(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a file; fewer where it ends before."""
@@ -68,6 +92,44 @@ class PatternFiles:
 
     def _open(self) -> tuple[Any, str]:
         return file_system(self.root, self.options)
+
+
+def objects_of(manifest: str, content: bytes, there: Container[str]) -> list[str]:
+    """Find the objects that a manifest of a journal export names.
+
+    A key is relative to a bucket, of which a copy may hold a part: the object is looked for below the
+    manifest's folder, by the whole key first, then by less and less of it.
+
+    Args:
+        manifest: its name, with `/` between folders.
+        content: its bytes.
+        there: the names of all files there are.
+
+    Raises:
+        UsageError: it is no manifest, or an object is not there.
+    """
+    folder = manifest.rpartition("/")[0]
+    try:
+        keys = read_manifest(content)
+    except RefusedIon as error:
+        raise UsageError(
+            f"{manifest} is no manifest of a journal export: {error}.",
+            next_step="Name the export's objects themselves.",
+            file=manifest,
+        ) from error
+    found = []
+    for key in keys:
+        parts = [part for part in key.split("/") if part]
+        tries = ["/".join([folder, *parts[at:]] if folder else parts[at:]) for at in range(len(parts))]
+        name = next((one for one in tries if ".." not in parts and one in there), None)
+        if name is None:
+            raise UsageError(
+                f"{manifest} names the object {key}, which is not beside it.",
+                next_step="Fetch the whole export, or name the objects that are there.",
+                file=manifest,
+            )
+        found.append(name)
+    return found
 
 
 def open_pattern(pattern: str, options: Mapping[str, str] | None = None) -> PatternFiles:

@@ -11,7 +11,7 @@ import importlib
 
 from pyspark.daemon import manager
 
-PRELOADED = ("pyspark.worker", "pandas", "headpond.spark.decoding")
+PRELOADED = ("pyspark.worker", "pandas", "headpond.spark.decoding_kinesis")
 """What the workers of the main job import first.
 
 pandas is not for us: Arrow imports it, where it is installed, to see that a list of values is none of its

@@ -12,13 +12,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headpond.changes.decoders import decode
 from headpond.changes.dsql import Shapes
 from headpond.changes.schemas import PENDING_SCHEMA, QUARANTINE_SCHEMA
 from headpond.spark.cells import pack, unpack
+from headpond.spark.handover import hand_over
 from headpond.spark.outline import outline_cells
-from headpond.tables.apply import DecodedBatch
+from headpond.tables.batch import DecodedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,6 +32,8 @@ FRAME_SCHEMA = pa.schema(
     [pa.field("kind", pa.string()), pa.field("name", pa.string()), pa.field("content", pa.binary())]
 )
 TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
+FILE = "file"
+"""Kind of a cell that names a file (`handover`) of a table's rows, instead of holding them."""
 _COUNTERS, _ARRIVALS, _FACTS = "counters", "arrivals", "facts"
 
 _SHAPES = Shapes()
@@ -37,7 +41,7 @@ _SHAPES = Shapes()
 
 
 def decode_partition(
-    config: Config, batches: Iterable[pa.RecordBatch], *, outline: bool = False
+    config: Config, batches: Iterable[pa.RecordBatch], *, outline: bool = False, folder: str | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Decode the user records of one partition; runs on an executor.
 
@@ -45,13 +49,14 @@ def decode_partition(
         config: the tables and rules.
         batches: batches with the columns of `USER_RECORD_SCHEMA`.
         outline: whether cells come that tell of the tables' parts without their rows.
+        folder: where rows are put for the driver, on the same machine; null: into the cells.
 
     Yields:
         Batches of `FRAME_SCHEMA`.
     """
     for batch in batches:
         decoded = decode(batch, config, shapes=_SHAPES)
-        parts = [(TABLE, name, pack(rows)) for name, rows in decoded.tables.items() if rows.num_rows]
+        parts = [_rows_cell(name, rows, folder) for name, rows in decoded.tables.items() if rows.num_rows]
         if outline:
             declared = {spec.name: spec.columns for spec in config.tables}
             for _, name, content in list(parts):
@@ -61,14 +66,20 @@ def decode_partition(
         if decoded.pending.num_rows:
             parts.append((_PENDING, "", pack(decoded.pending)))
         parts += [(_FACTS, name, pack(rows)) for name, rows in decoded.facts.items()]
-        if decoded.counters:
-            parts.append((_COUNTERS, "", json.dumps(decoded.counters).encode()))
+        if batch.num_rows:
+            size = pc.sum(pc.binary_length(batch.column("data"))).as_py() or 0
+            parts.append((_COUNTERS, "", json.dumps(decoded.counters | {"data_bytes": size}).encode()))
         if newest := _newest_arrivals_us(batch):
             parts.append((_ARRIVALS, "", json.dumps(newest).encode()))
         if parts:
             yield pa.RecordBatch.from_arrays(
                 [list(column) for column in zip(*parts, strict=True)], schema=FRAME_SCHEMA
             )
+
+
+def _rows_cell(name: str, rows: pa.RecordBatch, folder: str | None) -> tuple[str, str, bytes]:
+    file = hand_over(folder, name, rows) if folder is not None else None
+    return (TABLE, name, pack(rows)) if file is None else (FILE, file, b"")
 
 
 def gather(frame: pa.Table) -> DecodedBatch:

@@ -1,4 +1,4 @@
-"""Sources that give decoded changes: what `kinesis` and `headpond-archive` read, decoded where it is read.
+"""A source that gives decoded changes: what `headpond-archive` reads, decoded where it is read.
 
 ::
 
@@ -6,24 +6,27 @@
 
 A record so never passes through the JVM: it would cross to it as a row and back to another Python worker,
 which costs several times what decoding does. Offsets, options and tasks are those of the source wrapped.
+
+The source over `kinesis` is in `decoding_kinesis`: every process that plans or reads imports its source, and
+half of that would be an AWS client.
 """
 
 from __future__ import annotations
 
 import base64
 import pickle
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from headpond.kinesis.options import read_options as kinesis_options
 from headpond.spark.archive import ArchiveStreamReader
 from headpond.spark.archive import read_options as archive_options
 from headpond.spark.decoded import FRAME_SCHEMA, decode_partition
 from headpond.spark.errors import carried
-from headpond.spark.source import KinesisStreamReader
+from headpond.spark.settled import settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -40,17 +43,28 @@ BYTES_PER_DECODE = 16 << 20
 """Data gathered before it is decoded: many small pages cost more one by one."""
 
 
-def written_rules(config: Config, *, outline: bool = False) -> str:
-    """Give the rules as the text of the option `RULES`.
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decoding is told.
 
-    Args:
+    Attributes:
         config: the tables and rules.
         outline: as for `decode_partition`.
+        folder: as for `decode_partition`.
     """
-    return base64.b64encode(pickle.dumps((config, outline))).decode()
+
+    config: Config
+    outline: bool = False
+    folder: str | None = None
 
 
-def _without_rules(options: Mapping[str, str]) -> dict[str, str]:
+def written_rules(rules: Rules) -> str:
+    """Give the rules as the text of the option `RULES`."""
+    return base64.b64encode(pickle.dumps(rules)).decode()
+
+
+def without_rules(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of the source wrapped."""
     return {name: value for name, value in options.items() if name.lower() != RULES}
 
 
@@ -70,25 +84,22 @@ def gathered(
         yield pa.concat_batches(waiting)
 
 
-class _Decoding:
+class Decoding:
     """A reader whose tasks give frames."""
 
-    rules: tuple[Config, bool]
+    rules: Rules
 
     @carried
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read and decode one task's part."""
         records: Iterator[pa.RecordBatch] = super().read(partition)  # type: ignore[misc]  # the other base's
-        config, outline = self.rules
-        return decode_partition(config, gathered(records), outline=outline)
+        rules = self.rules
+        settle_worker()
+        return decode_partition(rules.config, gathered(records), outline=rules.outline, folder=rules.folder)
 
 
-class DecodingArchiveReader(_Decoding, ArchiveStreamReader):
+class DecodingArchiveReader(Decoding, ArchiveStreamReader):
     """Micro-batches of an archive, decoded."""
-
-
-class DecodingKinesisReader(_Decoding, KinesisStreamReader):
-    """Micro-batches of a stream, decoded."""
 
 
 class DecodingDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
@@ -100,9 +111,10 @@ class DecodingDataSource(DataSource):  # type: ignore[misc]  # pyspark is untype
         schema: StructType = from_arrow_schema(FRAME_SCHEMA)
         return schema
 
-    def rules(self) -> Any:
+    def rules(self) -> Rules:
         """The tables and rules: written by `written_rules` in the driver of the same query."""
-        return pickle.loads(base64.b64decode(self.options[RULES]))  # noqa: S301 - our own driver's
+        rules: Rules = pickle.loads(base64.b64decode(self.options[RULES]))  # noqa: S301 - our own driver's
+        return rules
 
 
 class DecodedArchiveSource(DecodingDataSource):
@@ -116,22 +128,6 @@ class DecodedArchiveSource(DecodingDataSource):
     @carried
     def streamReader(self, schema: StructType) -> DecodingArchiveReader:  # noqa: ARG002, N802 (Spark's name and signature)
         """Read in micro-batches."""
-        reader = DecodingArchiveReader(archive_options(_without_rules(self.options)))
-        reader.rules = self.rules()
-        return reader
-
-
-class DecodedKinesisSource(DecodingDataSource):
-    """`spark.readStream.format("headpond-decoded-kinesis")`: for `follow` alone."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return "headpond-decoded-kinesis"
-
-    @carried
-    def streamReader(self, schema: StructType) -> DecodingKinesisReader:  # noqa: ARG002, N802 (Spark's name and signature)
-        """Read in micro-batches."""
-        reader = DecodingKinesisReader(kinesis_options(_without_rules(self.options)))
+        reader = DecodingArchiveReader(archive_options(without_rules(self.options)))
         reader.rules = self.rules()
         return reader

@@ -13,19 +13,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from headpond.errors import ServiceFailure
 from headpond.spark.delta_sql import merge_sql, name
+from headpond.tables.commit_lock import commit_lock
 from headpond.tables.delta import COMMIT_ATTEMPTS, FIRST_PAUSE_S, DeltaFile
 from headpond.tables.remote import is_s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 TRANSACTION = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
@@ -86,8 +87,10 @@ class SparkDeltaFile(DeltaFile):
         transaction: tuple[str, int] | None = None,
     ) -> dict[str, Any]:
         """Merge `rows` into the table in one commit, as `DeltaFile.merge` does, on the executors."""
+        # Spark takes an empty batch for the end of the stream and loses, without a word, what comes after it.
+        filled = pa.Table.from_batches([part for part in rows.to_batches() if part.num_rows], rows.schema)
         frame = self._session().createDataFrame(
-            rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+            filled, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
         )
         return self.merge_frame(
             frame,
@@ -144,7 +147,8 @@ class SparkDeltaFile(DeltaFile):
         pause = FIRST_PAUSE_S
         for number in range(1, COMMIT_ATTEMPTS + 1):
             try:
-                return attempt()
+                with commit_lock(self.uri, leave=True):
+                    return attempt()
             except (PySparkException, Py4JJavaError) as error:
                 if not lost_commit(error):
                     raise

@@ -72,11 +72,19 @@ def headpond_error_of(exc: BaseException | None) -> HeadpondError | None:
             return None
         if isinstance(exc, HeadpondError):
             return exc
-        found = _in_text(str(exc))
+        found = _in_text(text_of(exc))
         if found is not None:
             return found
         exc = exc.__cause__ or exc.__context__
     return None
+
+
+def text_of(exc: BaseException) -> str:
+    """Give an exception's text; some of Spark's ask the JVM for theirs, which may be gone."""
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001 - whatever the way to the JVM meets
+        return f"{type(exc).__name__}, and Spark is gone"
 
 
 def _in_text(text: str) -> HeadpondError | None:

@@ -14,15 +14,18 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headpond.changes.assemble import ChunkRules
 from headpond.pipeline.lake import open_lake, open_ledger
-from headpond.spark.decoding import RULES, DecodedArchiveSource, DecodedKinesisSource, written_rules
+from headpond.spark.connect import refuse_connect
+from headpond.spark.decoding import RULES, DecodedArchiveSource, DecodingDataSource, Rules, written_rules
 from headpond.spark.delta_file import SparkFiles
 from headpond.spark.delta_jars import require_delta
 from headpond.spark.errors import carried
-from headpond.spark.parts import apply_in_parts
+from headpond.spark.handover import Folder
+from headpond.spark.parts import apply_as_it_comes, apply_in_parts
 from headpond.spark.spread import apply_frame
 from headpond.tables.apply import Applied, Chunks, apply_batch
 from headpond.tables.beside import apply_beside
@@ -35,35 +38,43 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from headpond.changes.decoders import Config
     from headpond.pipeline import Pipeline
     from headpond.tables.apply import DecodedBatch
 
 logger = logging.getLogger(__name__)
 
 
-def decoded_changes(
-    spark: SparkSession, pipeline: Pipeline, config: Config, *, outline: bool = False
-) -> DataFrame:
+ARCHIVE_BYTES_PER_TRIGGER = 512 << 20
+"""What a batch of an archive takes, unless told, where its rows come to the driver as files, in parts."""
+
+
+def decoded_changes(spark: SparkSession, pipeline: Pipeline, rules: Rules) -> DataFrame:
     """Read the pipeline's source as a streaming frame of decoded parts (`decoded.FRAME_SCHEMA`)."""
     source = pipeline.source
+    kind: type[DecodingDataSource]
     if source.archive is None:
+        from headpond.spark.decoding_kinesis import DecodedKinesisSource  # noqa: PLC0415 - an AWS client
+
         kind, options = DecodedKinesisSource, source.source_options()
     else:
         kind = DecodedArchiveSource
         options = {
             "path": source.archive,
-            "maxBytesPerTrigger": str(source.max_bytes_per_trigger),
             # As written: an identity must not change when the folder is moved.
             "streamName": source.archive_as_written or source.archive,
             "deaggregate": str(source.deaggregate).lower(),
             "onMalformed": source.on_malformed,
         }
+        most_bytes = source.max_bytes_per_trigger
+        if most_bytes is None and rules.folder is not None:
+            most_bytes = ARCHIVE_BYTES_PER_TRIGGER
+        if most_bytes is not None:
+            options["maxBytesPerTrigger"] = str(most_bytes)
         if is_remote(source.archive) and pipeline.target.storage_options:
             options["storageOptions"] = json.dumps(pipeline.target.storage_options)
     spark.dataSource.register(kind)
     reader = spark.readStream.format(kind.name()).options(**options)
-    return reader.option(RULES, written_rules(config, outline=outline)).load()
+    return reader.option(RULES, written_rules(rules)).load()
 
 
 def follow(
@@ -73,6 +84,7 @@ def follow(
     until_caught_up: bool = False,
     only: str | None = None,
     on_batch: Callable[[int, Applied], None] | None = None,
+    on_begin: Callable[[int], None] | None = None,
 ) -> StreamingQuery:
     """Start the query that applies the source's changes to the lake.
 
@@ -82,6 +94,8 @@ def follow(
         until_caught_up: end when everything present at the start is applied, instead of going on.
         only: the one table to apply changes to, beside the pipeline itself (`spark.catch_up`).
         on_batch: called on the driver after each batch with its number and its figures.
+        on_begin: called on the driver before the first write of each batch with its number; what it raises
+            ends the query, with nothing of that batch written.
 
     Returns:
         The running query; `awaitTermination()` waits for it.
@@ -89,9 +103,13 @@ def follow(
     Raises:
         ConfigurationError: a table of the lake contradicts the pipeline.
         EnvironmentLacks: the session cannot merge into Delta tables, though the pipeline says it should.
+        UsageError: the session is a client of Spark Connect.
     """
+    refuse_connect(spark, "Following a stream")
     if pipeline.source.format == "qldb":
-        return follow_ledger(spark, pipeline, until_caught_up=until_caught_up, on_batch=on_batch)
+        return follow_ledger(
+            spark, pipeline, until_caught_up=until_caught_up, on_batch=on_batch, on_begin=on_begin
+        )
     config = pipeline.dsql_config()
     files = SparkFiles(spark)
     merging = pipeline.target.engine == "spark"
@@ -109,33 +127,32 @@ def follow(
     target = pipeline.target
     rules = ChunkRules(timeout_ms=target.chunk_timeout_ms)
     spread = merging and only is None
+    folder = None if merging else _folder(spark)
+
+    # Files may come in any order: only a stream that is read in step with itself can tell what is late.
+    in_step = only is None and not (until_caught_up and pipeline.source.archive is not None)
 
     def chunks(batch: DecodedBatch) -> Chunks:
-        # Files may come in any order: only a stream that is read in step with itself can tell what is late.
-        in_step = only is None and not (until_caught_up and pipeline.source.archive is not None)
         now = batch.read_up_to if in_step else None
         return Chunks(config, rules, target.chunk_memory_bytes, target.chunk_disk_bytes, now)
 
     @carried
     def apply(frame: DataFrame, batch_id: int) -> None:
+        if on_begin is not None:
+            on_begin(batch_id)
         files.session = frame.sparkSession
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
+        number = (query_id, batch_id)
         if spread:
-            applied = apply_frame(lake, frame, chunks=chunks, transaction=(query_id, batch_id))
-        elif only is None:
-            number = (query_id, batch_id)
-            applied = apply_in_parts(
-                frame.toArrow(), lambda part: apply_batch(lake, part, chunks=chunks(part), transaction=number)
-            )
+            applied = apply_frame(lake, frame, chunks=chunks, transaction=number)
         else:
-            applied = apply_in_parts(
-                frame.toArrow(), lambda part: apply_beside(lake, part, chunks=chunks(part))
-            )
-        logger.info("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
+            step = partial(apply_batch, transaction=number) if only is None else apply_beside
+            applied = _in_parts(frame, folder, lambda part: step(lake, part, chunks=chunks(part)))
+        logger.debug("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
         if on_batch is not None:
             on_batch(batch_id, applied)
 
-    decoded = decoded_changes(spark, pipeline, config, outline=spread)
+    decoded = decoded_changes(spark, pipeline, Rules(config, spread, folder.path if folder else None))
     return _started(decoded, pipeline, apply, until_caught_up=until_caught_up)
 
 
@@ -145,23 +162,31 @@ def follow_ledger(
     *,
     until_caught_up: bool = False,
     on_batch: Callable[[int, Applied], None] | None = None,
+    on_begin: Callable[[int], None] | None = None,
 ) -> StreamingQuery:
     """Start the query that applies QLDB records to the lake; `follow` calls it where the source has those."""
-    lake = open_ledger(pipeline)
+    files = SparkFiles(spark)
+    merging = pipeline.target.engine == "spark"
+    if merging:
+        require_delta(spark)
+    lake = open_ledger(pipeline, files=files) if merging else open_ledger(pipeline)
     lake.prepare()
 
     @carried
     def apply(frame: DataFrame, batch_id: int) -> None:
+        files.session = frame.sparkSession
+        if on_begin is not None:
+            on_begin(batch_id)
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
         number = (query_id, batch_id)
         applied = apply_in_parts(frame.toArrow(), lambda part: apply_records(lake, part, transaction=number))
         if lake.config.verify and not until_caught_up and lake.completed():
             lake.close_journal()  # a run that ends does so once, at its end
-        logger.info("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
+        logger.debug("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
         if on_batch is not None:
             on_batch(batch_id, applied)
 
-    decoded = decoded_changes(spark, pipeline, lake.config)
+    decoded = decoded_changes(spark, pipeline, Rules(lake.config))
     return _started(decoded, pipeline, apply, until_caught_up=until_caught_up)
 
 
@@ -179,6 +204,18 @@ def _started(
     if until_caught_up:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{target.trigger_ms} milliseconds").start()
+
+
+def _in_parts(frame: DataFrame, folder: Folder | None, apply: Callable[[DecodedBatch], Applied]) -> Applied:
+    if folder is None:
+        return apply_in_parts(frame.toArrow(), apply)
+    return apply_as_it_comes(folder, frame.toArrow, apply)
+
+
+def _folder(spark: SparkSession) -> Folder | None:
+    """A folder that workers write into and the driver reads; null where they are on different machines."""
+    master = str(spark.sparkContext.master)
+    return Folder() if master == "local" or master.startswith("local[") else None
 
 
 def _for_spark(place: str) -> str:

@@ -22,7 +22,9 @@ import pyarrow.compute as pc
 
 from headpond.changes.journal_check import ANOMALIES, check_documents, check_gaps, check_slice
 from headpond.changes.journal_facts import FACT_SCHEMAS, JournalFacts, journal_facts
+from headpond.changes.qldb_exported import with_exported
 from headpond.errors import UsageError
+from headpond.formats.ion import MAX_DEPTH
 from headpond.formats.qldb_batch import decode_qldb
 from headpond.spark.registration import register
 
@@ -128,7 +130,8 @@ def _facts(slice_blocks: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
             bad = rows["problem"].is_valid()
             parts.append(_malformed(rows.filter(bad), rows["problem"].filter(bad)))
             rows = rows.filter(pc.invert(bad))
-        decoded = decode_qldb(pc.fill_null(rows["data"].combine_chunks(), b""))
+        data = pc.fill_null(rows["data"].combine_chunks(), b"")
+        decoded = with_exported(decode_qldb(data), data, verify=True, max_depth=MAX_DEPTH)
         wrong = pc.not_equal(decoded.verdicts["verdict"], "ok")
         parts.append(_malformed(rows.filter(wrong), decoded.verdicts["verdict"].filter(wrong)))
         facts = journal_facts(decoded.blocks, decoded.revisions)

@@ -9,27 +9,36 @@ Rows of a part take several times their size while they are compared and merged;
 large as the micro-batch, which the source's bounds keep small. What a table ends with does not depend on the
 cuts. Only the last part tells how far reading has come, so that no group of chunks is given up whose missing
 piece is in it.
+
+Where rows come as files (`handover`), parts are applied while others are still decoded: a batch that fails in
+between has applied some of its parts, and comes again whole.
 """
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.spark.decoded import gather
+from headpond.errors import EnvironmentLacks
+from headpond.spark.decoded import FILE, TABLE, gather
 from headpond.tables.apply import Applied
+from headpond.tables.batch import DecodedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headpond.tables.apply import DecodedBatch
+    from headpond.spark.handover import Folder, Handed
 
 PART_BYTES = 96 << 20
 """Decoded rows applied at a time, about: at least one cell, which is what an executor decoded at a time."""
-
-_TABLE = "table"
+EARLY_BYTES = 48 << 20
+"""Decoded rows that are applied before the batch is decoded: less, for nothing waits for them meanwhile."""
+PAUSE_S = 0.05
+"""How long the driver waits for another file."""
 
 
 def parts_of(frame: pa.Table, part_bytes: int = PART_BYTES) -> Iterator[pa.Table]:
@@ -39,7 +48,7 @@ def parts_of(frame: pa.Table, part_bytes: int = PART_BYTES) -> Iterator[pa.Table
         frame: cells (`decoded.FRAME_SCHEMA`); not copied.
         part_bytes: bound of the tables' rows in a part.
     """
-    is_rows = pc.equal(frame["kind"], _TABLE).to_pylist()
+    is_rows = pc.equal(frame["kind"], TABLE).to_pylist()
     sizes = pc.binary_length(frame["content"]).to_pylist()
     part: list[int] = []
     room = part_bytes
@@ -73,3 +82,82 @@ def apply_in_parts(
         applied.add(apply(gather(part)))
     applied.batches = 1
     return applied
+
+
+def apply_as_it_comes(
+    folder: Folder,
+    collect: Callable[[], pa.Table],
+    apply: Callable[[DecodedBatch], Applied],
+    *,
+    part_bytes: int = PART_BYTES,
+    early_bytes: int = EARLY_BYTES,
+) -> Applied:
+    """Apply one micro-batch whose rows come as files, the first ones before the last are there.
+
+    Args:
+        folder: where the files are put.
+        collect: decodes the batch and gives its cells, rows named by `decoded.FILE` among them.
+        apply: applies one part; called in one thread at a time.
+        part_bytes: bound of a part when all is decoded.
+        early_bytes: a part is applied before that when so many bytes are there.
+
+    Returns:
+        Figures of all parts, counted as one batch.
+    """
+    folder.begin()
+    applied = Applied()
+    decoded = threading.Event()
+
+    def early() -> None:
+        while not decoded.is_set():
+            waiting = folder.waiting()
+            if sum(each.size_bytes for each in waiting) < early_bytes:
+                decoded.wait(PAUSE_S)
+            else:
+                applied.add(apply(_taken(folder, waiting)))
+
+    with ThreadPoolExecutor(1, thread_name_prefix="headpond-early") as pool:
+        ahead = pool.submit(early)
+        try:
+            frame = collect()
+        finally:
+            decoded.set()
+        ahead.result()
+    by_name = {each.file: each for each in folder.waiting()}
+    named = frame.filter(pc.equal(frame["kind"], FILE))["name"].to_pylist()
+    # Only what a finished task tells of belongs to the batch.
+    left = [name for name in named if not folder.was_taken(name)]
+    if gone := [name for name in left if name not in by_name]:
+        raise EnvironmentLacks(
+            f"{len(gone)} files of decoded rows were removed from {folder.path} before they were applied.",
+            next_step="Start again, which is safe, with TMPDIR set to a folder that nobody cleans meanwhile.",
+            folder=folder.path,
+        )
+    for part in _parts_of_files([by_name[name] for name in left], part_bytes):
+        applied.add(apply(_taken(folder, part)))
+    rest = frame.filter(pc.not_equal(frame["kind"], FILE))
+    applied.add(apply_in_parts(rest, apply, part_bytes))
+    applied.batches = 1
+    return applied
+
+
+def _parts_of_files(files: list[Handed], part_bytes: int) -> Iterator[list[Handed]]:
+    part: list[Handed] = []
+    for each in files:
+        if part and sum(one.size_bytes for one in part) + each.size_bytes > part_bytes:
+            yield part
+            part = []
+        part.append(each)
+    if part:
+        yield part
+
+
+def _taken(folder: Folder, files: list[Handed]) -> DecodedBatch:
+    """The rows of some files, as a part without anything else."""
+    tables: dict[str, list[pa.Table]] = {}
+    for each in files:
+        if (taken := folder.take(each.file)) is not None:
+            tables.setdefault(taken[0], []).append(taken[1])
+    return DecodedBatch(
+        {name: pa.concat_tables(rows, promote_options="default") for name, rows in sorted(tables.items())}
+    )

@@ -16,6 +16,7 @@ from headpond.pipeline.lake import open_target
 from headpond.spark.archive_files import open_pattern
 from headpond.spark.delta_jars import delta_settings
 from headpond.spark.java import find_java
+from headpond.spark.session import CHECKPOINTS_CLASS, REMOTE_CHECKPOINTS
 from headpond.tables.remote import is_remote, is_s3
 
 if TYPE_CHECKING:
@@ -71,8 +72,11 @@ def session_settings(pipeline: Pipeline) -> dict[str, str]:
     Raises:
         EnvironmentLacks: Spark cannot have what the engine needs.
     """
+    given = dict(pipeline.spark)
+    if is_remote(pipeline.target.checkpoint):
+        given.setdefault(CHECKPOINTS_CLASS, REMOTE_CHECKPOINTS)
     if pipeline.target.engine == "embedded":
-        return pipeline.spark
+        return given
     if is_remote(pipeline.target.path):
         raise EnvironmentLacks(
             f'engine = "spark" keeps lakes in folders, and {pipeline.target.path} is in an object store: '
@@ -80,7 +84,7 @@ def session_settings(pipeline: Pipeline) -> dict[str, str]:
             next_step='Set target.engine = "embedded", which is safe there.',
             key="target.engine",
         )
-    return delta_settings(pipeline.spark, jars=spark_jars())
+    return delta_settings(given, jars=spark_jars())
 
 
 def _archive_files(pipeline: Pipeline) -> dict[str, int]:

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headpond.errors import ServiceFailure
-from headpond.spark.errors import headpond_error_of
+from headpond.spark.errors import headpond_error_of, text_of
+from headpond.spark.measurements import marked, sinks_of, sizes_reader
 from headpond.spark.preflight import preflight, session_settings
 from headpond.spark.session import spark_session
+from headpond.spark.stopping import GRACE_S, SPARK_STOP_S, Gate, bounded, end_query
 from headpond.tables.apply import Applied
 from headpond.tables.ledger import LedgerLake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headpond.pipeline import Pipeline
+    from headpond.spark.progress import Sink
     from headpond.tables.lake import Lake
 
 STOP_CHECK_S = 0.2
@@ -36,7 +39,10 @@ class Run:
         quick: start-up counts more than throughput.
         only: the one table to apply changes to, beside the pipeline itself.
         say: told each stage in a few words.
-        stop: set it to end a run that would go on.
+        say_batches: whether it is told each batch, too.
+        stop: set it to end a run that would go on: the batch in flight is waited for.
+        grace_s: how long that is waited for; then it is left to the next start.
+        spark_is_up: called once Spark has started, which takes the handler of SIGINT for itself.
     """
 
     pipeline: Pipeline
@@ -44,10 +50,19 @@ class Run:
     quick: bool = False
     only: str | None = None
     say: Callable[[str], None] = lambda _words: None
+    say_batches: bool = True
     stop: threading.Event = field(default_factory=threading.Event)
+    grace_s: float = GRACE_S
+    spark_is_up: Callable[[], None] = lambda: None
     applied: Applied = field(default_factory=Applied)
+    left: int | None = None  # a batch that was being applied when the grace was over
+    hangs: bool = False  # Spark did not end in time: leave the process without waiting for it
+    gate: Gate = field(init=False)
     start_seconds: float = 0.0  # until Spark was up
     query_seconds: float = 0.0  # from the query's start to its end
+
+    def __post_init__(self) -> None:
+        self.gate = Gate(self.stop)
 
     @property
     def log_path(self) -> Path:
@@ -64,34 +79,10 @@ class Run:
         """
         self.say("checking the source and the lake")
         lake = preflight(self.pipeline, files_must_exist=self.until_caught_up)
-        self.say("starting Spark")
-        begun = time.monotonic()
-        conf = session_settings(self.pipeline)
-        # Where Python reads and merges, the JVM has too little to do for a slow start ever to pay.
-        quick = self.quick or self.pipeline.target.engine == "embedded"
-        spark = spark_session("headpond", conf=conf, log_path=self.log_path, quick=quick)
-        from pyspark.errors import PySparkException  # noqa: PLC0415
-
-        from headpond.spark import follow  # noqa: PLC0415 - pyspark, only after the checks
-
-        self.start_seconds = time.monotonic() - begun
-        self.say("reading")
-        try:
-            query = follow(
-                spark,
-                self.pipeline,
-                until_caught_up=self.until_caught_up,
-                only=self.only,
-                on_batch=self._count,
-            )
-            while not query.awaitTermination(STOP_CHECK_S):
-                if self.stop.is_set():
-                    query.stop()
-        except PySparkException as error:
-            raise self._told(error) from error
-        finally:
-            self.query_seconds = time.monotonic() - begun - self.start_seconds
-            spark.stop()
+        # A catch-up beside the pipeline leaves no measurements: they would be taken for the pipeline's own.
+        sinks = sinks_of(self.pipeline) if self.only is None else []
+        with marked(sinks, self.stop):
+            self._follow(sinks)
         if (
             isinstance(lake, LedgerLake)
             and lake.config.verify
@@ -102,17 +93,70 @@ class Run:
             lake.close_journal()
         return lake
 
+    def _follow(self, sinks: Sequence[Sink]) -> None:
+        """Start Spark, run the query to the end of the run, and end Spark."""
+        self.say("starting Spark")
+        begun = time.monotonic()
+        conf = session_settings(self.pipeline)
+        # Where Python reads and merges, the JVM has too little to do for a slow start ever to pay.
+        quick = self.quick or self.pipeline.target.engine == "embedded"
+        spark = spark_session("headpond", conf=conf, log_path=self.log_path, quick=quick)
+        from py4j.protocol import Py4JError  # noqa: PLC0415 (comes with pyspark)
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        from headpond.spark import follow  # noqa: PLC0415 - pyspark, only after the checks
+        from headpond.spark.progress import measuring  # noqa: PLC0415 - as above
+
+        self.start_seconds = time.monotonic() - begun
+        self.spark_is_up()
+        self.say("reading")
+        sizes_s = self.pipeline.monitor.sizes_every_ms / 1000
+        try:
+            with measuring(spark, sinks, sizes_reader(self.pipeline), sizes_s) as measures:
+
+                def count(batch_id: int, applied: Applied) -> None:
+                    measures.applied(batch_id, applied)
+                    self._count(batch_id, applied)
+
+                query = follow(
+                    spark,
+                    self.pipeline,
+                    until_caught_up=self.until_caught_up,
+                    only=self.only,
+                    on_batch=count,
+                    on_begin=self.gate.begin,
+                )
+                measures.follows(query)
+                while not query.awaitTermination(STOP_CHECK_S):
+                    if self.stop.is_set():
+                        self.left = end_query(query, self.gate, self.grace_s)
+                        break
+        except (PySparkException, Py4JError, OSError) as error:
+            # A stop may reach Spark's JVM too (a signal to the whole group), or come between two batches.
+            if headpond_error_of(error) is not None or not self.stop.is_set():
+                raise self._told(error) from error
+            self.left = self.gate.busy
+        finally:
+            self.query_seconds = time.monotonic() - begun - self.start_seconds
+            if self.stop.is_set():
+                self.hangs = not bounded(spark.stop, SPARK_STOP_S if self.left is None else 0.0)
+            else:
+                spark.stop()
+
     def _count(self, batch_id: int, applied: Applied) -> None:
+        self.gate.end(batch_id)
         self.applied.add(applied)
         changes = sum(sum(figures.values()) for figures in self.applied.tables.values())
-        self.say(f"batch {batch_id} applied, {changes} changes so far")
+        if self.say_batches:
+            self.say(f"batch {batch_id} applied, {changes} changes so far")
 
     def _told(self, error: Exception) -> Exception:
         """Give our own error out of Spark's, or one that says where to read on."""
         ours = headpond_error_of(error)
         if ours is not None:
             return ours
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        said = text_of(error).splitlines()
+        first = next((line.strip() for line in said if line.strip()), type(error).__name__)
         return ServiceFailure(
             f"Spark ended the query: {first[:300]}",
             next_step=f"Read {self.log_path}; starting again is safe.",

@@ -4,6 +4,8 @@ Everything the JVM and its Python workers say goes to a log file: the JVM is sta
 output streams opened on that file, and the workers inherit them. Nothing of Spark's reaches the
 terminal. Whatever the caller sets in `conf` wins over the settings chosen here.
 
+On a cluster, executors that lack headpond get it from here (`headpond.spark.shipping`).
+
 Settings that may hold a secret (an S3 key, a password) are kept off the JVM's command line, where
 every user of the machine could read them, and are handed over through the gateway instead.
 """
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from headpond.errors import EnvironmentLacks
 from headpond.spark.java import find_java
+from headpond.spark.shipping import ship_to
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +34,13 @@ LOOPBACK = "127.0.0.1"
 
 QUICK_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """Compile once and lightly: a second less until the first job, at the price of a slower long run."""
+
+CHECKPOINTS_CLASS = "spark.sql.streaming.checkpointFileManagerClass"
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
+REMOTE_CHECKPOINTS = f"{_CHECKPOINTS}.FileContextBasedCheckpointFileManager"
+"""Spark's own choice. On a disk it asks about links and rights by starting some 70 programs a batch, which
+takes a sixth of a second; the other one writes the same files in the same way: beside, then renamed."""
+_LOCAL_CHECKPOINTS = f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
 
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """For the short-lived JVM that only prints the command line of the real one."""
@@ -65,7 +75,7 @@ def spark_session(
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 (half a second that JavaMissing need not wait for)
 
-    given = dict(conf or {})
+    given = _submitted() | dict(conf or {})
     running = SparkSession.getActiveSession()
     if running is not None:
         for key, value in given.items():
@@ -77,6 +87,16 @@ def spark_session(
     _set_environment(settings)
     _start_context(settings, log)
     return SparkSession.builder.getOrCreate()
+
+
+def _submitted() -> dict[str, str]:
+    """Settings that `spark-submit` gave, the master among them; none where this process starts Spark."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 (as above)
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 (connects to the JVM that is there; no public way)
+    return dict(SparkConf().getAll())
 
 
 def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
@@ -102,6 +122,7 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
             "spark.sql.warehouse.dir": _passing_folder(),
             # Plans of a few rows: planning again at run time costs more than it saves.
             "spark.sql.adaptive.enabled": "false",
+            CHECKPOINTS_CLASS: _LOCAL_CHECKPOINTS,
         }
     if quick:
         settings["spark.driver.extraJavaOptions"] = QUICK_JAVA_OPTIONS
@@ -119,6 +140,8 @@ def _set_environment(settings: Mapping[str, str]) -> None:
         # Any other Python would lack headpond, or be of another version than this one.
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+    elif "spark.pyspark.python" in settings:  # of pyspark's own start, only spark-submit looks at it
+        os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER_OPTIONS)
@@ -138,7 +161,8 @@ def _start_context(settings: Mapping[str, str], log: Path) -> None:
             if SparkContext._gateway is None:  # noqa: SLF001 (a JVM outlives its context; there can be only one)
                 shown = SparkConf(loadDefaults=False).setAll(_for_command_line(settings))
                 gateway = launch_gateway(shown, popen_kwargs={"stdout": out, "stderr": out})
-            SparkContext(conf=_full_conf(gateway, settings), gateway=gateway)
+            context = SparkContext(conf=_full_conf(gateway, settings), gateway=gateway)
+            ship_to(context)
     except OSError as exc:
         raise SparkNotStarted(
             f"Spark's log {log} cannot be written: {exc.strerror or exc}.",

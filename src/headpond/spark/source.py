@@ -26,8 +26,8 @@ from headpond.formats.kpl_batch import OpenCounters
 from headpond.kinesis.calls import calls_of
 from headpond.kinesis.cursor import LossRule
 from headpond.kinesis.efo import MOST_IDLE_EVENTS, find_consumer, reading_calls
-from headpond.kinesis.options import SourceSettings, read_options
-from headpond.kinesis.plan import Limits, Planner
+from headpond.kinesis.options import Limits, SourceSettings, read_options
+from headpond.kinesis.plan import Planner
 from headpond.kinesis.positions import Offset, read_offset
 from headpond.kinesis.read import TIP_PATIENCE, ShardRange, read_range
 from headpond.spark.errors import carried
@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 MOST_TASKS = 16
 """Of a batch, unless `shardsPerTask` says how many: a task costs as much as reading some 4 MiB."""
+
+_MOST = (1 << 63) - 1
 
 
 @dataclass
@@ -159,10 +161,12 @@ class KinesisStreamReader(_Planning, DataSourceStreamReader, SupportsTriggerAvai
         return self.planner.initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
-        """Tell Spark that there are bounds; the planner knows both of them, these types only one each."""
+        """Tell Spark that there are bounds; the planner knows all of them, these types only one each."""
         records, size_bytes = self.settings.max_records, self.settings.max_bytes
         if records is not None:
             return ReadMaxRows(records)
+        if size_bytes is None and self.settings.max_span_ms is not None:
+            return ReadMaxBytes(_MOST)  # Spark has no limit of time; only "everything" must not be said
         return ReadAllAvailable() if size_bytes is None else ReadMaxBytes(size_bytes)
 
     @carried

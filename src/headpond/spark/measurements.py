@@ -1,0 +1,199 @@
+"""Where the measurements of `headpond run` go: the sinks that a pipeline file asks for.
+
+::
+
+    log lines        always         one per batch, for `--log-format`
+    run mark         always         _headpond/run.json
+    batch log        batches > 0    _headpond/batches
+    Prometheus       prometheus, textfile
+    OpenTelemetry    opentelemetry = true
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from headpond import __version__
+from headpond.errors import HeadpondError
+from headpond.pipeline.lake import open_target
+from headpond.spark.metrics_otel import OpenTelemetry
+from headpond.spark.metrics_prometheus import Prometheus
+from headpond.tables.batch_log import batches_in
+from headpond.tables.measured import OLDER, REPEATED, WRITTEN, counted, sizes_of
+from headpond.tables.run_mark import EVERY_S, mark_in
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from headpond.pipeline import Pipeline
+    from headpond.spark.progress import Sink
+    from headpond.tables.batch_log import BatchLog
+    from headpond.tables.measured import BatchReport, Size
+    from headpond.tables.run_mark import RunMark
+
+logger = logging.getLogger("headpond.batches")
+
+FLUSH_S = 1.0
+"""The batch log is written at most once in so long: a commit per batch of ten milliseconds would not pay."""
+
+
+def sinks_of(pipeline: Pipeline) -> list[Sink]:
+    """Make the sinks of a pipeline.
+
+    Raises:
+        EnvironmentLacks: a package, an address or a file that the pipeline asks for cannot be had.
+    """
+    monitor, target = pipeline.monitor, pipeline.target
+    tables = [table.name for table in pipeline.tables]
+    sinks: list[Sink] = [LogLines(), MarkOfRun(mark_in(target.path, target.storage_options))]
+    if monitor.batches:
+        sinks.append(Batches(batches_in(target.path, target.storage_options, monitor.batches)))
+    if monitor.prometheus is not None or monitor.textfile is not None:
+        sinks.append(Prometheus(monitor.name, tables, listen=monitor.prometheus, textfile=monitor.textfile))
+    if monitor.opentelemetry:
+        sinks.append(OpenTelemetry(monitor.name, tables))
+    return sinks
+
+
+def sizes_reader(pipeline: Pipeline) -> Callable[[], Mapping[str, Size]]:
+    """Give what looks at the sizes of a pipeline's tables, with files of its own."""
+    lake = open_target(pipeline)
+    return lambda: sizes_of(lake)
+
+
+@contextmanager
+def marked(sinks: Sequence[Sink], stop: threading.Event) -> Iterator[None]:
+    """Leave a mark of how the run inside ended, and close the sinks.
+
+    Args:
+        sinks: those of the run; the mark is among them, or there is none.
+        stop: set where the run was asked to end.
+    """
+    marks = [sink for sink in sinks if isinstance(sink, MarkOfRun)]
+    state, said = "finished", None
+    try:
+        yield
+    except BaseException as error:
+        state = "failed"
+        said = error.message if isinstance(error, HeadpondError) else type(error).__name__
+        raise
+    finally:
+        for sink in sinks:
+            with suppress(HeadpondError):  # told when it was met
+                sink.close()
+        for mark in marks:
+            with suppress(HeadpondError):
+                mark.ended("stopped" if state == "finished" and stop.is_set() else state, said)
+
+
+class LogLines:
+    """A line per batch, with its figures as fields."""
+
+    def batch(self, report: BatchReport) -> None:
+        """Write the line."""
+        fields = {
+            "batch_id": report.batch_id,
+            "run_id": report.run_id,
+            "duration_ms": report.duration_ms,
+            "records": report.records,
+            "data_bytes": report.data_bytes,
+            "applied": report.total(*WRITTEN),
+            "duplicates": report.total(*REPEATED),
+            "stale": report.total(*OLDER),
+            "quarantined": report.quarantined,
+            "lag_ms": report.most_lag_ms,
+            "tables": counted(report.tables),
+            "reasons": dict(report.reasons),
+        }
+        logger.info("batch %d is done", report.batch_id, extra={"fields": fields})
+
+    def idle(self) -> None:
+        """Nothing to say."""
+
+    def tick(self) -> None:
+        """Nothing to say."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Batches:
+    """The batch log, written at most once in `FLUSH_S`."""
+
+    def __init__(self, log: BatchLog, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._clock = log, clock
+        self._waiting: list[BatchReport] = []
+        self._flushed = -FLUSH_S
+
+    def batch(self, report: BatchReport) -> None:
+        """Take in a batch."""
+        self._waiting.append(report)
+        self.tick()
+
+    def idle(self) -> None:
+        """Nothing to write."""
+
+    def tick(self) -> None:
+        """Write what waits, unless that was done just now."""
+        if self._waiting and self._clock() - self._flushed >= FLUSH_S:
+            self.close()
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._log.add(self._waiting)
+        self._waiting = []
+        self._flushed = self._clock()
+
+
+class MarkOfRun:
+    """The run mark: written at the start, every few seconds, and at the end (`ended`)."""
+
+    def __init__(self, mark: RunMark, clock: Callable[[], float] = time.monotonic) -> None:
+        self._mark, self._clock = mark, clock
+        now = time.time_ns() // 1_000_000
+        self._facts: dict[str, Any] = {
+            "state": "running",
+            "started_ms": now,
+            "progress_ms": now,
+            "batch_id": None,
+            "run_id": None,
+            "lag_ms": None,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": __version__,
+            "error": None,
+        }
+        self._write()
+
+    def batch(self, report: BatchReport) -> None:
+        """Take in a batch."""
+        self._facts |= {"batch_id": report.batch_id, "run_id": report.run_id, "lag_ms": report.most_lag_ms}
+        self.idle()
+
+    def idle(self) -> None:
+        """Spark says that the query goes on."""
+        self._facts["progress_ms"] = time.time_ns() // 1_000_000
+        self.tick()
+
+    def tick(self) -> None:
+        """Write the mark where that was not done just now."""
+        if self._clock() - self._written >= EVERY_S:
+            self._write()
+
+    def close(self) -> None:
+        """Nothing to do: how the run ended is told by `ended`."""
+
+    def ended(self, state: str, error: str | None = None) -> None:
+        """Write how the run ended."""
+        self._facts |= {"state": state, "error": error}
+        self._write()
+
+    def _write(self) -> None:
+        self._written = self._clock()
+        self._mark.write(**self._facts)

@@ -1,0 +1,276 @@
+"""Measure every micro-batch of a followed stream, off the path of the batches themselves.
+
+::
+
+    foreachBatch ── Applied ──────────────┐
+    Spark's listener bus ── progress ─────┴─► queue ─► one thread ─► sizes ─► sinks
+                                                                      batch log, run mark, metrics, log lines
+
+Spark calls a listener after a batch is committed. What a sink does takes no time of the next batch, except
+for the interpreter it shares; a sink that fails is told once and left out from then on, for measurements must
+not end a pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from headpond.tables.apply import Applied
+from headpond.tables.measured import BatchReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from headpond.tables.measured import Size
+
+logger = logging.getLogger(__name__)
+
+BOUND_S = 10.0
+"""How long an event waits until it is known which query is measured."""
+DRAIN_S = 3.0
+"""How long the end of a query is waited for: Spark tells of it after the last batch's progress."""
+MOST_WAITING = 1_000
+"""Batches that a slow sink may be behind; then the oldest are left out, and that is said."""
+SIZES_SHARE = 20
+"""Looking at sizes takes at most a twentieth of the time, however many files there are."""
+FIRST_SIZES_S = 1.0
+TICK_S = 1.0
+
+
+class Sink(Protocol):
+    """Where measurements go; called by one thread."""
+
+    def batch(self, report: BatchReport) -> None:
+        """Take in a batch that is done."""
+
+    def idle(self) -> None:
+        """Spark says that the query goes on, with nothing to read."""
+
+    def tick(self) -> None:
+        """About once a second, whether there are batches or not."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is untyped here
+    """A listener that puts Spark's progress and our own figures together; use `measuring`.
+
+    Args:
+        sinks: where reports go.
+        sizes: looks at the lake's tables; null does not.
+        sizes_every_s: how often.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        sizes: Callable[[], Mapping[str, Size]] | None = None,
+        sizes_every_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sinks = list(sinks)
+        self._sizes, self._sizes_every_s, self._clock = sizes, sizes_every_s, clock
+        self._sizes_after, self._begun = 0.0, clock()
+        self._applied: dict[int, Applied] = {}
+        self._of_tables = False
+        self._reports: queue.Queue[BatchReport | None] = queue.Queue(MOST_WAITING)
+        self._ended = threading.Event()
+        self._closing = threading.Event()
+        self._bound = threading.Event()
+        self._run_id: str | None = None
+        self._thread = threading.Thread(target=self._work, name="headpond-measuring", daemon=True)
+        self._thread.start()
+
+    def applied(self, batch_id: int, applied: Applied) -> None:
+        """Take in what a batch did; for `on_batch` of `follow`. Other queries have no such figures."""
+        self._of_tables = True
+        if len(self._applied) > MOST_WAITING:
+            self._applied.pop(next(iter(self._applied)), None)
+        self._applied[batch_id] = applied
+
+    def follows(self, query: Any) -> None:
+        """Say which query is measured, once `follow` has started it: a session may have others."""
+        self._run_id = str(query.runId)
+        self._bound.set()
+
+    def _is_ours(self, run_id: Any) -> bool:
+        # The first events may be here before `follow` has returned.
+        self._bound.wait(BOUND_S)
+        return str(run_id) == self._run_id
+
+    # What Spark calls, on a thread of its own.
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 (Spark's name)
+        """Nothing to do; Spark waits for this one, so nothing may be waited for here."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 (Spark's name)
+        """Put a batch's progress and figures together."""
+        progress = event.progress
+        if not self._is_ours(progress.runId):
+            return
+        told = json.loads(progress.json)
+        applied = self._applied.pop(progress.batchId, None)
+        if applied is None:
+            if self._of_tables or "addBatch" not in told.get("durationMs", {}):
+                return  # a trigger without a batch
+            applied = Applied(counters=Counter(records=int(told.get("numInputRows") or 0)))
+        report = report_of(told, applied)
+        while True:
+            try:
+                self._reports.put_nowait(report)
+            except queue.Full:
+                with suppress(queue.Empty):
+                    lost = self._reports.get_nowait()
+                    if lost is not None:
+                        logger.warning("Batch %d was not measured: sinks are too slow", lost.batch_id)
+            else:
+                return
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802 (Spark's name)
+        """Nothing to read."""
+        if self._is_ours(event.runId):
+            with suppress(queue.Full):
+                self._reports.put_nowait(None)
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 (Spark's name)
+        """Spark has told everything."""
+        if self._is_ours(event.runId):
+            self._ended.set()
+
+    # Our own thread.
+
+    def finish(self, wait_s: float = DRAIN_S) -> None:
+        """Wait for what Spark still has to tell, give it to the sinks, and close them."""
+        if self._bound.is_set():
+            self._ended.wait(wait_s)
+        self._bound.set()  # whoever waits for it waits no more
+        self._closing.set()
+        self._thread.join(wait_s)
+
+    def _work(self) -> None:
+        ticked = self._clock()
+        while True:
+            closing = self._closing.is_set()
+            try:
+                report = self._reports.get(timeout=0 if closing else TICK_S)
+            except queue.Empty:
+                if closing:
+                    break
+            else:
+                if report is None:
+                    self._give(lambda sink: sink.idle())
+                else:
+                    self._give_batch(self._with_sizes(report))
+            if self._clock() - ticked >= TICK_S:
+                ticked = self._clock()
+                self._give(lambda sink: sink.tick())
+        self._give(lambda sink: sink.close())
+
+    def _give_batch(self, report: BatchReport) -> None:
+        self._give(lambda sink: sink.batch(report))
+
+    def _give(self, call: Callable[[Sink], None]) -> None:
+        for sink in list(self._sinks):
+            try:
+                call(sink)
+            except Exception as error:  # noqa: BLE001 - measurements must not end a pipeline, whatever they meet
+                self._sinks.remove(sink)
+                logger.warning("%s is left out from now on: %s", type(sink).__name__, error)
+
+    def _with_sizes(self, report: BatchReport) -> BatchReport:
+        begun = self._clock()
+        if self._sizes is None or begun < self._sizes_after:
+            return report
+        try:
+            sizes = self._sizes()
+        except Exception as error:  # noqa: BLE001 - as above; a file may go while it is looked at
+            logger.warning("The tables' sizes are not known: %s", error)
+            sizes = None
+        took = self._clock() - begun
+        # A short run is to leave a few of them, too.
+        every_s = min(self._sizes_every_s, FIRST_SIZES_S + (begun - self._begun) / SIZES_SHARE)
+        self._sizes_after = self._clock() + max(every_s, SIZES_SHARE * took)
+        return report if sizes is None else replace(report, sizes=sizes)
+
+
+@contextmanager
+def measuring(
+    spark: SparkSession,
+    sinks: Sequence[Sink],
+    sizes: Callable[[], Mapping[str, Size]] | None = None,
+    sizes_every_s: float = 30.0,
+) -> Iterator[Measuring]:
+    """Measure a query that is started inside: `on_batch` of `follow` is `applied`, and `follows` names it.
+
+    Args:
+        spark: the session.
+        sinks: where reports go; closed at the end.
+        sizes: looks at the lake's tables (`tables.measured.sizes_of`); null does not.
+        sizes_every_s: how often at most.
+    """
+    found = Measuring(sinks, sizes, sizes_every_s)
+    spark.streams.addListener(found)
+    try:
+        yield found
+    finally:
+        found.finish()
+        with suppress(Exception):  # the JVM may be gone
+            spark.streams.removeListener(found)
+
+
+def report_of(progress: Mapping[str, Any], applied: Applied) -> BatchReport:
+    """Put a progress event and a batch's figures together.
+
+    Args:
+        progress: the event, as Spark writes it in JSON.
+        applied: what the batch did.
+    """
+    phases = {name: int(value) for name, value in (progress.get("durationMs") or {}).items()}
+    lags: dict[str, int] = {}
+    losses = 0
+    for source in progress.get("sources") or ():
+        told = _opened(source.get("latestOffset"))
+        lags |= {shard: int(behind) for shard, behind in (told.get("millis_behind_latest") or {}).items()}
+        losses += int(told.get("tolerated_losses") or 0)
+    operators = progress.get("stateOperators") or ()
+    counters = applied.counters
+    return BatchReport(
+        run_id=str(progress["runId"]),
+        batch_id=int(progress["batchId"]),
+        begun_ms=int(datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000),
+        duration_ms=phases.get("triggerExecution", 0),
+        phases_ms={name: value for name, value in phases.items() if name != "triggerExecution"},
+        records=counters.get("records", 0),
+        data_bytes=counters.get("data_bytes", 0),
+        tables={table: dict(figures) for table, figures in applied.tables.items()},
+        reasons=dict(applied.quarantined),
+        lags_ms=lags,
+        tolerated_losses=losses,
+        state_rows=sum(int(each.get("numRowsTotal") or 0) for each in operators),
+        state_bytes=sum(int(each.get("memoryUsedBytes") or 0) for each in operators),
+    )
+
+
+def _opened(offset: Any) -> Mapping[str, Any]:
+    """An offset as Spark hands it on: an object, or its text."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return {}
+    return offset if isinstance(offset, dict) else {}

@@ -1,0 +1,109 @@
+"""End a query so that the batch in flight ends with it, within a grace time.
+
+::
+
+    asked to stop ─► no batch is applied ─────────────────────────► the query ends at once: what was only
+                  │                                                 planned or read is done at the next start
+                  └► batch 7 is being applied ─► it is committed ─► the query ends
+                                              └► grace is over ───► batch 7 is left to the next start
+
+Spark begins the next batch as soon as one is committed; the gate refuses it, before it has written anything.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GRACE_S = 20.0
+"""With what comes after it, shorter than the 30 seconds after which Kubernetes kills."""
+CHECK_S = 0.05
+SPARK_STOP_S = 10.0
+"""How long Spark is waited for once nothing is being applied."""
+
+
+class StopAsked(Exception):
+    """A batch was not begun, because the run is to end."""
+
+
+class Gate:
+    """What every batch passes on its way: `begin` before its first write, `end` after its last.
+
+    Args:
+        stop: set when the run is to end.
+    """
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._lock = threading.Lock()
+        self.busy: int | None = None
+        """The batch that is being applied."""
+        self.done: int | None = None
+        """The last batch that was applied; Spark may not have committed it yet."""
+        self.refused: int | None = None
+        """A batch that came after the stop."""
+
+    def begin(self, batch_id: int) -> None:
+        """Let a batch begin.
+
+        Raises:
+            StopAsked: the run is to end; nothing of the batch may be written.
+        """
+        with self._lock:
+            if self._stop.is_set():
+                self.refused = batch_id
+                raise StopAsked(f"Batch {batch_id} is left to the next start.")
+            self.busy = batch_id
+
+    def end(self, batch_id: int) -> None:
+        """Tell that everything of a batch is written."""
+        with self._lock:
+            self.busy, self.done = None, batch_id
+
+
+def end_query(query: Any, gate: Gate, grace_s: float = GRACE_S) -> int | None:
+    """End a query after the batch in flight.
+
+    Args:
+        query: Spark's query.
+        gate: the one that its batches pass; its stop is set.
+        grace_s: how long that batch is waited for.
+
+    Returns:
+        The number of a batch that was being applied when the grace was over; null where there was none.
+    """
+    until = time.monotonic() + grace_s
+
+    def waiting_for(unfinished: Callable[[], bool]) -> None:
+        while unfinished() and time.monotonic() < until and query.isActive:
+            time.sleep(CHECK_S)
+
+    waiting_for(lambda: gate.busy is not None)
+    if gate.busy is None and gate.done is not None:
+        done = gate.done
+        waiting_for(lambda: gate.refused is None and not _committed(query, done))
+    bounded(query.stop, SPARK_STOP_S if gate.busy is None else 0.0)
+    return gate.busy
+
+
+def bounded(call: Callable[[], object], wait_s: float) -> bool:
+    """Call something that may hang, and say whether it came back in time; what it raises is dropped."""
+
+    def quietly() -> None:
+        with suppress(Exception):  # a JVM that is gone cannot be stopped any more
+            call()
+
+    thread = threading.Thread(target=quietly, daemon=True)
+    thread.start()
+    thread.join(wait_s)
+    return not thread.is_alive()
+
+
+def _committed(query: Any, batch_id: int) -> bool:
+    progress = query.lastProgress
+    return progress is not None and progress["batchId"] >= batch_id

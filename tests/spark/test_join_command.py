@@ -1,0 +1,83 @@
+"""`headpond join inspect` and `headpond join rescale` on the checkpoint of a real query."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from join_streams import drained, random_batches, source, write
+
+from headpond.cli import join_state
+from headpond.cli.main import main
+from headpond.formats.outer_join_buffer import Side
+from headpond.spark import windowed_join
+from headpond.windows.rules import JoinWindows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+class Borrowed:
+    """The session of the test run, for a command that would end its own."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def stop(self) -> None:
+        """Leave it running."""
+
+
+def test_a_checkpoint_is_shown_and_rescaled(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stream times, records, bytes and unmatched ones per task and slice; the copy holds the same records."""
+    monkeypatch.setattr(join_state, "_spark", lambda: Borrowed(spark))
+    batch = random_batches(12, batches=1, size=100, keys=40)[0]
+    write(tmp_path, [batch])
+    left, right = (source(spark, tmp_path, side) for side in (Side.LEFT, Side.RIGHT))
+    query = drained(windowed_join(left, right, JoinWindows(40, 50, 30), "outer", tasks=2), tmp_path)
+    told = query.recentProgress[-1].observedMetrics["headpond_join"].asDict()
+    checkpoint, copy = str(tmp_path / "checkpoint"), str(tmp_path / "copy")
+
+    assert main(["join", "inspect", checkpoint, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["batch"], found["tasks"]) == (0, 2)
+    assert (found["records"], found["bytes"]) == (told["state_rows"], told["state_bytes"])
+    assert found["unmatched"] == told["state_waiting"] > 0
+    assert json.loads(found["rules"])["grace_ms"] == 30
+    newest = max(event.micros for event in batch) // 1000
+    assert max(task["stream_time"] for task in found["each"]) == newest
+    for task in found["each"]:
+        assert {part["side"] for part in task["slices"]} == {"left", "right"}
+        assert task["oldest_ms"] == min(part["from_ms"] for part in task["slices"])
+        for name in ("records", "bytes", "unmatched"):
+            assert task[name] == sum(part[name] for part in task["slices"])
+
+    assert main(["join", "inspect", checkpoint]) == 0
+    shown = capsys.readouterr().out
+    assert f"2 tasks after batch 0: {found['records']} records" in shown
+    assert "task 1: stream time 20" in shown
+
+    assert main(["join", "rescale", checkpoint, "--tasks", "3", "--out", copy, "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert done == {"from_tasks": 2, "to_tasks": 3, "records": found["records"], "checkpoint": copy}
+    assert main(["join", "inspect", copy, "--json"]) == 0
+    other = json.loads(capsys.readouterr().out)
+    assert (other["tasks"], other["records"], other["unmatched"]) == (3, found["records"], found["unmatched"])
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before Spark is started."""
+    assert main(["join", "inspect", str(tmp_path)]) == 2
+    assert main(["join", "rescale", str(tmp_path), "--tasks", "2", "--out", str(tmp_path / "new")]) == 2
+    assert capsys.readouterr().err.count("has no folder offsets") == 2

@@ -1,0 +1,201 @@
+"""Putting Spark's progress and our figures together, and what becomes of sinks that fail or are slow."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headpond.spark.measurements import Batches
+from headpond.spark.progress import Measuring, report_of
+from headpond.tables.apply import Applied
+from headpond.tables.measured import BatchReport, Size
+
+# It imports pyspark, which takes longer than the tests of the quick part may.
+pytestmark = pytest.mark.thorough
+
+PROGRESS = {
+    "id": "q",
+    "runId": "r",
+    "batchId": 3,
+    "timestamp": "2026-01-01T00:00:00.250Z",
+    "durationMs": {"triggerExecution": 900, "addBatch": 700, "walCommit": 20},
+    "sources": [
+        {
+            "latestOffset": json.dumps(
+                {"millis_behind_latest": {"shardId-000000000000": 1_200}, "tolerated_losses": 2}
+            )
+        }
+    ],
+    "stateOperators": [
+        {"numRowsTotal": 5, "memoryUsedBytes": 100},
+        {"numRowsTotal": 1, "memoryUsedBytes": 50},
+    ],
+}
+APPLIED = Applied(
+    {"t": Counter(upserts=4)}, Counter(cast_error=1), Counter(records=5, data_bytes=900), batches=1
+)
+
+
+class Seen:
+    """A sink that remembers; `fails` on each batch, if told so."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.reports: list[BatchReport] = []
+        self.idles = self.ticks = 0
+        self.closed = False
+        self._fails = fails
+
+    def batch(self, report: BatchReport) -> None:
+        self.reports.append(report)
+        if self._fails:
+            raise OSError("full")
+
+    def idle(self) -> None:
+        self.idles += 1
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def event(batch_id: int = 3, run_id: str = "r") -> Any:
+    text = json.dumps(PROGRESS | {"batchId": batch_id, "runId": run_id})
+    return SimpleNamespace(progress=SimpleNamespace(batchId=batch_id, runId=run_id, json=text), runId=run_id)
+
+
+def test_a_report_has_both_halves() -> None:
+    """Times, lag and state from Spark; records, bytes and figures from what was applied."""
+    report = report_of(PROGRESS, APPLIED)
+    assert (report.batch_id, report.run_id, report.begun_ms) == (3, "r", 1_767_225_600_250)
+    assert (report.duration_ms, report.phases_ms) == (900, {"addBatch": 700, "walCommit": 20})
+    assert (report.records, report.data_bytes, report.quarantined) == (5, 900, 1)
+    assert (report.lags_ms, report.tolerated_losses) == ({"shardId-000000000000": 1_200}, 2)
+    assert (report.state_rows, report.state_bytes) == (6, 150)
+    assert report.tables == {"t": {"upserts": 4}}
+
+
+@pytest.mark.parametrize("latest", [None, "", "null", "no json", "[1]", {"files": {}}])
+def test_a_source_without_lag_has_none(latest: Any) -> None:
+    """An archive tells no lag; nothing is made up."""
+    report = report_of(PROGRESS | {"sources": [{"latestOffset": latest}]}, APPLIED)
+    assert (report.lags_ms, report.most_lag_ms) == ({}, None)
+
+
+def test_every_sink_gets_every_batch_and_the_end() -> None:
+    """One that fails is left out from then on; the others go on."""
+    good, bad = Seen(), Seen(fails=True)
+    measuring = Measuring([bad, good], lambda: {"t": Size(1, 2, 3)})
+    measuring.follows(SimpleNamespace(runId="r"))
+    for number in range(3):
+        measuring.applied(number, APPLIED)
+        measuring.onQueryProgress(event(number))
+    measuring.onQueryIdle(event())
+    measuring.onQueryTerminated(event())
+    measuring.finish()
+    assert [report.batch_id for report in good.reports] == [0, 1, 2]
+    assert good.reports[0].sizes == {"t": Size(1, 2, 3)}
+    assert good.reports[1].sizes is None  # looked at a moment ago
+    assert (good.idles, good.closed) == (1, True)
+    assert (len(bad.reports), bad.closed) == (1, False)
+
+
+def test_other_queries_of_the_session_are_not_measured() -> None:
+    """Progress without figures of ours, idleness and ends of other queries."""
+    seen = Seen()
+    measuring = Measuring([seen])
+    measuring.follows(SimpleNamespace(runId="r"))
+    measuring.applied(9, APPLIED)
+    measuring.onQueryProgress(event(9, "another"))
+    measuring.onQueryIdle(event(9, "another"))
+    measuring.onQueryTerminated(event(9, "another"))
+    assert not measuring._ended.is_set()
+    measuring.onQueryTerminated(event())
+    measuring.finish()
+    assert (seen.reports, seen.idles) == ([], 0)
+
+
+def test_a_slow_sink_does_not_hold_spark_up() -> None:
+    """The listener returns at once; what was told comes when the sink is free."""
+    free = threading.Event()
+    seen = Seen()
+    take = seen.batch
+    seen.batch = lambda report: (free.wait(20), take(report))[1]  # type: ignore[method-assign, func-returns-value]
+    measuring = Measuring([seen])
+    measuring.follows(SimpleNamespace(runId="r"))
+    begun = time.monotonic()
+    for number in range(50):
+        measuring.applied(number, APPLIED)
+        measuring.onQueryProgress(event(number))
+    assert time.monotonic() - begun < 10
+    free.set()
+    measuring.onQueryTerminated(event())
+    measuring.finish()
+    assert len(seen.reports) == 50
+
+
+def test_an_event_may_come_before_it_is_known_whose_it_is() -> None:
+    """It waits until the query is named."""
+    seen = Seen()
+    measuring = Measuring([seen])
+    measuring.applied(3, APPLIED)
+    early = threading.Thread(target=measuring.onQueryProgress, args=(event(),))
+    early.start()
+    assert seen.reports == []
+    measuring.follows(SimpleNamespace(runId="r"))
+    early.join()
+    measuring.onQueryTerminated(event())
+    measuring.finish()
+    assert [report.batch_id for report in seen.reports] == [3]
+
+
+def test_sizes_that_cannot_be_had_are_unknown() -> None:
+    """A file that went while it was looked at costs the sizes, not the report."""
+
+    def gone() -> dict[str, Size]:
+        raise FileNotFoundError("a.parquet")
+
+    seen = Seen()
+    measuring = Measuring([seen], gone)
+    measuring.follows(SimpleNamespace(runId="r"))
+    measuring.applied(3, APPLIED)
+    measuring.onQueryProgress(event())
+    measuring.onQueryTerminated(event())
+    measuring.finish(5)
+    assert [report.sizes for report in seen.reports] == [None]
+
+
+def test_the_batch_log_is_written_at_most_once_a_second() -> None:
+    """Batches of milliseconds share a commit, and none is left at the end."""
+    written: list[list[int]] = []
+    log = SimpleNamespace(add=lambda reports: written.append([each.batch_id for each in reports]))
+    now = [0.0]
+    sink = Batches(log, lambda: now[0])  # type: ignore[arg-type]
+    for number, at in enumerate([0.0, 0.2, 0.9, 1.1, 1.2]):
+        now[0] = at
+        sink.batch(report_of(PROGRESS | {"batchId": number}, APPLIED))
+    sink.close()
+    assert written == [[0], [1, 2, 3], [4]]
+
+
+def test_a_query_without_tables_is_measured_by_its_progress_alone() -> None:
+    """A join, say: its rows, time and state; triggers without a batch are none."""
+    seen = Seen()
+    measuring = Measuring([seen])
+    measuring.follows(SimpleNamespace(runId="r"))
+    for number, changes in enumerate(({"numInputRows": 12}, {"durationMs": {"triggerExecution": 3}})):
+        text = json.dumps(PROGRESS | {"batchId": number} | changes)
+        progress = SimpleNamespace(batchId=number, runId="r", json=text)
+        measuring.onQueryProgress(SimpleNamespace(progress=progress))
+    measuring.onQueryTerminated(event())
+    measuring.finish()
+    (report,) = seen.reports
+    assert (report.batch_id, report.records, report.duration_ms) == (0, 12, 900)
+    assert (report.state_rows, report.state_bytes, report.tables) == (6, 150, {})

@@ -1,0 +1,248 @@
+"""On a standalone cluster, master and two workers, whose Python has what headpond needs but not headpond."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+import pytest
+import soak_join
+from soak_put import held
+
+from headpond.cli.demo import pipeline_text
+from headpond.cli.demo_stream import change_records, fill
+from headpond.cli.expected import differences
+from headpond.kinesis.local import LocalKinesis
+from headpond.kinesis.testing import local_kinesis
+from headpond.pipeline import load
+from headpond.pipeline.lake import open_lake
+from headpond.spark.java import find_java
+from headpond.spark.shipping import needs_shipping, package_zip
+from support import vector_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+SPARK_HOME = Path(pyspark.__file__).parent
+JOIN_JOB = Path(soak_join.__file__).with_name("soak_join_job.py")
+EXPECTED = vector_json("dsql/small.expected.json")
+WORKERS = 2
+SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster: its address, its Python, and where its workers work."""
+
+    master: str
+    python: str
+    work: list[Path]
+
+    def environment(self, driver: str | None = None) -> dict[str, str]:
+        """Give the environment of a driver, whose interpreter is the cluster's unless told."""
+        bare = _bare_environment()
+        return bare | {"PYSPARK_PYTHON": self.python, "PYSPARK_DRIVER_PYTHON": driver or self.python}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Start a master and its workers on loopback, on free ports."""
+    folder = tmp_path_factory.mktemp("cluster")
+    python = bare_interpreter(folder / "bare")
+    with spark_class(folder / "master.log", "master.Master", "--host", "127.0.0.1") as said:
+        master = said(r"Starting Spark master at (spark://\S+)")
+        work = [folder / f"work {number}" for number in range(WORKERS)]
+        each = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g")
+        first, second = (
+            spark_class(
+                folder / f"{place.name}.log", "worker.Worker", *each, "--work-dir", str(place), master
+            )
+            for place in work
+        )
+        with first as one, second as other:
+            one("Successfully registered with master")
+            other("Successfully registered with master")
+            yield Cluster(master, python, work)
+
+
+@contextmanager
+def spark_class(log: Path, name: str, *arguments: str) -> Iterator[object]:
+    """Run a daemon of Spark's; give what waits for words of its log."""
+    command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*command, "--port", "0", "--webui-port", "0", *arguments],
+            stdout=out, stderr=out, env=_bare_environment(), cwd=log.parent,
+        )  # fmt: skip
+
+    def said(words: str) -> str:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and process.poll() is None:
+            if found := re.search(words, log.read_text(errors="replace")):
+                return found[found.lastindex or 0]
+            time.sleep(0.1)
+        raise AssertionError(log.read_text(errors="replace")[-2000:])
+
+    try:
+        yield said
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _bare_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "PYTHON"))}
+    return kept | {
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def bare_interpreter(folder: Path) -> str:
+    """Make an environment with every package of this one except headpond."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(
+        subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()
+    )
+    for package in Path(sysconfig.get_path("purelib")).iterdir():
+        if "headpond" not in package.name:
+            (site / package.name).symlink_to(package)
+    lacks = subprocess.run(
+        [python, "-c", "import headpond"], capture_output=True, text=True, cwd=folder, check=False
+    )
+    assert "No module named 'headpond'" in lacks.stderr
+    return str(python)
+
+
+def pipeline_in(folder: Path, kinesis: LocalKinesis, settings: dict[str, str]) -> Path:
+    """Fill a stream, and write the pipeline that reads it."""
+    kinesis.engine.create_stream("changes", 4)
+    fill(kinesis.client(), "changes", change_records())
+    source = f'stream = "changes"\nendpoint_url = "{kinesis.endpoint_url}"\nstart = "TRIM_HORIZON"'
+    told = "".join(f'"{name}" = "{value}"\n' for name, value in settings.items())
+    (folder / "p.toml").write_text(pipeline_text(source, path="lake") + f"\n[spark]\n{told}")
+    return folder / "p.toml"
+
+
+def _log(folder: Path) -> str:
+    """Give what Spark's log says of errors."""
+    logs = [path.read_text(errors="replace") for path in folder.rglob("spark.log")]
+    return "\n".join(line for log in logs for line in log.splitlines() if "Error" in line)[:3000]
+
+
+def check(folder: Path, summary: str) -> None:
+    assert differences(open_lake(load(folder / "p.toml")), EXPECTED) == []
+    assert json.loads(summary)["counters"]["records"] == len(change_records())
+
+
+def apps(cluster: Cluster) -> set[tuple[str, str]]:
+    """Say which worker ran an executor of which application."""
+    return {(place.name, app.name) for place in cluster.work for app in place.glob("app-*")}
+
+
+def test_a_pipeline_on_a_cluster_brings_headpond_along(cluster: Cluster, tmp_path: Path) -> None:
+    """`headpond run` with the cluster's address under [spark]: the executors get headpond from the driver."""
+    before = apps(cluster)
+    with LocalKinesis() as kinesis:
+        file = pipeline_in(tmp_path, kinesis, SETTINGS | {"spark.master": cluster.master})
+        run = subprocess.run(
+            [sys.executable, "-m", "headpond", "run", str(file), "--until-caught-up", "--json"],
+            capture_output=True, text=True, env=cluster.environment(sys.executable), check=False,
+        )  # fmt: skip
+    assert run.returncode == 0, run.stderr + _log(tmp_path)
+    check(tmp_path, run.stdout)
+    assert {worker for worker, _ in apps(cluster) - before} == {"work 0", "work 1"}
+    assert [path for place in cluster.work for path in place.glob("app-*/*/headpond.zip")]
+
+
+def submitted(cluster: Cluster, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `spark-submit` as the how-to says, from an interpreter that lacks headpond as well."""
+    settings = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
+    return subprocess.run(
+        [
+            str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master, *settings,
+            "--py-files", str(package_zip(folder)), *arguments,
+        ],
+        capture_output=True, text=True, env=cluster.environment(), cwd=folder, check=False,
+    )  # fmt: skip
+
+
+def test_a_pipeline_by_spark_submit(cluster: Cluster, tmp_path: Path) -> None:
+    """The settings that spark-submit was given hold; --py-files is all there is of headpond."""
+    with LocalKinesis() as kinesis:
+        file = pipeline_in(tmp_path, kinesis, {})
+        (tmp_path / "headpond_run.py").write_text(
+            "import sys\n\nfrom headpond.cli.main import main\n\nsys.exit(main())\n"
+        )
+        before = apps(cluster)
+        run = submitted(cluster, tmp_path, "headpond_run.py", "run", str(file), "--until-caught-up", "--json")
+    assert run.returncode == 0, run.stdout + _log(tmp_path)
+    check(tmp_path, run.stdout.splitlines()[-1])
+    assert len(apps(cluster) - before) == WORKERS
+
+
+def test_a_join_by_spark_submit(cluster: Cluster, tmp_path: Path) -> None:
+    """The Python API: the source, and a join whose state is with the executors."""
+    sides = ("left", "right")
+    with local_kinesis(*sides, shards=2) as kinesis:
+        for side in sides:
+            maker = soak_join.KeyedMaker(side, 7, keys=4)
+            _put(kinesis, side, [maker.record() for _ in range(150)])
+        run = submitted(
+            cluster, tmp_path, str(JOIN_JOB), kinesis.endpoint_url, str(tmp_path), cluster.master, "out"
+        )
+        wanted = soak_join.expect(*([each for _, each in held(kinesis.endpoint_url, side)] for side in sides))
+    errors = [line for line in run.stderr.splitlines() if "Error" in line]
+    assert run.returncode == 0, "\n".join(errors)[:3000]
+    assert wanted.total() > 100
+    assert soak_join.results(tmp_path / "out") == wanted
+
+
+def _put(kinesis: LocalKinesis, stream: str, records: list[tuple[object, ...]]) -> None:
+    from headpond.kinesis.connection import ConnectionSettings
+    from headpond.kinesis.producer import BlockingProducer
+
+    connection = ConnectionSettings(stream_name=stream, endpoint_url=kinesis.endpoint_url, region="us-east-1")
+    with BlockingProducer(connection) as producer:
+        producer.send_all(records)
+
+
+def test_who_needs_headpond_brought(tmp_path: Path) -> None:
+    """Executors elsewhere, unless a setting brings it; the zip is the whole package, the same each time."""
+    assert not needs_shipping({"spark.master": "local[2]"})
+    assert not needs_shipping({"spark.master": "local-cluster[2,1,1024]"})
+    assert needs_shipping({"spark.master": "spark://127.0.0.1:7077"})
+    assert not needs_shipping({"spark.master": "yarn", "spark.submit.pyFiles": "s3://b/headpond.zip"})
+    first = package_zip(tmp_path).read_bytes()
+    assert package_zip(tmp_path).read_bytes() == first
+    (tmp_path / "headpond.zip").rename(tmp_path / "other.zip")
+    # What is imported from a zip is shipped as that zip.
+    asked = """
+import sys; sys.path.insert(0, "other.zip")
+from pathlib import Path
+import headpond.spark.shipping as shipping
+other = Path("other.zip").read_bytes()
+print(shipping.PACKAGE.parent.name, shipping.package_zip(Path()).read_bytes() == other)
+"""
+    run = [sys.executable, "-I", "-c", asked]
+    said = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+    assert said.split() == ["other.zip", "True"]
