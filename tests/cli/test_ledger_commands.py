@@ -1,4 +1,4 @@
-"""Commands on a lake of QLDB documents that need no Spark: status, requeue, optimize, redact; refusals."""
+"""Commands on a lake of QLDB documents without Spark: status, requeue, optimize, redact; refusals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ledgers import block, decoded, revision, rows_of
 
+from headpond.errors import ConfigurationError
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_ledger
 from headpond.tables.ledger_apply import apply_records
@@ -26,14 +27,16 @@ path = "lake"
 redaction = "honour"
 [tables.Person]
 columns = {{ a = "{kind}" }}
+{more}
 [verify]
 enabled = true
 """
 
 
-def lake_of(file: Path, *, kind: str) -> LedgerLake:
+def lake_of(file: Path, *, kind: str, more: str = "") -> LedgerLake:
     """A prepared lake whose table declares `a` as a type."""
-    file.write_text(PIPELINE.format(kind=kind))
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(PIPELINE.format(kind=kind, more=more))
     lake = open_ledger(load(file))
     lake.prepare()
     return lake
@@ -69,16 +72,41 @@ def test_a_ledger_is_looked_at_fed_again_and_redacted(cli: Callable[..., Any], t
 
 @pytest.mark.parametrize(
     "command",
-    [("suggest",), ("bootstrap", "Person", "--from-log"), ("optimize", "--repartition")],
+    [("--from-log",), ("--from-start",), ("x.parquet", "--ts-ns", "1")],
     ids=lambda words: words[0],
 )
-def test_what_a_ledger_does_not_have_yet_is_refused(
+def test_documents_need_no_first_load(
     cli: Callable[..., Any], tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    """As wrong use, with a reason."""
+    """Refused with what to do instead."""
     file = tmp_path / "p.toml"
     lake_of(file, kind="bigint")
-    name, *rest = command
-    outcome = cli(name, file, *rest)
+    outcome = cli("bootstrap", file, "Person", *command)
     assert outcome.code == 2
-    assert "DSQL" in outcome.stderr or "QLDB" in outcome.stderr
+    assert "requeue" in outcome.stderr
+
+
+@pytest.mark.parametrize("keep", ["current", pytest.param("history", marks=pytest.mark.thorough)])
+def test_documents_are_dealt_out_anew(cli: Callable[..., Any], tmp_path: Path, keep: str) -> None:
+    """Into folders of a column and of buckets of the document; later revisions find theirs."""
+    file = tmp_path / "p.toml"
+    lake = lake_of(file, kind="bigint", more=f'keep = "{keep}"')
+    records = [revision(f"d{at % 5}", at // 5, f"{{a: {at % 2}}}") for at in range(15)]
+    apply_records(lake, decoded(lake.config, records[:10]))
+    before = rows_of(lake)["Person"]
+    dealt = f'keep = "{keep}"\nbuckets = 3\npartition_by = ["a"]'
+    file.write_text(PIPELINE.format(kind="bigint", more=dealt))
+    with pytest.raises(ConfigurationError, match="--repartition"):
+        open_ledger(load(file)).prepare()
+    (done,) = cli("optimize", file, "Person", "--repartition", "--json").lines()
+    assert done["tables"]["Person"]["files_after"] > 1
+    lake = open_ledger(load(file))
+    lake.prepare()
+    rows = rows_of(lake)["Person"]
+    buckets = [row.pop("_bucket") for row in rows]
+    assert rows == before
+    assert set(buckets) <= {0, 1, 2}
+    apply_records(lake, decoded(lake.config, records[5:], first=20))
+    fresh = lake_of(tmp_path / "fresh" / "p.toml", kind="bigint", more=dealt)
+    apply_records(fresh, decoded(fresh.config, records))
+    assert rows_of(lake) == rows_of(fresh)

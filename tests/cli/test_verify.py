@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from amazon.ion import simpleion
+from ledgers import exported as exported_blocks
 
 from headpond.cli.verify_pieces import ALONE_PIECES
 from headpond.formats.qldb_mixed import split_mixed
@@ -48,25 +49,7 @@ def found(cli: Cli, *arguments: object, code: int = 0) -> dict[str, Any]:
 
 def exported(*, binary: bool, tampered: bool = False) -> bytes:
     """The clean stream as the object of a journal export, written by amazon.ion."""
-    payloads = [simpleion.loads(datum)["payload"] for datum in datums("clean.jsonl")]
-    details = {
-        (one["revision"]["metadata"]["id"], one["revision"]["blockAddress"]["sequenceNo"]): one["revision"]
-        for one in payloads
-        if "revision" in one
-    }
-    blocks = []
-    for payload in payloads:
-        if "blockHash" not in payload:
-            continue
-        number = payload["blockAddress"]["sequenceNo"]
-        block = {name: payload[name] for name in payload if name != "revisionSummaries"}
-        listed = payload.get("revisionSummaries", [])
-        if listed:
-            block["revisions"] = [
-                details[one["documentId"], number] if "documentId" in one else {"hash": one["hash"]}
-                for one in listed
-            ]
-        blocks.append(block)
+    blocks = exported_blocks()
     if tampered:
         written = next(
             block for block in blocks if any("metadata" in one for one in block.get("revisions", ()))

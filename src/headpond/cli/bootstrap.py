@@ -68,6 +68,8 @@ def bootstrap(
             next_step="Give the files with --ts-ns, or leave both options out.",
         )
     pipeline = load(file)
+    if pipeline.source.format == "qldb":
+        raise _without_ledger(file, table)
     if moment is None:
         with output.progress(f"headpond bootstrap {table}") as show:
             caught_up = (_from_log if from_log else _from_start)(
@@ -98,6 +100,16 @@ def bootstrap(
         **{name: done.figures[name] for name in ("upserts", "duplicates", "stale")},
     }
     output.result(document, lambda: Text(_sentence(document)))
+
+
+def _without_ledger(file: str, table: str) -> UsageError:
+    return UsageError(
+        f"{file} reads QLDB records: revisions carry their versions, and {table} needs no first load.",
+        next_step="Records that came before the table had an entry are in quarantine: run `headpond requeue "
+        "FILE --reason unknown_table`. A journal export or an older archive goes into the same lake with a "
+        "pipeline file of its own: the same path, another source.archive and checkpoint.",
+        key="source.format",
+    )
 
 
 def _from_log(pipeline: Pipeline, table: str, say: Callable[[str], None]) -> CaughtUp:

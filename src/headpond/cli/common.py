@@ -15,11 +15,22 @@ import click
 
 from headpond.cli.output import ConsoleOutput, JsonOutput, Output
 from headpond.errors import UsageError
+from headpond.formats.units import parse_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _GZIP_MAGIC = b"\x1f\x8b"
+
+
+def as_span(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Read an option's span of time (`"5 seconds"`) in milliseconds; use it as the option's callback."""
+    if value is None:
+        return None
+    try:
+        return parse_span(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not {error}.", ctx, param) from error
 
 
 def with_output(function: Callable[..., Any]) -> Callable[..., Any]:

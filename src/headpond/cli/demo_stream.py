@@ -35,19 +35,24 @@ class Sent:
 
 def archive_lines() -> list[bytes]:
     """Give the change records as the lines of an archive."""
-    return _data("changes.jsonl.gz").splitlines()
+    return packaged("changes.jsonl.gz").splitlines()
 
 
 def expected() -> dict[str, Any]:
     """Give the expected tables."""
-    document: dict[str, Any] = json.loads(_data("expected.json.gz"))
+    document: dict[str, Any] = json.loads(packaged("expected.json.gz"))
     return document
 
 
 def change_records() -> list[kpl.UserRecord]:
     """Give the change records as user records, in arrival order."""
-    lines = map(json.loads, archive_lines())
-    return [kpl.UserRecord(line["partitionKey"], base64.b64decode(line["data"])) for line in lines]
+    return user_records(archive_lines())
+
+
+def user_records(lines: Sequence[bytes]) -> list[kpl.UserRecord]:
+    """Read lines of an archive as user records."""
+    read = map(json.loads, lines)
+    return [kpl.UserRecord(line["partitionKey"], base64.b64decode(line["data"])) for line in read]
 
 
 def fill(client: Any, stream: str, records: Sequence[kpl.UserRecord]) -> Sent:
@@ -84,5 +89,6 @@ def _batches(entries: list[dict[str, Any]], size: int) -> Iterator[list[dict[str
         yield entries[start : start + size]
 
 
-def _data(name: str) -> bytes:
+def packaged(name: str) -> bytes:
+    """Read a gzipped file that comes with the package."""
     return gzip.decompress(resources.files("headpond.cli").joinpath("data", name).read_bytes())

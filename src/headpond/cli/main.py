@@ -37,9 +37,10 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 COMMANDS = {
-    "demo": "Show the whole pipeline on embedded parts.",
+    "demo": "Show everything on embedded parts: a local Kinesis, and Spark on this machine.",
     "run": "Keep the tables of a pipeline FILE in step with its stream.",
     "status": "Show where the pipeline FILE stands.",
+    "health": "Say whether the pipeline FILE is kept by a run that goes on, within limits.",
     "suggest": "Propose the [tables] of the pipeline FILE from what its source holds.",
     "requeue": "Feed quarantined records of the pipeline FILE in again.",
     "bootstrap": "Load a TABLE of the pipeline FILE from PARQUET files.",

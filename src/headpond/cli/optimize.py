@@ -8,7 +8,7 @@ import click
 
 from headpond.cli.common import with_output
 from headpond.cli.drawing import grid
-from headpond.errors import NotBuiltYet, UsageError
+from headpond.errors import UsageError
 from headpond.formats.units import parse_span
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_target
@@ -67,13 +67,9 @@ def optimize(
             table=unknown[0],
         )
     targets = {table.name: table.target_file_size_bytes for table in pipeline.tables}
-    if repartition and isinstance(lake, LedgerLake):
-        raise NotBuiltYet(
-            "--repartition is not there yet for tables of QLDB documents.",
-            next_step="Give the table a new name and fill it from the stream.",
-        )
-    specs = {} if isinstance(lake, LedgerLake) else {spec.name: spec for spec in lake.specs}
-    order_by = {name: ["_document_id"] for name in lake.typed} if isinstance(lake, LedgerLake) else {}
+    ledger = isinstance(lake, LedgerLake)
+    specs = {spec.name: spec for spec in (lake.config.tables if isinstance(lake, LedgerLake) else lake.specs)}
+    order_by = {name: ["_document_id"] for name in lake.typed} if ledger else {}
     done: dict[str, Any] = {}
     with output.progress(f"headpond optimize {file}") as show:
         for name in tables or there:
@@ -81,7 +77,7 @@ def optimize(
                 show(f"partitioning {name} anew")
                 repartition_table(lake.typed[name], specs[name])
             show(f"optimizing {name}")
-            if name in specs:
+            if name in specs and not ledger:
                 order_by[name] = [lake.typed[name].column(key) for key in specs[name].keys]
             found = optimize_file(
                 there[name],

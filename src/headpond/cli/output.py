@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
@@ -34,6 +35,13 @@ PIPE_COLUMNS = 1000
 """Room for tables where no terminal bounds it: what is piped or saved is not cut."""
 
 
+class Show(Protocol):
+    """Changes what is shown of something that goes on."""
+
+    def __call__(self, words: str, /, *, done: int | None = None) -> None:
+        """Change the words, and the number of steps that are done where it is given."""
+
+
 class Output(Protocol):
     """Where a command's results and words go."""
 
@@ -44,11 +52,14 @@ class Output(Protocol):
     def result(self, document: Any, shown: Callable[[], RenderableType] | None = None) -> None:
         """Give a result: the document as JSON, or what `shown` draws for a person (else the document)."""
 
+    def live(self) -> AbstractContextManager[Callable[[Any, RenderableType], None]]:
+        """Show a result that changes: the value of the `with` takes it as JSON and as a person sees it."""
+
     def say(self, sentence: str) -> None:
         """Tell a person something; never part of the result."""
 
-    def progress(self, description: str) -> AbstractContextManager[Callable[[str], None]]:
-        """Show that something goes on; the value of the `with` changes the words beside it."""
+    def progress(self, description: str, steps: int | None = None) -> AbstractContextManager[Show]:
+        """Show that something goes on, or how many of `steps` are done."""
 
     def error(self, error: HeadpondError) -> None:
         """Tell what went wrong and what to do about it."""
@@ -69,16 +80,16 @@ class _Words:
         self.stderr.print(Text(sentence))
 
     @contextmanager
-    def progress(self, description: str) -> Iterator[Callable[[str], None]]:
-        """A spinner with words on a terminal; a sentence at the start where there is none."""
+    def progress(self, description: str, steps: int | None = None) -> Iterator[Show]:
+        """A spinner and a bar on a terminal; a sentence at the start and at each step where there is none."""
         if not self.stderr.is_terminal:
             self.say(f"{description} …")
-            yield lambda _words: None
+            yield lambda words, *, done=None: None if done is None else self.say(f"{done}/{steps} {words} …")
             return
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.stderr, transient=True) as bar:
-            task = bar.add_task(description, total=None)
-            yield lambda words: bar.update(task, description=words)
+            task = bar.add_task(description, total=steps)
+            yield lambda words, *, done=None: bar.update(task, description=words, completed=done)
 
     def error(self, error: HeadpondError) -> None:
         self.stderr.print(Text.assemble(("Error: ", "bold red"), error.message))
@@ -111,6 +122,20 @@ class ConsoleOutput(_Words):
         # Lines are not broken: a command or a path that is shown can be copied whole. Tables fit themselves.
         self.stdout.print(drawn, soft_wrap=True)
 
+    @contextmanager
+    def live(self) -> Iterator[Callable[[Any, RenderableType], None]]:
+        """Draw over what was drawn before on a terminal; one below the other where there is none."""
+        if not self.stdout.is_terminal:
+
+            def append(document: Any, drawn: RenderableType) -> None:
+                self.result(document, lambda: drawn)
+                self.stdout.file.flush()
+
+            yield append
+            return
+        with Live(console=self.stdout, screen=True, auto_refresh=False, vertical_overflow="crop") as screen:
+            yield lambda _document, drawn: screen.update(drawn, refresh=True)
+
 
 class JsonOutput(_Words):
     """Results as JSON Lines."""
@@ -122,3 +147,8 @@ class JsonOutput(_Words):
         del shown
         sys.stdout.buffer.write(dumps(document))
         sys.stdout.buffer.flush()
+
+    @contextmanager
+    def live(self) -> Iterator[Callable[[Any, RenderableType], None]]:
+        """Write a line each time."""
+        yield lambda document, _drawn: self.result(document)

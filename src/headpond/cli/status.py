@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Group
-from rich.text import Text
 
-from headpond.cli.common import with_output
-from headpond.cli.drawing import draw_summary, grid
-from headpond.errors import EnvironmentLacks, NotBuiltYet, ServiceFailure
+from headpond import __version__
+from headpond.cli.common import as_span, with_output
+from headpond.cli.report import render_status
+from headpond.cli.status_drawing import draw
+from headpond.errors import EnvironmentLacks, HeadpondError, ServiceFailure, UsageError
 from headpond.kinesis.calls import ServiceCalls
 from headpond.kinesis.client import ConnectionSettings, check_stream
 from headpond.kinesis.lag import lags_ms
@@ -19,54 +22,109 @@ from headpond.kinesis.positions import Offset, read_offset
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_target
 from headpond.spark.checkpoint import standing
+from headpond.tables.batch_log import batches_in
+from headpond.tables.lake import OWN_FOLDER
+from headpond.tables.measured import sizes_of
+from headpond.tables.run_mark import mark_in
 from headpond.tables.summary import lake_summary
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from headpond.cli.output import Output
     from headpond.pipeline import Pipeline
 
-WATCH_S = 2.0
+WATCH = "2 seconds"
+LAST = 10
+LIVE = 60
+"""Batches that the live view draws its small plots from."""
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
-@click.option("--watch", is_flag=True, help="Look again every two seconds until stopped.")
-@click.option("--html", "html", metavar="OUT", help="Write a page (not there yet).")
+@click.option("--watch", is_flag=True, help="Look again and again until stopped with Ctrl-C.")
+@click.option("--interval", callback=as_span, default=WATCH, metavar="SPAN", show_default=True,
+              help="How long --watch waits between two looks.")  # fmt: skip
+@click.option("--last", type=click.IntRange(0, 1_000_000), default=LAST, metavar="N", show_default=True,
+              help="How many of the last batches to show.")  # fmt: skip
+@click.option("--html", metavar="OUT", help="Write a page with plots of all batches that are kept.")
 @with_output
-def status(output: Output, file: str, *, watch: bool, html: str | None) -> None:
-    """Show where the pipeline FILE stands: positions and lag per shard, tables, quarantine, pending.
+def status(output: Output, file: str, *, watch: bool, interval: int, last: int, html: str | None) -> None:
+    """Show where the pipeline FILE stands: positions, lag per shard, last batches, tables, quarantine.
 
     Reads the checkpoint and the lake, and asks the stream for the lag; where the stream cannot be reached the
     lag is unknown and the rest is shown all the same.
     """
-    if html is not None:
-        raise NotBuiltYet(
-            "status --html is not there yet.", next_step="Use --json and draw what you need.", option="--html"
-        )
+    if html is not None and watch:
+        raise UsageError("--html and --watch do not go together.", next_step="Leave one of them out.")
     pipeline = load(file)
-    while True:
-        found = look(pipeline)
-        output.result(found, lambda: draw(found))  # noqa: B023 - drawn at once
-        if not watch:
-            return
-        time.sleep(WATCH_S)
+    if watch:
+        _watch(output, pipeline, interval / 1000, last)
+        return
+    found = look(pipeline, last)
+    if html is not None:
+        try:
+            Path(html).write_text(page_of(pipeline, found), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"The page {html} cannot be written: {error.strerror or error}.",
+                next_step="Give a path in a folder that is there.",
+                file=html,
+            ) from error
+        output.say(f"Wrote {html}.")
+    output.result(found, lambda: draw(found))
 
 
-def look(pipeline: Pipeline) -> dict[str, Any]:
+def page_of(pipeline: Pipeline, found: dict[str, Any]) -> str:
+    """Write the page of plots of a pipeline, in HTML.
+
+    Args:
+        pipeline: the pipeline.
+        found: what `look` found.
+    """
+    log = batches_in(pipeline.target.path, pipeline.target.storage_options)
+    made_at = f"{datetime.now(UTC):%d %B %Y, %H:%M:%S} UTC"
+    return render_status(found, log.last(pipeline.monitor.batches), made_at=made_at, version=__version__)
+
+
+def _watch(output: Output, pipeline: Pipeline, interval_s: float, last: int) -> None:
+    """Show again and again; Ctrl-C ends it with 0."""
+    try:
+        found = look(pipeline, max(last, LIVE))
+        with output.live() as show:
+            while True:
+                show(found | {"last_batches": found["last_batches"][-last or LIVE :]}, draw(found, last))
+                time.sleep(interval_s)
+                try:
+                    found = look(pipeline, max(last, LIVE))
+                except HeadpondError as error:
+                    # A file may go while it is looked at, and a store may be away for a moment.
+                    found = found | {"trouble": str(error)}
+    except KeyboardInterrupt:
+        return
+
+
+def look(pipeline: Pipeline, last: int = LAST) -> dict[str, Any]:
     """Gather what is known of a pipeline.
 
+    Args:
+        pipeline: the pipeline.
+        last: how many of the last batches are wanted.
+
     Returns:
-        `source`; `batch` (last one done) and `planned` (begun, not done); `shards` (per shard `position`,
-        `sequence_number`, `arrival_ms`, `lag_ms`) or `files` (per file what was read); `lag_unknown` with the
-        reason where the stream could not be asked; and what `tables.summary.lake_summary` says of the lake.
+        `pipeline` (its name), `source`; `batch` (last one done) and `planned` (begun, not done); `run` (the
+        mark of the last run, or null); `shards` (per shard `position`, `sequence_number`, `arrival_ms`,
+        `lag_ms`) or `files` (per file what was read); `lag_unknown` with the reason where the stream could
+        not be asked; `last_batches`, oldest first; `sizes` per table, with `table_bytes` and `state_bytes` in
+        all; and what `tables.summary.lake_summary` says of the lake.
     """
-    at = standing(pipeline.target.checkpoint, pipeline.target.storage_options)
+    target = pipeline.target
+    at = standing(target.checkpoint, target.storage_options)
     found: dict[str, Any] = {
+        "pipeline": pipeline.monitor.name,
         "source": pipeline.source.name,
         "batch": at.batch_id,
         "planned": at.planned_batch_id,
+        "run": mark_in(target.path, target.storage_options).read(),
+        "lag_unknown": None,
     }
     if pipeline.source.archive is not None:
         found["files"] = (at.offset or {}).get("files", {})
@@ -74,17 +132,43 @@ def look(pipeline: Pipeline) -> dict[str, Any]:
         found["shards"] = {}
     else:
         found |= _shards(pipeline, read_offset(at.offset))
-    return found | lake_summary(open_target(pipeline))
+    found["last_batches"] = batches_in(target.path, target.storage_options).last(last)
+    lake = open_target(pipeline)
+    sizes = sizes_of(lake)
+    state = sum(size.bytes for name, size in sizes.items() if name.startswith(f"{OWN_FOLDER}/"))
+    return (
+        found
+        | lake_summary(lake)
+        | {
+            "sizes": {name: asdict(size) for name, size in sizes.items()},
+            "table_bytes": sum(size.bytes for size in sizes.values()) - state,
+            "state_bytes": state,
+        }
+    )
+
+
+def lags_of(pipeline: Pipeline) -> dict[str, int | None] | None:
+    """Ask the stream for the lag of each shard, milliseconds; null where nothing is done yet.
+
+    Raises:
+        EnvironmentLacks, ServiceFailure: the stream cannot be asked.
+    """
+    at = standing(pipeline.target.checkpoint, pipeline.target.storage_options)
+    return None if at.offset is None else _lags(pipeline, read_offset(at.offset))
+
+
+def _lags(pipeline: Pipeline, offset: Offset) -> dict[str, int | None]:
+    settings = ConnectionSettings.from_options(pipeline.source.connection_options())
+    # A quick look first: the reader's own calls would wait half a minute for a service that is away.
+    check_stream(settings)
+    return lags_ms(ServiceCalls(settings), offset)
 
 
 def _shards(pipeline: Pipeline, offset: Offset) -> dict[str, Any]:
     lags: dict[str, int | None] = {}
     unknown: str | None = None
-    settings = ConnectionSettings.from_options(pipeline.source.connection_options())
     try:
-        # A quick look first: the reader's own calls would wait half a minute for a service that is away.
-        check_stream(settings)
-        lags = lags_ms(ServiceCalls(settings), offset)
+        lags = _lags(pipeline, offset)
     except (EnvironmentLacks, ServiceFailure) as error:
         unknown = str(error)
     shards = {
@@ -97,24 +181,3 @@ def _shards(pipeline: Pipeline, offset: Offset) -> dict[str, Any]:
         for shard, position in sorted(offset.shards.items())
     }
     return {"shards": shards, "lag_unknown": unknown}
-
-
-def draw(found: dict[str, Any]) -> RenderableType:
-    """Draw what `look` found."""
-    done = "no batch is done yet" if found["batch"] is None else f"batch {found['batch']} is done"
-    begun = f", batch {found['planned']} is begun" if found["planned"] is not None else ""
-    parts: list[RenderableType] = [Text(f"{found['source']}: {done}{begun}", overflow="fold")]
-    if "files" in found:
-        table = grid("file", ("bytes", "lines"))
-        for name, read in found["files"].items():
-            table.add_row(name, str(read.get("bytes", read.get("whole", ""))), str(read.get("lines", "")))
-        parts.append(table)
-    elif found["shards"]:
-        table = grid("shard", ("position", "sequence number", "lag"))
-        for name, shard in found["shards"].items():
-            lag = "" if shard["lag_ms"] is None else f"{shard['lag_ms'] / 1000:.1f} s"
-            table.add_row(name, shard["position"], shard["sequence_number"] or "", lag)
-        parts.append(table)
-    if found.get("lag_unknown"):
-        parts.append(Text(f"The lag is unknown: {found['lag_unknown']}", style="yellow"))
-    return Group(*parts, Text(), draw_summary(found))

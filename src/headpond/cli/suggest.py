@@ -12,9 +12,11 @@ import click
 from rich.text import Text
 
 from headpond.changes.suggest import Survey, document, toml
+from headpond.changes.suggest_qldb import LedgerSurvey, ledger_document, ledger_toml
 from headpond.cli.common import with_output
-from headpond.errors import ConfigurationError, UsageError
+from headpond.errors import ConfigurationError
 from headpond.formats.archive import read_lines
+from headpond.formats.archive_ion import ion_records, is_ion
 from headpond.formats.kinesis_records import open_records
 from headpond.kinesis.calls import calls_of
 from headpond.kinesis.client import ConnectionSettings, check_stream
@@ -39,6 +41,7 @@ DEFAULT_RECORDS = 100_000
 LINES_AT_ONCE = 1_000
 PAGE_RECORDS = 1_000
 READ_BYTES = 1 << 20
+HEAD_BYTES = 64
 _GZIP_MAGIC = b"\x1f\x8b"
 _MOST_EMPTY_REPLIES = 1_000  # a gap in a shard may take some; then the shard is left
 
@@ -56,17 +59,15 @@ _MOST_EMPTY_REPLIES = 1_000  # a gap in a shard may take some; then the shard is
 def suggest(output: Output, file: str, *, records: int) -> None:
     """Propose the [tables] of the pipeline FILE from what its source holds.
 
-    Reads from the beginning of the stream or archive, writes nothing, and starts no Spark. Tables that do not
-    appear there but have a raw log in the lake are proposed from that. Keys are what deletes name; types are
-    guesses that take all values seen, for a person to correct. The FILE may have no [tables] yet.
+    Reads from the beginning of the stream or archive, writes nothing, and starts no Spark. Types are guesses
+    that take all values seen, for a person to correct. The FILE may have no [tables] yet. Of DSQL changes,
+    keys are what deletes name, and tables that do not appear but have a raw log in the lake are proposed from
+    that; of QLDB records, types are those of the documents' fields.
     """
     pipeline = load(file, tables_needed=False)
     if pipeline.source.format == "qldb":
-        raise UsageError(
-            "Tables are proposed for DSQL changes only so far.",
-            next_step="Name the ledger's tables as they are called there; no column need be declared.",
-            key="source.format",
-        )
+        _of_ledger(output, pipeline, file, records)
+        return
     survey = Survey()
     source = pipeline.source
     with output.progress(f"headpond suggest {file}") as show:
@@ -80,6 +81,20 @@ def suggest(output: Output, file: str, *, records: int) -> None:
     configured = {(table.schema, table.table): table.name for table in pipeline.tables}
     proposal = document(survey, configured)
     output.result(proposal, lambda: Text(toml(proposal).rstrip("\n")))
+
+
+def _of_ledger(output: Output, pipeline: Pipeline, file: str, records: int) -> None:
+    survey = LedgerSurvey()
+    with output.progress(f"headpond suggest {file}") as show:
+        for batch in kinesis_records(pipeline, records):
+            for opened in open_records(batch, deaggregate=pipeline.source.deaggregate):
+                survey.add(opened)
+            show(f"{survey.records:,} records seen")
+    configured: dict[str, list[str]] = {}
+    for table in pipeline.tables:
+        configured.setdefault(table.table, []).append(table.name)
+    proposal = ledger_document(survey, configured)
+    output.result(proposal, lambda: Text(ledger_toml(proposal).rstrip("\n")))
 
 
 def kinesis_records(pipeline: Pipeline, limit: int) -> Iterator[pa.RecordBatch]:
@@ -111,6 +126,9 @@ def _of_archive(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
             key="source.archive",
         )
     for name in sorted(sizes):
+        if is_ion(_head(files, name)):
+            yield from ion_records(_whole(files, name), stream=pipeline.source.name, file=name)
+            continue
         lines = _lines(files, name)
         first = 1
         while part := list(islice(lines, LINES_AT_ONCE)):
@@ -136,13 +154,35 @@ class _Content(io.RawIOBase):
         return len(content)
 
 
+def _content(files: Files, name: str) -> io.BufferedIOBase:
+    """A file, decompressed where it is compressed."""
+    content = io.BufferedReader(_Content(files, name), READ_BYTES)
+    return gzip.GzipFile(fileobj=content) if files.read(name, 0, 2) == _GZIP_MAGIC else content
+
+
+def _head(files: Files, name: str) -> bytes:
+    """The first bytes of a file; none where its compression is damaged, which is told when it is read."""
+    try:
+        return _content(files, name).read(HEAD_BYTES)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return b""
+
+
+def _whole(files: Files, name: str) -> bytes:
+    """All of a file; where a gzip file is damaged, what comes before that and words that are no record."""
+    content = _content(files, name)
+    parts: list[bytes] = []
+    try:
+        while part := content.read(READ_BYTES):
+            parts.append(part)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        parts.append(f"\ngzip file: {error}".encode())
+    return b"".join(parts)
+
+
 def _lines(files: Files, name: str) -> Iterator[bytes]:
     """Lines of a file; where a gzip file is damaged, a last line that can be no record."""
-    content = io.BufferedReader(_Content(files, name), READ_BYTES)
-    if files.read(name, 0, 2) != _GZIP_MAGIC:
-        yield from content
-        return
-    lines = iter(gzip.GzipFile(fileobj=content))
+    lines = iter(_content(files, name))
     while True:
         try:
             line = next(lines, None)

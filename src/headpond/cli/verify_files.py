@@ -24,11 +24,12 @@ import orjson
 
 from headpond.cli.common import input_lines
 from headpond.errors import UsageError
-from headpond.formats.ion import MARKER, RefusedIon
+from headpond.formats.ion import MARKER
 from headpond.formats.kpl import MAGIC
-from headpond.formats.qldb_export import read_export, read_manifest
+from headpond.formats.qldb_export import read_export
 from headpond.formats.qldb_mixed import split_mixed
 from headpond.formats.qldb_model import Refused
+from headpond.spark.archive_files import EXPORT_MANIFESTS, objects_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +41,6 @@ DATUMS_AT_ONCE = 2_000
 LOOK_BYTES = 1 << 20
 """How much of a file is looked at to tell what it is."""
 _GZIP_MAGIC = b"\x1f\x8b"
-_MANIFESTS = (".started.manifest", ".completed.manifest")
 
 
 class Piece(NamedTuple):
@@ -76,7 +76,7 @@ def _matches(name: str) -> list[str]:
     if Path(name).is_dir():
         matches = [str(path) for path in sorted(Path(name).rglob("*")) if path.is_file() and _visible(path)]
         # A folder's manifests name what lies in it anyway.
-        matches = [match for match in matches if not match.endswith(_MANIFESTS)]
+        matches = [match for match in matches if not match.endswith(EXPORT_MANIFESTS)]
     else:
         matches = [path for path in sorted(glob(name, recursive=True)) if Path(path).is_file()]  # noqa: PTH207 - patterns may be absolute
     if not matches:
@@ -98,31 +98,16 @@ def _visible(path: Path) -> bool:
 
 
 def _objects(path: str) -> list[str]:
-    if not path.endswith(_MANIFESTS):
+    if not path.endswith(EXPORT_MANIFESTS):
         return [path]
-    folder = Path(path).parent
-    try:
-        keys = read_manifest(_whole(path))
-    except RefusedIon as error:
-        raise UsageError(
-            f"{path} is no manifest of a journal export: {error}.",
-            next_step="Name the export's objects themselves.",
-            file=path,
-        ) from error
-    objects = []
-    for key in keys:
-        # A key is relative to a bucket: its last part, or as much of it as is there, is looked for.
-        parts = Path(key).parts
-        tries = [folder.joinpath(*parts[at:]) for at in range(len(parts)) if ".." not in parts]
-        there = next((one for one in tries if one.is_file()), None)
-        if there is None:
-            raise UsageError(
-                f"{path} names the object {key}, which is not beside it.",
-                next_step="Fetch the whole export, or name the objects that are there.",
-                file=path,
-            )
-        objects.append(str(there))
-    return objects
+    return objects_of(Path(path).as_posix(), _whole(path), _Present())
+
+
+class _Present:
+    """The files there are."""
+
+    def __contains__(self, name: object) -> bool:
+        return Path(str(name)).is_file()
 
 
 def pieces(file: str) -> Iterator[Piece]:

@@ -1,5 +1,6 @@
-"""The page that `headpond verify --html` writes: one file, no script, nothing loaded from elsewhere."""
+"""Pages that `verify` and `status` write with --html: one file each, no script, nothing from elsewhere."""
 
 from headpond.cli.report.page import VerifyReport, render
+from headpond.cli.report.status_page import render_status
 
-__all__ = ["VerifyReport", "render"]
+__all__ = ["VerifyReport", "render", "render_status"]

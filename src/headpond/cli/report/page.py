@@ -103,7 +103,14 @@ def render(report: VerifyReport) -> str:
         blocks=sum(strand.blocks for strand in report.summary.strands),
         revisions=sum(sum(table.revisions.values()) for table in report.summary.tables),
         documents=sum(table.documents for table in report.summary.tables),
+        style=style(),
     )
+
+
+@cache
+def style() -> str:
+    """Give the style sheet that the pages share; it is ours, and the templates do not escape it."""
+    return resources.files("headpond.cli.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
 @cache
