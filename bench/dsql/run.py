@@ -1,6 +1,6 @@
 """Decode change records to Arrow, beside the plain `json.loads` loop that makes no check.
 
-Run: python bench/dsql/run.py [--records 60000] [--rounds 7]
+Run: python bench/dsql/run.py [--records 60000] [--rounds 7] [--json FILE]
 
 One process, rounds interleaved, CPU time, the best round of each counts.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -42,6 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=60_000)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     data = list(records(options.records))
     array = pa.array(data, pa.binary())
@@ -60,16 +62,20 @@ def main() -> None:
         "decode to typed tables": (len(data), lambda: decode(batch, config, shapes=shapes)),
         "scalar reader (the oracle)": (len(few), lambda: [parse(record) for record in few]),
     }
-    best = dict.fromkeys(runs, float("inf"))
+    seen: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(options.rounds):
         for name, (count, run) in runs.items():
             begun = time.process_time()
             run()
-            best[name] = min(best[name], (time.process_time() - begun) / count)
+            seen[name].append((time.process_time() - begun) / count)
+    best = {name: min(rounds) for name, rounds in seen.items()}
     base = best["json.loads loop, no checks"]
     print(f"{len(data)} records of {sum(map(len, data)) // len(data)} bytes")
     for name, seconds in best.items():
         print(f"{name:30} {seconds * 1e6:8.2f} us/record   {base / seconds:5.2f} x the json.loads loop")
+    if options.json:
+        figures = {name: [seconds * 1e6 for seconds in rounds] for name, rounds in seen.items()}
+        options.json.write_text(json.dumps({"decoding": figures}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The Kinesis source on Spark against plain loops over boto3, and what planning costs; ratios in one run.
 
-    python bench/kinesis/run.py [--rounds 3] [--parts abcd] [--millions 4] [--json FILE]
+    python bench/kinesis/run.py [--rounds 3] [--parts abcd] [--millions 8] [--json FILE]
 
 a  KPL aggregates of 100-byte records into the noop sink, the whole query on two cores, against a loop of
    boto3 and aws-kinesis-agg on one
@@ -31,8 +31,13 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 PEER = HERE.parent.parent / ".bench" / "kinesis"
 NEEDS = ["boto3", "aws-kinesis-agg==1.2.3", "protobuf", "six"]
-BOUNDS = {"64 MiB": {}, "none": {"maxBytesPerTrigger": "none"}}
-"""The default bound, with which data is looked at twice, and none."""
+BOUNDS: dict[str, dict[str, str]] = {"10 min": {}, "64 MiB": {"maxBytesPerTrigger": "64 MiB"}}
+"""The default, a span of arrival; and a pipeline's default, with which data is looked at twice."""
+MORE_WAYS = {
+    "256 MiB": {"maxBytesPerTrigger": "256 MiB"},
+    "10 min, 2 cols": {"schema": "partition_key STRING, data BINARY"},
+}
+"""Fewer batches; and what the loop has at its end: keys and data."""
 
 
 class Asked:
@@ -128,15 +133,15 @@ def within(figure: float, most: float) -> str:
 
 
 def against_loop(
-    spark: Asked, endpoint: str, stream: str, kind: str, rounds: int
+    spark: Asked, endpoint: str, read: tuple[str, str], rounds: int, ways: dict[str, dict[str, str]]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Take turns: the loop, then the query with each bound."""
+    """Take turns over a stream, and what the loop does with it: the loop, then the query in each way."""
     loops: list[dict[str, Any]] = []
-    queries: dict[str, list[dict[str, Any]]] = {name: [] for name in BOUNDS}
+    queries: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     for _ in range(rounds):
-        loops.append(peer(endpoint, stream, kind))
-        for name, options in BOUNDS.items():
-            queries[name].append(query(spark, stream, **options))
+        loops.append(peer(endpoint, *read))
+        for name, options in ways.items():
+            queries[name].append(query(spark, read[0], **options))
             assert queries[name][-1]["records"] == loops[-1]["records"], queries[name][-1]
     return medians(loops), {name: medians(runs) for name, runs in queries.items()}
 
@@ -144,14 +149,14 @@ def against_loop(
 def part_a(server: Asked, spark: Asked, rounds: int, millions: float) -> dict[str, Any]:
     """Aggregates into the noop sink."""
     server.ask(f"fill a 4 kpl {round(millions * 1e6) // 400 * 400} 100")
-    loop, queries = against_loop(spark, server.greeting, "a", "open", rounds)
+    loop, queries = against_loop(spark, server.greeting, ("a", "open"), rounds, BOUNDS | MORE_WAYS)
     server.ask("drop a")
     rate = loop["records"] / loop["seconds"]
     print(f"\na  KPL aggregates of 100 B records, {loop['records'] / 1e6:.1f} million, 4 shards")
     print(f"   loop, one core           {rate:12,.0f} records/s  {loop['cpu_seconds']:6.1f} CPU s")
     for name, ours in queries.items():
         own = ours["records"] / ours["seconds"]
-        print(f"   query, bound {name:12}{own:12,.0f} records/s  {ours['cpu_seconds']:6.1f} CPU s")
+        print(f"   query, {name:18}{own:12,.0f} records/s  {ours['cpu_seconds']:6.1f} CPU s")
         print(f"      records/s, clock:        {verdict(own / rate, 2, 5)}")
         two_cores = 2 * loop["cpu_seconds"] / ours["cpu_seconds"]
         print(f"      by CPU, two cores:       {two_cores:6.2f}")
@@ -162,7 +167,7 @@ def part_b(server: Asked, spark: Asked, rounds: int) -> dict[str, Any]:
     """Large plain records."""
     count, size = 48_000, 25_000
     server.ask(f"fill b 4 plain {count} {size}")
-    loop, queries = against_loop(spark, server.greeting, "b", "plain", rounds)
+    loop, queries = against_loop(spark, server.greeting, ("b", "plain"), rounds, BOUNDS)
     server.ask("drop b")
     megabytes = count * size / 1e6
     rate = megabytes / loop["cpu_seconds"]
@@ -170,7 +175,7 @@ def part_b(server: Asked, spark: Asked, rounds: int) -> dict[str, Any]:
     print(f"   loop                     {rate:8.0f} MB a CPU second, {megabytes / loop['seconds']:6.0f} MB/s")
     for name, ours in queries.items():
         own = megabytes / ours["cpu_seconds"]
-        print(f"   query, bound {name:12}{own:8.0f} MB a CPU second, {megabytes / ours['seconds']:6.0f} MB/s")
+        print(f"   query, {name:18}{own:8.0f} MB a CPU second, {megabytes / ours['seconds']:6.0f} MB/s")
         print(f"      MB a CPU second:         {verdict(own / rate, 0.8, 1.2)}")
     return {"loop": loop, "queries": queries}
 
@@ -184,11 +189,11 @@ def part_c(server: Asked, spark: Asked, rounds: int, millions: float) -> dict[st
     for _ in range(rounds):
         for shards in counts:
             server.ask(f"touch c{shards}")  # a live stream: every shard got a record just now
-            runs[shards].append(query(spark, f"c{shards}", maxBytesPerTrigger="none"))
+            runs[shards].append(query(spark, f"c{shards}"))
     for shards in counts:
         server.ask(f"drop c{shards}")
     found = {shards: medians(some) for shards, some in runs.items()}
-    print("\nc  cost of a record as shards grow, the same volume, without a bound")
+    print("\nc  cost of a record as shards grow, the same volume")
     for shards, ours in found.items():
         cpu_us, clock_us = (ours[name] / ours["records"] * 1e6 for name in ("cpu_seconds", "seconds"))
         print(f"   {shards:4} shards: {cpu_us:6.2f} us CPU, {clock_us:6.2f} us on the clock")
@@ -213,7 +218,7 @@ def part_d(server: Asked, spark: Asked) -> dict[str, Any]:
     )
     print(f"      MiB together:            {within(sum(grown.values()), 300)}")
     planned: dict[str, Any] = {"grown": grown}
-    for bound in BOUNDS:
+    for bound in ("none", "64 MiB"):
         before = float(server.ask("cpu"))
         done = subprocess.run(
             [sys.executable, str(HERE / "planning.py"), server.greeting, "many", bound],
@@ -225,10 +230,11 @@ def part_d(server: Asked, spark: Asked) -> dict[str, Any]:
         found["server_cpu_s"] = float(server.ask("cpu")) - before
         planned[bound] = found
         print(
-            f"   planning, bound {bound:7}: first {found['first_s']:.2f} s, {found['first_calls']} calls, of "
-            f"which the service takes {found['service_s']:.2f} s; idle {found['idle_s']:.2f} s, "
-            f"{found['idle_calls']} calls; again at once {found['again_at_once_s'] * 1e3:.0f} ms, "
-            f"{found['again_at_once_calls']} calls; {found['memory_mib']:.0f} MiB"
+            f"   planning, maxBytesPerTrigger {bound:6}: first {found['first_s']:.2f} s, "
+            f"{found['first_calls']} calls, of which the service takes {found['service_s']:.2f} s; "
+            f"idle {found['idle_s']:.2f} s, {found['idle_calls']} calls; "
+            f"again at once {found['again_at_once_s'] * 1e3:.0f} ms, {found['again_at_once_calls']} calls; "
+            f"{found['memory_mib']:.0f} MiB"
         )
         print(f"      seconds beyond it:       {within(found['first_s'] - found['service_s'], 5)}")
     server.ask("drop one")
@@ -254,7 +260,7 @@ def main() -> None:
     )
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--parts", default="abcde")
-    arguments.add_argument("--millions", type=float, default=4)
+    arguments.add_argument("--millions", type=float, default=8)
     arguments.add_argument("--json", type=Path)
     chosen = arguments.parse_args()
     peer_python()
@@ -273,7 +279,7 @@ def main() -> None:
         if "b" in chosen.parts:
             figures["b"] = part_b(server, spark, chosen.rounds)
         if "c" in chosen.parts:
-            figures["c"] = part_c(server, spark, chosen.rounds, 2 * chosen.millions)
+            figures["c"] = part_c(server, spark, chosen.rounds, chosen.millions)
         if "d" in chosen.parts:
             figures["d"] = part_d(server, spark)
     if "e" in chosen.parts:

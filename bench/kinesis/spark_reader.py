@@ -67,9 +67,11 @@ def run(spark: SparkSession, endpoint: str, wanted: dict[str, Any]) -> dict[str,
     """Read a stream from beginning to end; look at the memory meanwhile where it is asked for."""
     given = {"streamName": wanted["stream"], "endpointUrl": endpoint, "startingPosition": "TRIM_HORIZON"}
     given |= wanted["options"]
+    columns = given.pop("schema", None)
     held: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
-        frame = spark.readStream.format("headpond-kinesis").options(**given).load()
+        reader = spark.readStream if columns is None else spark.readStream.schema(columns)
+        frame = reader.format("headpond-kinesis").options(**given).load()
         writer = frame.writeStream.format("noop").option("checkpointLocation", folder)
         before, start = cpu_seconds(), time.perf_counter()
         query = writer.trigger(availableNow=True).start()

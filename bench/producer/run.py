@@ -1,6 +1,6 @@
 """User records acknowledged a second: headpond's producer against aiokpl 0.2.0, interleaved, one endpoint.
 
-    python bench/producer/run.py [--rounds 5] [--records 100000]
+    python bench/producer/run.py [--rounds 5] [--records 100000] [--json FILE]
 
 The endpoint is the local Kinesis in a process of its own, without limits; each producer runs in a process
 of its own, the peer in an environment of its own under `.bench/`. Prints the medians and their ratio.
@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     sides = {"headpond": (sys.executable, "ours.py", 1), "aiokpl": (peer_python(), "peer_aiokpl.py", 5)}
     seen: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
@@ -79,6 +80,13 @@ def main() -> None:
     for name in sides:
         print(f"{name:10} {rates[name]:12,.0f} records/s   {cpu[name]:7.1f} us CPU a record")
     print(f"ratio      {rates['headpond'] / rates['aiokpl']:12.1f}")
+    if chosen.json:
+        kinds = {"records acknowledged a second": "per_second", "CPU µs a record": "cpu_us"}
+        figures = {
+            told: {name: [one[kind] for one in runs] for name, runs in seen.items()}
+            for told, kind in kinds.items()
+        }
+        chosen.json.write_text(json.dumps(figures, indent=1))
 
 
 main()

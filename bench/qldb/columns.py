@@ -1,4 +1,4 @@
-"""What typed columns and canonical JSON of revisions cost: taken together where alike, and one by one.
+"""What typed columns, canonical JSON and Ion text of revisions cost: where alike together, and one by one.
 
 python bench/qldb/columns.py [--count 6000] [--rounds 5]
 """
@@ -48,6 +48,7 @@ def main() -> None:
         "six declared fields": lambda: module.ion_columns(data, DECLARED, others=False),
         "these, the rest as JSON": lambda: module.ion_columns(data, DECLARED),
         "canonical JSON": lambda: module.ion_json_column(data),
+        "Ion text": lambda: module.ion_text_column(data),
     }
     print(f"{len(data)} revisions of two tables, CPU time of one thread per revision")
     for name, work in tasks.items():
