@@ -4,7 +4,7 @@ BIN := .venv/bin
 SET_UP := $(PYTHON) scripts/set_up.py
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo check test test-maven test-delta test-peers test-faults fuzz soak bench docs constraints clean
+.PHONY: help demo check test test-maven test-delta test-cluster test-package test-versions test-connect test-peers test-faults fuzz soak bench docs constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -20,7 +20,7 @@ check: ## lint and types
 	$(BIN)/mypy
 
 test: check ## lint, types, and every test that needs no Maven package
-	$(PYTEST) -n 3 -m "not spark and not maven and not faults and not peers and not thorough and not browser"
+	$(PYTEST) -n 3 -m "not spark and not maven and not faults and not peers and not thorough and not browser and not cluster and not package and not connect"
 	$(PYTEST) -n 3 -m "(thorough or browser) and not spark and not maven and not faults"
 	$(PYTEST) -m "spark and not maven and not faults"
 
@@ -31,7 +31,7 @@ test-maven: ## tests that need packages from a Maven repository; each says why w
 test-delta: ## tests of the engine on Spark, in an environment with the Spark that Delta's jars are for
 	@$(SET_UP) test
 	@$(SET_UP) delta
-	.bench/envs/delta/bin/python -m pytest -m maven
+	.bench/envs/delta/bin/python -m pytest -n 2 --dist loadfile -m maven --durations=10
 
 KINESIS_LOCAL := kinesis-local@0.6.2
 
@@ -43,6 +43,34 @@ test-peers: ## the local Kinesis beside moto and kinesis-local, which npm instal
 	else echo "There is no npm: the tests beside $(KINESIS_LOCAL) are skipped."; fi
 	$(PYTEST) -m peers
 
+test-cluster: ## a standalone Spark of three processes, whose Python lacks headpond
+	@$(SET_UP) test
+	$(PYTEST) -m cluster
+
+test-package: ## headpond as a wheel, in an environment with nothing but what it requires
+	@$(SET_UP) test
+	@$(SET_UP) package
+	$(PYTEST) -m package
+
+# Spark 4.2 shows a source's options in its plans, which 4.3 does not: docs/reference/versions.md.
+SHOWN_BY_42 := tests/spark/test_source.py::test_what_is_nobodys_business_stays_out_of_plans
+SOME_SPARK := tests/spark/test_source.py tests/spark/test_follow.py tests/spark/test_join.py
+
+test-versions: ## the oldest Spark that is supported, and the newest Python that is there
+	@$(SET_UP) test
+	@$(SET_UP) delta
+	.bench/envs/delta/bin/python -m pytest -m "spark and not maven and not faults" $(SOME_SPARK) --deselect $(SHOWN_BY_42)
+	@$(SET_UP) later
+	@if [ -x .bench/envs/later/bin/python ]; then \
+	.bench/envs/later/bin/python -m pytest -n 3 -m "not spark and not maven and not faults and not peers and not thorough and not browser and not cluster and not package and not connect" && \
+	.bench/envs/later/bin/python -m pytest -m "spark and not maven and not faults" tests/spark/test_follow.py; \
+	else echo "There is no newer Python here: its tests are skipped."; fi
+
+test-connect: ## what works over Spark Connect, and what is refused
+	@$(SET_UP) test
+	@$(SET_UP) connect
+	.bench/envs/connect/bin/python -m pytest -m connect
+
 test-faults: ## random kills, minutes long
 	@$(SET_UP) test
 	$(PYTEST) -m faults
@@ -52,12 +80,18 @@ fuzz: ## feed mutated aggregates to the KPL decoder; FUZZ_SECONDS bounds it
 	@mkdir -p .bench/fuzz/corpus
 	$(BIN)/python tests/fuzz/fuzz_kpl.py -max_total_time=$(or $(FUZZ_SECONDS),600) -artifact_prefix=.bench/fuzz/ .bench/fuzz/corpus
 
-soak: ## a long run under random faults (not there yet)
-	@echo "make soak is not there yet: it comes with the QLDB tables and the windowed join that it is to run beside the rest." >&2; exit 2
-
-bench: ## every benchmark, with its peers where they can be installed
+soak: ## pipelines and a join under random faults and kills, then the accounts; SOAK_SECONDS bounds it
 	@$(SET_UP) test
-	@for driver in bench/*/run.py; do echo "== $$driver"; $(BIN)/python $$driver || exit 1; done
+	@$(BIN)/python tests/soak/soak.py
+
+FIGURES := .bench/figures
+
+bench: ## every benchmark, with its peers where they can be installed; writes docs/performance-figures.md
+	@$(SET_UP) test
+	@$(BIN)/python bench/figures.py begin $(FIGURES)
+	@for driver in bench/*/run.py; do echo "== $$driver"; \
+	$(BIN)/python $$driver --json $(FIGURES)/$$(basename $$(dirname $$driver)).json || exit 1; done
+	@$(BIN)/python bench/figures.py page $(FIGURES) docs/performance-figures.md
 
 docs: ## build the documentation into site/
 	@$(SET_UP) test

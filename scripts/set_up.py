@@ -6,6 +6,9 @@
     python3 scripts/set_up.py test         that, and what checks, tests and docs need
     python3 scripts/set_up.py fuzz         that, and the fuzzer
     python3 scripts/set_up.py delta        an environment beside it, with the Spark that Delta's jars are for
+    python3 scripts/set_up.py connect      likewise, with what Spark Connect needs
+    python3 scripts/set_up.py later        likewise, of the newest Python that is there, if it is newer
+    python3 scripts/set_up.py package      likewise, with headpond as a wheel and nothing for development
     python3 scripts/set_up.py constraints  writes constraints.txt anew from pyproject.toml
 
 Standard library only. Packages are installed by uv where it is on the PATH or can be installed from the
@@ -37,8 +40,16 @@ OLDEST = (3, 11)
 GROUPS = {"run": (), "test": ("dev", "docs"), "fuzz": ("tests", "fuzz")}
 ALWAYS = "build"  # the group that builds headpond itself
 
-# Environments of their own: purpose → its folder, groups, and pins that replace those of constraints.txt.
-BESIDE = {"delta": (ROOT / ".bench" / "envs" / "delta", ("tests",), {"pyspark": "4.2.0"})}
+ENVIRONMENTS = ROOT / ".bench" / "envs"
+# Environments of their own: purpose → its groups, and pins that replace those of constraints.txt.
+BESIDE = {
+    "delta": (("tests",), {"pyspark": "4.2.0"}),
+    "connect": (("tests", "connect"), {}),
+    "later": (("tests",), {}),
+    "package": ((), {}),
+}
+LATER = ((3, 14), (3, 13), (3, 12))
+DIST = ROOT / ".bench" / "dist"
 
 # pip's setting → uv's environment variable and what stands between two values there.
 UV_SETTINGS = {
@@ -142,18 +153,20 @@ def say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def make_venv(folder: Path | None = None) -> None:
+def make_venv(
+    folder: Path | None = None, base: str = sys.executable, version: tuple[int, ...] = sys.version_info[:2]
+) -> None:
     """Make `.venv`, or another environment, without pip, unless one of a fitting Python is there."""
     folder = folder or VENV
-    probe = f"import sys; sys.exit(sys.version_info[:2] != {tuple(sys.version_info[:2])})"
+    probe = f"import sys; sys.exit(sys.version_info[:2] != {tuple(version)})"
     python = folder / "bin" / "python"
     if python.exists() and run(python, "-c", probe, quiet=True):
         return
     if folder.exists():
         shutil.rmtree(folder)
-    if not run(sys.executable, "-m", "venv", "--without-pip", folder):
+    if not run(base, "-m", "venv", "--without-pip", folder):
         raise SetUpError(
-            f"{sys.executable} cannot make virtual environments: install the package that holds its `venv` "
+            f"{base} cannot make virtual environments: install the package that holds its `venv` "
             "module (on Debian and Ubuntu `apt install python3-venv`)."
         )
 
@@ -194,16 +207,22 @@ def uv_settings() -> dict[str, str]:
     return uv_environment(listing, dict(os.environ))
 
 
-def install(wanted: list[str], python: Path | None = None, constraints: Path | None = None) -> None:
-    """Install pinned packages and headpond itself, editable; into `.venv` unless told otherwise."""
+def install(
+    wanted: list[str],
+    python: Path | None = None,
+    constraints: Path | None = None,
+    *,
+    editable: bool = True,
+) -> None:
+    """Install pinned packages, and headpond itself as it lies here; into `.venv` unless told otherwise."""
     uv = find_uv()
     python, constraints = python or PYTHON, constraints or CONSTRAINTS
     constrained = ["-c", str(constraints), *wanted]
-    itself = ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]
+    steps = [constrained, *([["--no-deps", "--no-build-isolation", "-e", str(ROOT)]] if editable else [])]
     if uv:
         env = uv_settings()
         command = [uv, "pip", "install", "--quiet", "--python", str(python)]
-        if run(*command, *constrained, env=env) and run(*command, *itself, env=env):
+        if all(run(*command, *step, env=env) for step in steps):
             return
         say("uv could not install everything; pip tries now.")
     if not run(python, "-m", "pip", "--version", quiet=True) and not run(
@@ -214,7 +233,7 @@ def install(wanted: list[str], python: Path | None = None, constraints: Path | N
             "Debian and Ubuntu `apt install python3-venv`), or install uv."
         )
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if not (run(*command, *constrained) and run(*command, *itself)):
+    if not all(run(*command, *step) for step in steps):
         raise SetUpError(
             "The packages could not be installed (see above): check the network, and pip's settings where a "
             "proxy or an index of your own is needed."
@@ -250,22 +269,59 @@ def set_up(purpose: str, *, java_if_needed: bool) -> None:
         STAMP.write_text(json.dumps({**stamp, "java": True}))
 
 
+def later_python() -> tuple[str, tuple[int, int]] | None:
+    """Find the newest Python newer than this one: on the PATH, or among pyenv's; null where there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    for version in LATER:
+        if version <= sys.version_info[:2]:
+            continue
+        name = ".".join(str(part) for part in version)
+        kept = sorted(str(path) for path in pyenv.glob(f"{name}.*/bin/python"))
+        for candidate in (shutil.which(f"python{name}"), *kept):
+            # A shim may be on the PATH and refuse to run; a Python may lack its venv.
+            probe = f"import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != {version})"
+            if candidate and run(candidate, "-c", probe, quiet=True):
+                return candidate, version
+    return None
+
+
+def built_wheel() -> Path:
+    """Build the wheel, by what `.venv` has for it, and give its path."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    if not run(PYTHON, "-m", "hatchling", "build", "-t", "wheel", "-d", DIST):
+        raise SetUpError("The wheel could not be built (see above).")
+    return next(DIST.glob("*.whl"))
+
+
 def set_up_beside(purpose: str) -> None:
     """Make an environment of its own for a purpose that `.venv` cannot serve."""
     import tomllib  # noqa: PLC0415 - absent from the Pythons that check_python refuses
 
-    folder, groups, pins = BESIDE[purpose]
+    groups, pins = BESIDE[purpose]
+    folder = ENVIRONMENTS / purpose
     stamp = folder / STAMP.name
-    if read_stamp(stamp).get("digest") == digest() and (folder / "bin" / "python").exists():
+    found = later_python() if purpose == "later" else (sys.executable, sys.version_info[:2])
+    if found is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        say("No Python newer than this one is there: nothing to set up.")
+        return
+    wheel = built_wheel() if purpose == "package" else None
+    made_of = hashlib.sha256(wheel.read_bytes()).hexdigest() if wheel else ""
+    mark = {"digest": digest(), "purposes": [purpose], "made_of": [found[0], made_of]}
+    if read_stamp(stamp) == mark and (folder / "bin" / "python").exists():
         return
     say(f"Setting up {folder.relative_to(ROOT)} (the first time takes some minutes: Spark is large).")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    make_venv(folder)
+    if wheel:
+        shutil.rmtree(folder, ignore_errors=True)  # another wheel of one version might be taken for installed
+    make_venv(folder, *found)
     constraints = folder / CONSTRAINTS.name
     constraints.write_text(repinned(CONSTRAINTS.read_text(), pins))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    install(requirements(project, (ALWAYS, *groups)), folder / "bin" / "python", constraints)
-    stamp.write_text(json.dumps({"digest": digest(), "purposes": [purpose]}))
+    # A wheel says itself what it requires.
+    wanted = [str(wheel)] if wheel else requirements(project, (ALWAYS, *groups))
+    install(wanted, folder / "bin" / "python", constraints, editable=wheel is None)
+    stamp.write_text(json.dumps(mark))
 
 
 def write_constraints() -> None:
