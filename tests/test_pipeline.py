@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headpond.errors import ConfigurationError, HeadpondError, NotBuiltYet
+from headpond.errors import ConfigurationError, HeadpondError
 from headpond.kinesis.options import read_options
 from headpond.pipeline import Pipeline, Source, Table, Target, Verify, load, loads
 from headpond.pipeline.auto_cdc import REFUSED
-from headpond.pipeline.keys import REQUIRED, Key, Place, boolean, choice, read_section
+from headpond.pipeline.keys import REQUIRED, Key
 from headpond.pipeline.ledger import NO_MEANING, ledger_config
 from headpond.pipeline.schema import SECTIONS, SOURCE, STREAM_ONLY, TABLE, TARGET, VERIFY
 
@@ -125,6 +125,8 @@ def test_the_smallest_file_has_the_documented_defaults() -> None:
     assert pipeline.source.name == "orders-cdc"
     assert pipeline.source.start == "TRIM_HORIZON"
     assert pipeline.source.max_bytes_per_trigger == 64 * 1024 * 1024
+    archive = loads(SMALLEST.replace('stream = "orders-cdc"', 'archive = "*.jsonl"'), "/base", environ={})
+    assert archive.source.max_bytes_per_trigger is None
     assert pipeline.source.fail_on_data_loss is True
     assert pipeline.target.path == "/base/lake"
     assert pipeline.target.checkpoint == "/base/lake/_headpond/checkpoint"
@@ -180,7 +182,9 @@ def test_every_key_arrives_in_its_field() -> None:
         timestamps="utc",
         unknown_tables="quarantine",
         max_unknown_tables=9,
+        max_columns=1_600,
         raw_ion=False,
+        canonical_json=False,
         redaction="keep",
         storage_options={"region": "us-east-1", "aws_secret_access_key": "hush-secret"},
     )
@@ -216,7 +220,7 @@ def test_every_key_arrives_in_its_field() -> None:
             target_file_size_bytes=None,
         ),
     )
-    assert pipeline.verify == Verify(enabled=False, digest=None)
+    assert pipeline.verify == Verify(enabled=False, digest=None, check_deletes=True)
     assert pipeline.spark == {
         "spark.driver.memory": "2g",
         "spark.sql.shuffle.partitions": "4",
@@ -381,7 +385,7 @@ REFUSALS = {
     ),
     "unknown key near nothing": (
         smallest(verify="zzz = 1"),
-        "verify.zzz is not a known key. Known here: enabled, digest.",
+        "verify.zzz is not a known key. Known here: enabled, digest, check_deletes.",
     ),
     "key of the model that is no key of the file": (
         smallest(target="trigger_ms = 5"),
@@ -715,34 +719,9 @@ def test_keys_for_streams_are_refused_beside_an_archive(key: str) -> None:
     values |= dict.fromkeys(("max_records_per_fetch", "shards_per_task"), "1")
     values |= dict.fromkeys(("shard_discovery_interval", "probe_lag"), "'1 s'")
     text = smallest(source=f"{key} = {values.get(key, repr('x'))}").replace("stream =", "archive =")
-    if SOURCE[key].unbuilt:
-        assert refusal(text, NotBuiltYet).startswith(f"source.{key} = ")
-    else:
-        assert refusal(text) == (
-            f"source.{key} has no meaning beside source.archive: it is for streams. "
-            f"Remove source.{key}, or read from a stream."
-        )
-
-
-def test_a_key_whose_feature_is_not_there_is_refused_with_the_reason() -> None:
-    """Only when it asks for something other than the default."""
-    keys = {
-        "deep": Key(boolean, default=False, unbuilt="depth"),
-        "kind": Key(choice("a", "b"), "a", unbuilt_values={"b": "the other kind"}),
-    }
-    place = Place("target", {})
-    assert read_section({"deep": False, "kind": "a"}, keys, place) == {"deep": False, "kind": "a"}
-    with pytest.raises(NotBuiltYet) as caught:
-        read_section({"deep": True}, keys, place)
-    assert str(caught.value) == (
-        "target.deep = true asks for something this version does not have yet: depth. "
-        "Leave target.deep at its default."
-    )
-    with pytest.raises(NotBuiltYet) as caught:
-        read_section({"kind": "b"}, keys, place)
-    assert str(caught.value) == (
-        'target.kind = "b" asks for something this version does not have yet: the other kind. '
-        "Choose another value."
+    assert refusal(text) == (
+        f"source.{key} has no meaning beside source.archive: it is for streams. "
+        f"Remove source.{key}, or read from a stream."
     )
 
 
@@ -810,7 +789,7 @@ def test_a_lake_whose_path_deltalake_would_misread_is_refused() -> None:
     assert loads(SMALLEST.replace('path = "lake"', 'path = "50% lake"')).target.path.endswith("/50% lake")
 
 
-def test_an_unbuilt_key_at_its_default_is_taken() -> None:
+def test_a_key_at_its_default_changes_nothing() -> None:
     """A file may say what is so anyway."""
     defaults = (
         """chunk_timeout = "60 minutes"\nchunk_memory = "256 MiB"\nredaction = "keep"\nraw_ion = false"""
@@ -864,6 +843,24 @@ def test_an_empty_variable_is_refused_where_a_string_must_not_be_empty() -> None
         loads(smallest(source="region = 'env:E'"), environ={"E": ""})
 
 
+def test_measurements_are_for_this_machine_unless_told(tmp_path: Path) -> None:
+    """A port alone is loopback's; a host is taken as written; a name is the file's."""
+    text = smallest() + '[monitor]\nprometheus = "{}"\ntextfile = "m.prom"\n'
+    for written, read in (
+        ("9464", "127.0.0.1:9464"),
+        (":9464", "127.0.0.1:9464"),
+        ("0.0.0.0:9464", "0.0.0.0:9464"),
+        ("[::1]:9464", "[::1]:9464"),
+    ):
+        assert loads(text.format(written), environ={}).monitor.prometheus == read
+    for wrong in ("nine", "host", "127.0.0.1:", "127.0.0.1:65536", ":-1", "1 2"):
+        with pytest.raises(ConfigurationError, match=r"monitor\.prometheus must be an address"):
+            loads(text.format(wrong), environ={})
+    (tmp_path / "orders.toml").write_text(text.format("9464"))
+    monitor = load(tmp_path / "orders.toml", environ={}).monitor
+    assert (monitor.name, monitor.textfile) == ("orders", str(tmp_path / "m.prom"))
+
+
 # Whatever is written.
 
 
@@ -879,14 +876,14 @@ def test_any_text_in_any_place_is_a_value_or_a_refusal(text: str) -> None:
     ):
         try:
             result = loads(smallest(**{section: f'{key} = "{escaped}"'}), environ={})
-        except (ConfigurationError, NotBuiltYet):
+        except ConfigurationError:
             continue
         assert isinstance(result, Pipeline)
 
 
 def test_sections_and_required_keys_are_declared() -> None:
     """The sections of the design are there, and just these keys must be given."""
-    assert list(SECTIONS) == ["source", "target", "tables", "verify", "spark"]
+    assert list(SECTIONS) == ["source", "target", "tables", "verify", "monitor", "spark"]
     tables = {"source": SOURCE, "target": TARGET, "tables": TABLE, "verify": VERIFY}
     required = {
         (section, n) for section, keys in tables.items() for n, k in keys.items() if k.default is REQUIRED
@@ -917,12 +914,14 @@ def ledger(target: str = "", table: str = "") -> str:
 def test_a_pipeline_of_a_ledger() -> None:
     """Its tables are named as in the ledger; one may have its history beside its state."""
     more = '[tables.past]\ntable = "Person"\nkeep = "history"\ncolumns = { n = "decimal(5,2)" }'
-    config = ledger_config(loads(ledger('redaction = "honour"\nraw_ion = true') + more))
+    config = ledger_config(
+        loads(ledger('redaction = "honour"\nraw_ion = true\ncanonical_json = true') + more)
+    )
     assert [(spec.name, spec.table, spec.keep) for spec in config.tables] == [
         ("Person", "Person", "current"),
         ("past", "Person", "history"),
     ]
-    assert (config.honour, config.raw_ion) == (True, True)
+    assert (config.honour, config.raw_ion, config.canonical_json) == (True, True, True)
 
 
 @pytest.mark.parametrize("path", [f"{section}.{key}" for section, keys in NO_MEANING.items() for key in keys])
@@ -948,8 +947,7 @@ def test_keys_without_a_meaning_for_a_ledger_are_refused(path: str) -> None:
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        (ledger(target='engine = "spark"'), 'target.engine = "spark" asks for something'),
-        (ledger(target='unknown_tables = "log"'), 'target.unknown_tables = "log" asks for something'),
+        (ledger(target='unknown_tables = "log"'), 'target.unknown_tables = "log" has no meaning beside'),
         (ledger(table='columns = { a = "integer" }'), "tables.Person.columns.a is wrong: There is no type"),
         (ledger(table='keep = "log"'), 'tables.Person.keep must be "current" or "history"'),
         (ledger(table='partition_by = ["a"]'), "tables.Person is wrong: The table 'Person' is partitioned"),
@@ -959,8 +957,10 @@ def test_keys_without_a_meaning_for_a_ledger_are_refused(path: str) -> None:
         ),
         (ledger().replace("[tables.Person]", ""), "There is no [tables] entry"),
         (ledger() + '[verify]\ndigest = "d.json"', "verify.enabled must be true where there is a digest"),
+        (smallest(verify="check_deletes = false"), "verify.check_deletes has no meaning beside"),
         (smallest(verify="enabled = true"), "verify.enabled has no meaning beside source.format"),
         (smallest(target="raw_ion = true"), "target.raw_ion has no meaning beside source.format"),
+        (smallest(target="canonical_json = true"), "target.canonical_json has no meaning beside"),
         (smallest(target='redaction = "honour"'), "target.redaction has no meaning beside source.format"),
     ],
 )

@@ -68,9 +68,33 @@ def test_an_environment_beside_has_its_own_pins(set_up: ModuleType) -> None:
     """Only the packages named get another version, and each of them is one that is pinned."""
     assert set_up.repinned("a==1\nab==2 ; x\nb==3\n", {"a": "9"}) == "ab==2 ; x\nb==3\na==9\n"
     pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
-    for _, groups, pins in set_up.BESIDE.values():
+    for purpose, (groups, pins) in set_up.BESIDE.items():
         assert set(pins) <= pinned
-        assert groups
+        assert bool(groups) == (purpose != "package"), purpose
+
+
+def test_the_newest_later_python_is_found(
+    set_up: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not run is passed over, one that is not newer is not looked for."""
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setattr(set_up.shutil, "which", {"python4.2": "/shim/4.2"}.get)
+    for version in ("4.0.1", "4.1.0"):
+        (tmp_path / "versions" / version / "bin").mkdir(parents=True)
+        (tmp_path / "versions" / version / "bin" / "python").touch()
+    monkeypatch.setattr(set_up, "LATER", ((4, 2), (4, 1), (4, 0)))
+    asked = []
+
+    def runs(python: object, *_: object, quiet: bool) -> bool:
+        asked.append(str(python))
+        return quiet and "4.2" not in str(python)
+
+    monkeypatch.setattr(set_up, "run", runs)
+    newest = str(tmp_path / "versions" / "4.1.0" / "bin" / "python")
+    assert set_up.later_python() == (newest, (4, 1))
+    assert asked == ["/shim/4.2", newest]
+    monkeypatch.setattr(set_up, "LATER", ((3, 9),))
+    assert set_up.later_python() is None
 
 
 def test_pip_settings_hold_for_uv(set_up: ModuleType) -> None:

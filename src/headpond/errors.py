@@ -5,8 +5,7 @@
     HeadpondError                 carries `.facts`, `.next_step`, `.exit_code`
     ├── DamagedInput (ValueError) the bytes break the format they claim to be in        exit 1
     ├── UsageError (ValueError)   the caller asked for something impossible             exit 2
-    │   ├── ConfigurationError    a pipeline file or an option is wrong
-    │   └── NotBuiltYet           a documented key whose feature is not there yet
+    │   └── ConfigurationError    a pipeline file or an option is wrong
     ├── EnvironmentLacks          the surroundings miss something                        exit 3
     │   (RuntimeError)
     │   ├── JavaMissing           no Java 17 or newer
@@ -67,10 +66,6 @@ class UsageError(HeadpondError, ValueError):
 
 class ConfigurationError(UsageError):
     """A pipeline file or an option is wrong; the message names the key."""
-
-
-class NotBuiltYet(UsageError):
-    """A documented key or option whose feature this version does not have."""
 
 
 class EnvironmentLacks(HeadpondError, RuntimeError):

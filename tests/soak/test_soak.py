@@ -1,0 +1,174 @@
+"""The soak's model beside headpond without Spark: it agrees, and it notices what is wrong."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import soak_changes
+import soak_checks
+import soak_join
+import soak_ledger
+from deltalake import DeltaTable
+from ledgers import config_of, decoded_records, ledger_in
+from soak_changes import ChangeMaker
+from soak_jobs import Job, JobFailedError
+
+from headpond.changes.assemble import ChunkRules
+from headpond.changes.decoders import decode
+from headpond.formats.kpl import Tag, UserRecord
+from headpond.formats.rows import USER_RECORD_SCHEMA
+from headpond.pipeline import load
+from headpond.pipeline.lake import open_lake
+from headpond.tables.apply import Chunks, DecodedBatch, apply_batch
+from headpond.tables.ledger_apply import apply_records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+pytestmark = pytest.mark.thorough
+
+Placed = list[tuple[tuple[str, str, int], bytes]]
+
+
+def placed(blobs: Sequence[bytes]) -> Placed:
+    """Give records the places of a stream."""
+    return [
+        ((f"shard-{number % 3}", str(1000 + number), number % 2), data) for number, data in enumerate(blobs)
+    ]
+
+
+def table_of(records: Placed) -> pa.Table:
+    rows = [
+        {
+            "stream": "s", "shard_id": shard, "sequence_number": number, "sub_sequence_number": place,
+            "aggregated": False, "data": data,
+        }
+        for (shard, number, place), data in records
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=USER_RECORD_SCHEMA)
+
+
+def lake_of(folder: Path, records: Placed) -> None:
+    """Apply records in batches, without Spark."""
+    (folder / "p.toml").write_text(
+        '[source]\nstream = "changes"\nformat = "dsql"\n[target]\npath = "lake"\n' + soak_changes.tables()
+    )
+    pipeline = load(folder / "p.toml")
+    lake, config = open_lake(pipeline), pipeline.dsql_config()
+    lake.prepare()
+    for start in range(0, len(records), 90):
+        found = decode(table_of(records[start : start + 90]), config)
+        batch = DecodedBatch(
+            tables={name: pa.Table.from_batches([rows]) for name, rows in found.tables.items()},
+            quarantine=pa.Table.from_batches([found.quarantine]),
+            pending=pa.Table.from_batches([found.pending]),
+        )
+        apply_batch(lake, batch, chunks=Chunks(config, ChunkRules()))
+
+
+def test_the_model_of_changes_agrees_and_notices(tmp_path: Path) -> None:
+    """Shuffled records give the model's tables; each thing that is then spoilt is told of."""
+    maker = ChangeMaker(4, keys=6)
+    blobs = [data for _ in range(150) for _, data in maker.transaction()]
+    random.Random(1).shuffle(blobs)
+    records = placed(blobs)
+    lake_of(tmp_path, records)
+    wanted = soak_changes.expect(records, maker.meanings)
+    lake = tmp_path / "lake"
+    assert soak_checks.check_changes(lake, wanted) == []
+    assert wanted.fates.total() == wanted.records == len(blobs)
+    assert set(wanted.fates) == {"applied", "superseded", "duplicate", "pending", "quarantined"}
+    assert wanted.whole
+    for table in (*soak_changes.KEYS, "_headpond/quarantine", "_headpond/pending", "_headpond/tombstones"):
+        before = DeltaTable(str(lake / table)).to_pyarrow_table()
+        # Of what once waited, rows of finished changes stay for a while: any one row need not be missed.
+        _spoil(lake / table, before.slice(0, 0) if table.endswith("pending") else before.slice(1))
+        assert soak_checks.check_changes(lake, wanted), table
+        _spoil(lake / table, before)
+    assert soak_checks.check_changes(lake, wanted) == []
+
+
+def _spoil(place: Path, rows: pa.Table) -> None:
+    from deltalake import write_deltalake
+
+    write_deltalake(str(place), rows, mode="overwrite")
+
+
+def test_the_model_of_a_ledger_agrees_and_notices(tmp_path: Path) -> None:
+    """Likewise with the journal of the vectors and documents of our own."""
+    maker = soak_ledger.LedgerMaker(4, documents=5)
+    blobs = [data for _ in range(40) for _, data in maker.some(0.01)] + [data for _, data in maker.rest()]
+    random.Random(2).shuffle(blobs)
+    records = placed(blobs)
+    config = config_of(*soak_ledger.TABLES, raw_ion=True)
+    lake = ledger_in(tmp_path / "lake", config)
+    for start in range(0, len(records), 300):
+        apply_records(lake, decoded_records(config, table_of(records[start : start + 300])))
+    wanted = soak_ledger.expect(records, maker, tmp_path / "reference")
+    assert soak_checks.check_ledger(lake, wanted) == []
+    assert wanted.fates.total() == wanted.records == len(blobs)
+    wanted.quarantine.popitem()
+    wanted.ours.popitem()
+    assert len(soak_checks.check_ledger(lake, wanted)) == 4  # a line of figures and the culprit, twice
+
+
+def test_the_pairs_of_a_join() -> None:
+    """A right record from 700 ms before to 400 ms after a left one, both ends included."""
+
+    def record(at: int, side: str, tags: Any = ()) -> UserRecord:
+        return UserRecord("k", b"%d|%s" % (at, side.encode()), None, tags)
+
+    left = [record(1000, "l", (Tag("n", None),))]
+    right = [record(at, "r", (Tag("t", "x"),)) for at in (299, 300, 1400, 1401)]
+    found = soak_join.expect(left, right)
+    assert [(pair[2], pair[3], pair[4]) for pair in found] == [
+        (b"300|r", 1000, (("n", None), ("t", b"x"))),
+        (b"1400|r", 1400, (("n", None), ("t", b"x"))),
+    ]
+    assert not soak_join.expect(left, [UserRecord("other", b"1000|r")])
+
+
+def test_a_job_that_ends_by_itself_is_told_of(tmp_path: Path) -> None:
+    """One that was killed is started again; one that ended though nobody had killed it is a failure."""
+    job = Job("sleeper", lambda master, until: ["sleep", "60" if until == "on" else master], tmp_path)
+    draw = random.Random(1)
+    job.start("any")
+    try:
+        while job.strike(draw) != "driver":
+            pass  # it looks as if it were only starting, and mostly goes free
+        job.watch("other")
+        assert job.starts == {"any": 1, "other": 1}
+        assert job.killed == {"driver": 1}
+        job.kill_all()
+        with pytest.raises(JobFailedError, match=r"^sleeper ended with -9"):
+            job.watch("any")
+        job.start("0", "out")
+        job.ended(10)
+        job.start("no number", "out")
+        with pytest.raises(JobFailedError, match="invalid time interval"):
+            job.ended(10)
+        job.start("9", "out")
+        with pytest.raises(JobFailedError, match="did not end within 0 s"):
+            job.ended(0.1)
+    finally:
+        job.kill_all()
+
+
+def test_a_replay_that_writes_is_told() -> None:
+    """Figures of reading again must add up, and nothing may be written."""
+    maker = ChangeMaker(5)
+    records = placed([data for _ in range(20) for _, data in maker.transaction()])
+    wanted = soak_changes.expect(records, maker.meanings)
+    tables = {name: {"duplicates": wanted.full[name]} for name in soak_changes.KEYS}
+    summary = {"tables": tables, "counters": {"records": wanted.records}}
+    assert soak_checks.check_replay_of_changes(summary, wanted) == []
+    tables[soak_changes.ORDERS] = {"duplicates": wanted.full[soak_changes.ORDERS] - 1, "upserts": 1}
+    assert soak_checks.check_replay_of_changes(summary, wanted) == [
+        "public.orders: reading everything again wrote 1 rows (upserts)"
+    ]
+    tables[soak_changes.ORDERS]["duplicates"] -= 1
+    assert len(soak_checks.check_replay_of_changes(summary, wanted)) > 1

@@ -1,0 +1,97 @@
+"""The collector of the benchmarks' figures."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PLACE = Path(__file__).parent.parent / "bench" / "figures.py"
+
+
+@pytest.fixture(scope="module")
+def figures() -> Any:
+    """The collector, which is a program and in no package."""
+    spec = importlib.util.spec_from_file_location("bench_figures", PLACE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+NOTED = {
+    "date": "2026-11-22",
+    "system": "Linux x86_64",
+    "cpu": "Some CPU",
+    "cores": 2,
+    "load": 0.4,
+    "versions": {"Python": "3.11.7", "numpy": "2.1"},
+}
+KPL = {"a": {"decode": {"md5": [1, 2, 3], "headpond": [4, 4, 10]}}}
+PRODUCER = {"records acknowledged a second": {"headpond": [900.4, 1000.0], "aiokpl": [100.0]}}
+WINDOWS = {"records": 1000, "join: records/s": [10, 30, 20], "told": "by the way", "wall": True}
+
+
+def test_medians_best_rounds_and_ratios_are_told(figures: Any) -> None:
+    """A row per side; the best of a rate is the greatest, that of a time the least."""
+    text = figures.page(NOTED, {"kpl": KPL, "producer": PRODUCER, "windows": WINDOWS})
+    lines = text.splitlines()
+    assert "| a, decode | md5 | 2 | 1 | 3 | 0.50 |" in lines
+    assert "| a, decode | headpond | 4 | 4 | 3 | 1.00 |" in lines
+    assert "| records acknowledged a second | headpond | 950 | 1,000 | 2 | 1.00 |" in lines
+    assert "| records acknowledged a second | aiokpl | 100 | 100 | 1 | 0.11 |" in lines
+    assert "| records | 1,000 |" in lines
+    assert "| join: records/s | 20 |" in lines
+    assert "by the way" not in text
+
+
+def test_the_page_tells_the_machine_and_what_was_left_out(figures: Any) -> None:
+    """Figures without their machine mean nothing."""
+    text = figures.page(NOTED, {"kpl": KPL})
+    assert "| machine | Some CPU, 2 cores, Linux x86_64 |" in text
+    assert "| load at the start | 0.4 |" in text
+    assert "| versions | Python 3.11.7, numpy 2.1 |" in text
+    assert "Not run this time: `dsql`, `qldb`, `producer`, `kinesis`, `windows`." in text
+
+
+def test_a_side_without_its_base_has_no_ratio(figures: Any) -> None:
+    """A peer that could not be installed, or a comparison of others alone."""
+    text = figures.page(NOTED, {"qldb": {"decode": {"amazon.ion": [3.25]}}})
+    assert "| decode | amazon.ion | 3.25 | 3.25 | 1 |  |" in text.splitlines()
+
+
+def test_a_run_begins_without_the_figures_of_the_last_one(
+    figures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`begin` notes this machine; `page` refuses a folder without figures, and reads them where they are."""
+    folder, out = tmp_path / "figures", tmp_path / "page.md"
+
+    def run(*words: object) -> None:
+        monkeypatch.setattr(sys, "argv", ["figures.py", *map(str, words)])
+        figures.main()
+
+    run("begin", folder)
+    (folder / "kpl.json").write_text(json.dumps(KPL))
+    run("page", folder, out)
+    assert "## KPL aggregates" in out.read_text()
+    assert json.loads((folder / "machine.json").read_text())["versions"]["headpond"]
+    run("begin", folder)
+    with pytest.raises(SystemExit):
+        run("page", folder, out)
+    assert "holds no figures" in capsys.readouterr().err
+
+
+def test_the_processors_name_comes_from_the_kernel(figures: Any) -> None:
+    """One name, however many cores."""
+    told = "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n\nprocessor\t: 1\nmodel name\t: A CPU @ 2 GHz\n"
+    assert figures.cpu_name(told) == "A CPU @ 2 GHz"
+
+
+def test_every_benchmark_of_the_makefile_has_its_table(figures: Any) -> None:
+    """No area is run and then left out of the page."""
+    assert {place.parent.name for place in PLACE.parent.glob("*/run.py")} == set(figures.AREAS)
