@@ -82,7 +82,7 @@ def test_the_columns_of_a_table_never_meet(originals: list[str]) -> None:
 def test_the_first_of_two_names_that_differ_in_case_keeps_its_form() -> None:
     """The second one carries a mark of where its capitals are."""
     columns = Columns()
-    assert columns.encode_all(["v", "V", "createdAt", "createdat"]) == {
+    assert {name: columns.encode(name) for name in ("v", "V", "createdAt", "createdat")} == {
         "v": "v",
         "V": "V%%1",
         "createdAt": "createdAt",

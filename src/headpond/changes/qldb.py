@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.changes.dsql import Decoded, quarantine_rows
-from headpond.changes.journal_facts import FACT_SCHEMAS, journal_facts
+from headpond.changes.journal_facts import journal_facts
 from headpond.changes.partition_names import unwritable
 from headpond.changes.qldb_config import AGAIN, OFFSET
 from headpond.changes.qldb_exported import with_exported
@@ -126,11 +126,6 @@ def decode_ledger(batch: pa.RecordBatch | pa.Table, config: LedgerConfig) -> Dec
         {name: n for name, n in counters.items() if n},
         {name: _one_batch(rows) for name, rows in facts.items() if rows.num_rows},
     )
-
-
-def journal_schemas() -> dict[str, pa.Schema]:
-    """Give the schemas of the facts that verification needs, by their names."""
-    return dict(zip(JOURNAL, FACT_SCHEMAS, strict=True))
 
 
 def _own_columns(records: pa.Table, found: DecodedQldb, config: LedgerConfig) -> pa.Table:

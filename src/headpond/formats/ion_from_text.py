@@ -16,7 +16,6 @@ import base64
 import binascii
 import re
 import struct
-from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.formats import ion_write as write
@@ -34,65 +33,17 @@ from headpond.formats.ion import (
     refuse,
 )
 from headpond.formats.ion_symbols import SYSTEM
+from headpond.formats.ion_text_words import LOB, LONG_STRING, SKIP, TOKEN, number, one_newline, text_of
 from headpond.formats.ion_timestamps import parse_text
 from headpond.formats.ion_write import SymbolWriter, tagged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MAX_DIGITS = 300_000
-"""Digits of a number; reading takes more than linear time."""
-_BLANK = rb"(?:[ \t\r\n\v\f]+|//[^\r\n]*|/\*(?s:.*?)\*/)*+"
-_SKIP = re.compile(_BLANK)
-_STOP = rb"(?=[{}\[\](),\"' \t\r\n\v\f]|/[/*]|\Z)"
-_DIGITS = rb"[0-9](?:_?[0-9])*+"
-_WHOLE = rb"-?(?:0|[1-9](?:_?[0-9])*+)"
-_TOKEN = re.compile(
-    rb"(?P<long>'''(?s:[^'\\]|\\.|'(?!''))*+''')"
-    rb'|(?P<string>"(?:[^"\\\r\n]|\\\r\n|\\(?s:.))*+")'
-    rb"|(?P<quoted>'(?:[^'\\\r\n]|\\\r\n|\\(?s:.))*+')"
-    rb"|(?P<timestamp>[0-9]{4}(?:T|-[0-9]{2}(?:T|-[0-9]{2}(?:T(?:[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?"
-    rb"(?:Z|[+-][0-9]{2}:[0-9]{2}))?)?))" + _STOP + rb")"
-    rb"|(?P<radix>-?0(?:[xX][0-9a-fA-F](?:_?[0-9a-fA-F])*+|[bB][01](?:_?[01])*+)" + _STOP + rb")"
-    rb"|(?P<float>"
-    + _WHOLE
-    + rb"(?:\.(?:"
-    + _DIGITS
-    + rb")?)?[eE][+-]?[0-9]++"
-    + _STOP
-    + rb"|[+-]inf"
-    + _STOP
-    + rb")"
-    rb"|(?P<decimal>"
-    + _WHOLE
-    + rb"(?:\.(?:"
-    + _DIGITS
-    + rb")?(?:[dD][+-]?[0-9]++)?|[dD][+-]?[0-9]++)"
-    + _STOP
-    + rb")"
-    rb"|(?P<int>" + _WHOLE + _STOP + rb")"
-    rb"|(?P<null>null\.[a-z]+)"
-    rb"|(?P<word>[A-Za-z_$][A-Za-z0-9_$]*+)"
-    rb"|(?P<lob>\{\{)"
-    rb"|(?P<open>[\[({])|(?P<close>[\])}])|(?P<comma>,)|(?P<colons>::)|(?P<colon>:)"
-    rb"|(?P<operator>[-!#%&*+./;<=>?@^`|~]++)"
-)
-_ESCAPE = re.compile(
-    rb"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(\r\n|\r|\n)|([abtnfrv?0'\"/\\]))|\\"
-)
-_SIMPLE = {
-    b"a": "\a", b"b": "\b", b"t": "\t", b"n": "\n", b"f": "\f", b"r": "\r", b"v": "\v", b"?": "?", b"0": "\0",
-    b"'": "'", b'"': '"', b"/": "/", b"\\": "\\",
-}  # fmt: skip
 _NULLS = {name: number << 4 | 15 for number, name in enumerate(TYPE_NAMES) if number != NEGATIVE_INT}
 _KINDS = {b"[": LIST, b"(": SEXP, b"{": STRUCT}
 _CLOSERS = {LIST: b"]", SEXP: b")", STRUCT: b"}"}
 _SYMBOL_ID = re.compile(rb"\$([0-9]+)")
-_LOB = re.compile(
-    rb"[ \t\r\n\v\f]*(?:(?P<blob>[A-Za-z0-9+/ \t\r\n\v\f=]*)|(?P<clob>\"(?:[^\"\\\r\n]|\\\r\n|\\(?s:.))*+\""
-    rb"|(?:'''(?s:[^'\\]|\\.|'(?!''))*+'''[ \t\r\n\v\f]*)+))[ \t\r\n\v\f]*\}\}"
-)
-_LONG_STRING = re.compile(rb"'''((?s:[^'\\]|\\.|'(?!''))*+)'''")
 
 
 class TextValue(NamedTuple):
@@ -132,7 +83,7 @@ def text_values(data: bytes, at: int = 0, *, max_depth: int = MAX_DEPTH) -> Iter
 
 
 def _skip(data: bytes, at: int) -> int:
-    match = _SKIP.match(data, at)
+    match = SKIP.match(data, at)
     return at if match is None else match.end()
 
 
@@ -174,7 +125,7 @@ class _Reader:
 
     def _token(self) -> re.Match[bytes]:
         self.at = _skip(self.data, self.at)
-        match = _TOKEN.match(self.data, self.at)
+        match = TOKEN.match(self.data, self.at)
         if match is None:
             if self.at >= len(self.data):
                 refuse("truncated", self.at, "the text ends inside a value")
@@ -226,7 +177,7 @@ class _Reader:
         """Symbol id of a field name; None if the token is none."""
         kind, raw = match.lastgroup, match[0]
         if kind == "string":
-            return self.symbols.id_of(self._text(raw[1:-1], match.start() + 1))
+            return self.symbols.id_of(text_of(raw[1:-1], match.start() + 1))
         if kind == "long":
             found, end = self._long(match.start())
             self.at = match.start()
@@ -238,7 +189,7 @@ class _Reader:
     def _symbol(self, match: re.Match[bytes]) -> int | None:
         kind, raw = match.lastgroup, match[0]
         if kind == "quoted":
-            return self.symbols.id_of(self._text(raw[1:-1], match.start() + 1))
+            return self.symbols.id_of(text_of(raw[1:-1], match.start() + 1))
         if kind != "word" or raw in (b"null", b"true", b"false", b"nan"):
             return None
         numbered = _SYMBOL_ID.fullmatch(raw)
@@ -256,7 +207,7 @@ class _Reader:
             sid = self._symbol(match)
             if sid is None:
                 return found
-            after = _TOKEN.match(self.data, _skip(self.data, match.end()))
+            after = TOKEN.match(self.data, _skip(self.data, match.end()))
             if after is None or after.lastgroup != "colons":
                 return found
             found.append(sid)
@@ -289,14 +240,14 @@ class _Reader:
 
     def _scalar(self, kind: str, raw: bytes, match: re.Match[bytes]) -> bytes | None:  # noqa: PLR0911 - one per type
         if kind == "string":
-            return tagged(STRING, self._text(raw[1:-1], match.start() + 1).encode())
+            return tagged(STRING, text_of(raw[1:-1], match.start() + 1).encode())
         if kind == "timestamp":
             time = parse_text(raw.decode())
             if time is None:
                 refuse("bad_ion", match.start(), f"a timestamp that does not exist: {raw[:40].decode()}")
             return write.timestamp(time)
         if kind in ("int", "radix", "decimal"):
-            return _number(raw, match.start())
+            return number(raw, match.start())
         if kind == "float":
             return tagged(FLOAT, struct.pack(">d", float(raw)))
         if kind == "null":
@@ -311,14 +262,14 @@ class _Reader:
     def _long(self, at: int) -> tuple[str, int]:
         """Long strings one after the other are one string."""
         parts = []
-        while (match := _LONG_STRING.match(self.data, at)) is not None:
-            parts.append(self._text(_one_newline(match[1]), at + 3))
+        while (match := LONG_STRING.match(self.data, at)) is not None:
+            parts.append(text_of(one_newline(match[1]), at + 3))
             end = match.end()
             at = _skip(self.data, end)
         return "".join(parts), end
 
     def _lob(self, start: int) -> bytes:
-        match = _LOB.match(self.data, self.at)
+        match = LOB.match(self.data, self.at)
         if match is None:
             reason = "truncated" if b"}}" not in self.data[self.at :] else "bad_ion"
             refuse(reason, start, "expected base64 or a string between {{ and }}")
@@ -329,69 +280,10 @@ class _Reader:
             except binascii.Error as error:
                 refuse("bad_ion", start, f"a blob that is no base64: {error}")
         raw = match["clob"]
-        parts = [raw[1:-1]] if raw[:1] == b'"' else [_one_newline(m[1]) for m in _LONG_STRING.finditer(raw)]
+        parts = [raw[1:-1]] if raw[:1] == b'"' else [one_newline(m[1]) for m in LONG_STRING.finditer(raw)]
         if not raw.isascii() or any(re.search(rb"\\[uU]", part.replace(b"\\\\", b"")) for part in parts):
             refuse("bad_ion", start, "a clob with more than ASCII and two-digit escapes")
-        return tagged(CLOB, b"".join(self._text(part, start).encode("latin-1") for part in parts))
-
-    def _text(self, raw: bytes, at: int) -> str:
-        """Text between quotes, escapes read."""
-        try:
-            if b"\\" not in raw:
-                return raw.decode()
-            parts: list[str] = []
-            end = 0
-            for match in _ESCAPE.finditer(raw):
-                parts.append(raw[end : match.start()].decode())
-                parts.append(_escape(match, at))
-                end = match.end()
-            parts.append(raw[end:].decode())
-            return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16")
-        except UnicodeError as error:
-            refuse(
-                "bad_ion",
-                at,
-                f"the text is no Unicode: {error.reason if hasattr(error, 'reason') else error}",
-            )
-
-
-def _escape(match: re.Match[bytes], at: int) -> str:
-    two, four, eight, newline, simple = match.groups()
-    digits = two or four or eight
-    if digits is not None:
-        number = int(digits, 16)
-        if number <= 0x10FFFF:  # noqa: PLR2004 - the last code point
-            return chr(number)
-    elif simple is not None:
-        return _SIMPLE[simple]
-    elif newline is not None:
-        return ""
-    return refuse("bad_ion", at + match.start(), f"the escape {match[0].decode()!r} says no character")
-
-
-def _one_newline(raw: bytes) -> bytes:
-    return raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-
-
-def _number(raw: bytes, at: int) -> bytes:
-    if len(raw) > _MAX_DIGITS:
-        refuse("bad_ion", at, f"a number of {len(raw)} characters")
-    plain = raw.replace(b"_", b"").decode().lower()
-    negative = plain.startswith("-")
-    plain = plain.lstrip("-")
-    if plain[:2] in ("0x", "0b"):
-        value = int(plain, 0)
-        return write.integer(-value if negative else value)
-    mantissa, _, power = plain.partition("d")
-    whole, point, fraction = mantissa.partition(".")
-    # Python refuses to read thousands of digits into an int at once, but not into a Decimal.
-    coefficient = int(Decimal(whole + fraction))
-    if not point and "d" not in plain:
-        return write.integer(-coefficient if negative else coefficient)
-    if len(power) > 18:  # noqa: PLR2004 - digits that 64 bits surely hold
-        refuse("bad_ion", at, "a decimal's exponent beyond 64 bits")
-    exponent = int(power or 0) - len(fraction)
-    return write.decimal(negative=negative, coefficient=coefficient, exponent=exponent)
+        return tagged(CLOB, b"".join(text_of(part, start).encode("latin-1") for part in parts))
 
 
 def to_binary(text: str, *, max_depth: int = MAX_DEPTH) -> bytes:

@@ -29,7 +29,7 @@ from urllib.parse import unquote
 from headpond.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 ORIGINAL_NAME = "headpond.name"
 """Key of the field metadata that holds the name a column has at its source."""
@@ -98,10 +98,6 @@ class Columns:
         self._encoded[original] = name
         self._folded.add(name.casefold())
         return name
-
-    def encode_all(self, originals: Iterable[str]) -> dict[str, str]:
-        """Encode several names in their order."""
-        return {name: self.encode(name) for name in originals}
 
     def __contains__(self, original: object) -> bool:
         return original in self._encoded

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from headpond.windows.outer_buffer import Waiting
     from headpond.windows.rules import JoinRules
 
-STATE_VERSION = 1
 STATE_SCHEMA = pa.schema(
     [
         pa.field("side", pa.int8(), nullable=False),
