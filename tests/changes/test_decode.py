@@ -6,16 +6,19 @@ import json
 import pickle
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from driver import records_of
 
 from headpond.changes.config import DsqlConfig, TableSpec
 from headpond.changes.dsql import Decoded, decode
+from headpond.changes.dsql_images import members_of
 from headpond.changes.model import changes_of, decode_version, image_hash
 from headpond.changes.schemas import OWN_FIELDS, PENDING_SCHEMA, QUARANTINE_SCHEMA
 from headpond.changes.unknown import schema_and_table, unknown_name
 from headpond.errors import ConfigurationError
+from headpond.formats.dsql_batch import decode_batch
 
 TABLE = TableSpec(
     name="t", schema="public", table="t", keys=("id",), columns={"id": "bigint", "n": "numeric(5,2)"}
@@ -59,6 +62,21 @@ def test_a_typed_batch_has_own_and_table_columns() -> None:
     assert decoded.counters == {"records": 1, "changes": 1}
     assert decoded.quarantine.schema == QUARANTINE_SCHEMA
     assert decoded.pending.schema == PENDING_SCHEMA
+
+
+def test_names_that_only_refused_images_have_are_not_looked_at() -> None:
+    """A record of 10 MiB can name a million columns: an array for each would take a minute."""
+    wide, narrow = change(after={f"w{n}": n for n in range(7)} | {"id": 1}), change(after={"id": 2, "a": 1})
+    records = records_of(wide, narrow)
+    members = members_of(decode_batch(records["data"]), np.arange(2), TABLE, None, max_columns=5)
+    assert {name: array.to_pylist() for name, array in members.tokens.items()} == {
+        "id": [b"1", b"2"],
+        "a": [None, b"1"],
+    }
+    assert [len(members.shapes[code]) for code in members.codes] == [8, 2]
+    decoded = decode(records, DsqlConfig(tables=(TABLE,), max_columns=5))
+    assert reasons(decoded) == [("too_many_columns", "the image names 8 columns, more than 5")]
+    assert decoded.tables["t"]["c:id"].to_pylist() == [2]
 
 
 def test_a_delete_fills_its_key_from_before() -> None:

@@ -25,7 +25,11 @@ _EMPTY: dict[str, Any] = {}
 
 
 def members_of(
-    decoded: pa.RecordBatch, rows: np.ndarray[Any, np.dtype[np.int64]], spec: TableSpec, spans: Spans | None
+    decoded: pa.RecordBatch,
+    rows: np.ndarray[Any, np.dtype[np.int64]],
+    spec: TableSpec,
+    spans: Spans | None,
+    max_columns: int | None = None,
 ) -> Members:
     """Give the members of each row's image: `after`, or the key in `before` of a delete.
 
@@ -34,17 +38,19 @@ def members_of(
         rows: which of them, ascending; all `full` and of this table.
         spec: the table; without keys it has `after` images alone.
         spans: where the values of regular records lie.
+        max_columns: images that were read one by one and name more are refused by the caller: what only such
+            ones name has no tokens. A million names would be a million arrays.
     """
     delete = pc.equal(decoded.column("op"), "d").to_numpy(zero_copy_only=False)[rows]
     delete_image = "before" if spec.keys else "after"
     if spans is None:
-        return _read(_texts(decoded, rows, delete, delete_image))
+        return _read(_texts(decoded, rows, delete, delete_image), max_columns)
     numbers = decoded.column("row").to_numpy()[rows]
     found = spans.members(numbers, delete, delete_image=delete_image)
     rest = np.flatnonzero(found.codes < 0)
     if not len(rest):
         return found
-    return _together(found, _read(_texts(decoded, rows[rest], delete[rest], delete_image)), rest)
+    return _together(found, _read(_texts(decoded, rows[rest], delete[rest], delete_image), max_columns), rest)
 
 
 def _texts(decoded: pa.RecordBatch, rows: Any, delete: Any, delete_image: str) -> pa.Array:
@@ -55,7 +61,7 @@ def _texts(decoded: pa.RecordBatch, rows: Any, delete: Any, delete_image: str) -
     return texts
 
 
-def _read(texts: pa.Array) -> Members:
+def _read(texts: pa.Array, max_columns: int | None) -> Members:
     """Read each image."""
     images: list[Mapping[str, Any]] = [
         _EMPTY if text is None else _members(text) for text in texts.cast(pa.binary()).to_pylist()
@@ -64,7 +70,8 @@ def _read(texts: pa.Array) -> Members:
     codes = np.fromiter(
         (shapes.setdefault(tuple(image), len(shapes)) for image in images), np.int32, len(images)
     )
-    names = dict.fromkeys(chain.from_iterable(shapes))
+    narrow = [shape for shape in shapes if max_columns is None or len(shape) <= max_columns]
+    names = dict.fromkeys(chain.from_iterable(narrow))
     tokens = {name: null_tokens_as_null(_binary([image.get(name) for image in images])) for name in names}
     return Members(list(shapes), codes, tokens)
 
@@ -91,6 +98,8 @@ def _together(found: Members, read: Members, rest: np.ndarray[Any, np.dtype[np.i
     order = np.unique(codes, return_index=True)[1]
     for name in dict.fromkeys(chain.from_iterable(listed[code] for code in codes[np.sort(order)].tolist())):
         mine = found.tokens.get(name)
+        if mine is None and name not in read.tokens:
+            continue
         others = read.tokens.get(name, pa.nulls(len(rest), pa.binary()))
         mine = pa.nulls(len(codes), pa.binary()) if mine is None else mine
         tokens[name] = pc.replace_with_mask(mine, pa.array(mask), others)

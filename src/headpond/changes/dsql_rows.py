@@ -109,7 +109,7 @@ def typed_rows(
     """
     counters: Counter[str] = Counter()
     at = np.arange(records.num_rows) if at is None else at
-    members = members_of(decoded, at, spec, spans)
+    members = members_of(decoded, at, spec, spans, None if spec.raw else config.max_columns)
     if spec.raw:
         return (
             _raw_rows(_Rows(records, decoded, at, members.tokens, _unknown(at)), spec, config),
