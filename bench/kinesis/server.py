@@ -1,8 +1,8 @@
 """The local Kinesis in a process of its own, filled by itself: no client's time goes into it.
 
 Prints its address, then answers each line of standard input: `fill STREAM SHARDS KIND COUNT SIZE` makes a
-stream and prints how many Kinesis records it holds, `touch STREAM` puts a record into each shard,
-`drop STREAM` deletes it, `cpu` prints the CPU seconds used so far.
+stream, a day older than its records, and prints how many Kinesis records it holds, `touch STREAM` puts a
+record into each shard, `drop STREAM` deletes it, `cpu` prints the CPU seconds used so far.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PER_AGGREGATE = 400
 KEYS = 10
 DISTINCT = 32
+DAY_MS = 86_400_000
 
 
 def fill(engine: Engine, line: str) -> int:
@@ -29,7 +30,7 @@ def fill(engine: Engine, line: str) -> int:
     stream, told_shards, kind, *numbers = line.split()
     shards, (count, size) = int(told_shards), map(int, numbers)
     draw = random.Random(f"{kind} {size}")
-    engine.create_stream(stream, shards)
+    engine.create_stream(stream, shards).created_ms -= DAY_MS  # or all of it would be known to be one span's
     if kind == "plain":
         blobs, records = [draw.randbytes(size) for _ in range(DISTINCT)], count
     else:

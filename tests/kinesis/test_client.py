@@ -292,3 +292,21 @@ def test_no_text_of_the_service_is_passed_on(code: str, message: str) -> None:
     marker = "SECRETMARKER"
     error = boto.ClientError({"Error": {"Code": code, "Message": marker + message}}, "GetRecords")
     assert marker not in str(translate(error, ConnectionSettings(stream_name="orders")))
+
+
+def test_every_call_says_who_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's own name, ours, and what the account's owner calls the application."""
+    monkeypatch.setenv("AWS_SDK_UA_APP_ID", "shop")
+    said: list[str] = []
+    with local_kinesis("orders") as kinesis:
+        client = connect(ConnectionSettings(stream_name="orders", endpoint_url=kinesis.endpoint_url))
+        client.meta.events.register(
+            "before-send.kinesis", lambda request, **_: said.append(request.headers["User-Agent"].decode())
+        )
+        client.list_shards(StreamName="orders")
+        client.close()
+    assert len(said) == 1
+    assert "Boto3/" in said[0]
+    assert "Botocore/" in said[0]
+    assert said[0].split()[-1] == "headpond"
+    assert "app/shop" in said[0]

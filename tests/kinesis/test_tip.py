@@ -11,7 +11,7 @@ from test_plan_histories import EngineCalls
 from headpond.kinesis import tip
 from headpond.kinesis.cursor import LossRule
 from headpond.kinesis.local import Engine
-from headpond.kinesis.positions import HORIZON
+from headpond.kinesis.positions import END, HORIZON
 from headpond.kinesis.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Counted(EngineCalls):
     ids=["dense", "sparse", "bursts", "burst last", "burst first", "moment"],
 )
 @pytest.mark.parametrize("age_ms", [0, 1_500, 3_600_000])
-@pytest.mark.parametrize("recent_first", [False, True], ids=["", "recent"])
+@pytest.mark.parametrize("end_only", [False, True], ids=["", "end only"])
 def test_the_newest_record_is_found(
     pauses_ms: list[int],
     calls: int,
@@ -54,7 +54,7 @@ def test_the_newest_record_is_found(
     age_ms: int,
     monkeypatch: pytest.MonkeyPatch,
     *,
-    recent_first: bool,
+    end_only: bool,
 ) -> None:
     """The last one there is, and where some are too young the last that is not."""
     monkeypatch.setattr(tip, "_PEEK_RECORDS", 3)
@@ -67,26 +67,42 @@ def test_the_newest_record_is_found(
     clock.advance(age_ms)
     kept = engine.records(STREAM, SHARD)
     made = Counted(engine)
-    found = tip.find_tip(made, SHARD, HORIZON, LOSS, recent_first=recent_first)
+    found = tip.find_end(made, SHARD, LOSS) if end_only else tip.find_tip(made, SHARD, HORIZON, LOSS)
     assert found.end.number == kept[-1].sequence_number
-    assert made.calls <= calls + recent_first  # the look that finds nothing
-    assert made.records <= records
+    assert made.calls <= calls + end_only  # the look that finds nothing
+    assert made.records <= records + end_only * tip._RECENT_RECORDS
     newest_ms = kept[len(kept) // 2].arrival_ms
-    found = tip.find_tip(made, SHARD, HORIZON, LOSS, newest_ms=newest_ms, recent_first=recent_first)
+    found = tip.find_tip(made, SHARD, HORIZON, LOSS, newest_ms=newest_ms)
     assert found.end.number == max(r.sequence_number for r in kept if r.arrival_ms <= newest_ms)
 
 
-def test_of_a_live_shard_hardly_more_than_the_end_is_read() -> None:
-    """However much lies before it: the oldest record, and those of the last seconds."""
+@pytest.mark.parametrize(("pause_ms", "calls"), [(200, 1), (50, 2)])
+def test_of_a_live_shard_only_the_end_is_read(pause_ms: int, calls: int) -> None:
+    """However much lies before it: the last seconds, in one look where they hold few records."""
     clock = ManualClock()
     engine = Engine(clock=clock)
     engine.create_stream(STREAM, 1)
     for number in range(2_000):
-        clock.advance(100)
+        clock.advance(pause_ms)
         engine.put(STREAM, "k", b"%d" % number)
     clock.advance(50)
     made = Counted(engine)
-    found = tip.find_tip(made, SHARD, HORIZON, LOSS, recent_first=True)
+    found = tip.find_end(made, SHARD, LOSS)
     assert found.end.number == engine.records(STREAM, SHARD)[-1].sequence_number
-    assert (made.calls, made.records) == (3, 1 + 1 + 40)
-    assert found.oldest_ms == engine.records(STREAM, SHARD)[0].arrival_ms
+    since_ms = clock() // 1000 * 1000 - tip.CLOSE_ENOUGH_MS
+    recent = sum(record.arrival_ms >= since_ms for record in engine.records(STREAM, SHARD))
+    assert (made.calls, made.records) == (calls, recent)
+
+
+@pytest.mark.parametrize("age_ms", [0, 60_000])
+def test_the_end_of_a_shard_without_records_or_closed(age_ms: int) -> None:
+    """An empty shard's end is its horizon; one that closed meanwhile is told to be."""
+    clock = ManualClock()
+    engine = Engine(clock=clock)
+    engine.create_stream(STREAM, 1)
+    clock.advance(age_ms)
+    assert tip.find_end(EngineCalls(engine), SHARD, LOSS).end == HORIZON
+    engine.put(STREAM, "k", b"1")
+    clock.advance(age_ms)
+    engine.split_shard(STREAM, SHARD)
+    assert tip.find_end(EngineCalls(engine), SHARD, LOSS).end == END

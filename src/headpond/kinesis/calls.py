@@ -146,6 +146,7 @@ class ServiceCalls:
         # Our own waiting knows more than the client's: one try per call there.
         self._client = client or connect(settings, max_pool_connections=MOST_PARALLEL_CALLS, max_attempts=1)
         read_fast(self._client)
+        self._date: str | None = None  # of the newest reply
         self._date_ms = 0
         self._ahead_ms: float | None = None  # the server's clock less ours
 
@@ -320,8 +321,9 @@ class ServiceCalls:
 
     def _learn_time(self, reply: dict[str, Any]) -> None:
         date = reply["ResponseMetadata"]["HTTPHeaders"].get("date")
-        if date is None:
-            return
+        if date is None or date == self._date:
+            return  # later in the same second it tells nothing new
+        self._date = date
         date_ms = round(parsedate_to_datetime(date).timestamp() * 1000)
         self._date_ms = date_ms
         # A date is cut to whole seconds and old by the way here: the greatest difference is nearest to truth.

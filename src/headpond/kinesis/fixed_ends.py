@@ -27,15 +27,18 @@ class FixedEnds:
     Args:
         tips: By shard.
         first_after: Asks for the first record after a position of a shard.
+        created_ms: When the stream was created: no record is older.
     """
 
     def __init__(
         self,
         tips: dict[str, Tip],
         first_after: Callable[[str, Position], Record | Position | None],
+        created_ms: int,
     ) -> None:
         self._tips = tips
         self._first_after = first_after
+        self._created_ms = created_ms
 
     @property
     def shard_ids(self) -> KeysView[str]:
@@ -69,4 +72,7 @@ class FixedEnds:
 
     def began_ms(self, shard_id: str, begin: Position) -> int | None:
         """When the first record after a position may have arrived at the earliest; None: not known."""
-        return self._tips[shard_id].oldest_ms if begin.kind == "HORIZON" else begin.time_ms
+        if begin.kind != "HORIZON":
+            return begin.time_ms
+        oldest_ms = self._tips[shard_id].oldest_ms
+        return self._created_ms if oldest_ms is None else oldest_ms

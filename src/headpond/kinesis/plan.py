@@ -33,7 +33,7 @@ from headpond.kinesis.positions import END, HORIZON, Offset, Position
 from headpond.kinesis.quiet import Quiet
 from headpond.kinesis.read import ShardRange
 from headpond.kinesis.shards import listing, position_of, readable, vanished
-from headpond.kinesis.tip import Tip, find_cut, find_tip, first_after
+from headpond.kinesis.tip import Tip, find_cut, find_end, find_tip, first_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -119,12 +119,12 @@ class Planner:
         def end(shard_id: str) -> Tip:
             if shards[shard_id].closed:
                 return Tip(END)
-            return find_tip(self._calls, shard_id, HORIZON, loss, recent_first=True)._replace(idle=None)
+            return find_end(self._calls, shard_id, loss)._replace(idle=None)
 
         def first(shard_id: str, begin: Position) -> Record | Position | None:
             return first_after(self._calls, shard_id, begin, self._loss(begin, shard_id))
 
-        self._fixed = FixedEnds(dict(self._each(end, shards)), first)
+        self._fixed = FixedEnds(dict(self._each(end, shards)), first, self._describe().created_ms)
         return self._fixed
 
     def span(self) -> tuple[Offset, Offset]:
@@ -309,7 +309,8 @@ class Planner:
             return Tip(end)
         if began_ms is not None and end.time_ms is not None and end.time_ms - began_ms <= span_ms:
             return Tip(end)
-        cut = find_cut(self._calls, shard_id, begin, self._loss(begin, shard_id), span_ms)
+        loss = self._loss(begin, shard_id)
+        cut = find_cut(self._calls, shard_id, begin, loss, span_ms, until_ms=end.time_ms)
         if cut is None or (end.kind == "SEQ" and cut.end.number >= end.number):
             return Tip(end)
         return cut

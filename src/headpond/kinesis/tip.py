@@ -10,7 +10,9 @@ are read through for the number itself::
 
 If the tip is not in that MiB, the records are dense: halve on, to shorter spans, and read again.
 
-In the same way a batch is ended some time after it began, `find_cut`: at the first record of a later moment.
+Where nothing but the tip is asked for, `find_end`, the last seconds are looked at first: of a shard that is
+being written to two calls tell it. In the same way a batch is ended some time after it began, `find_cut`: at
+the first record of a later moment.
 """
 
 from __future__ import annotations
@@ -18,11 +20,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
-from headpond.kinesis.positions import END, Position, after, at_time
+from headpond.kinesis.positions import END, HORIZON, Position, after, at_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headpond.kinesis.calls import StreamCalls
     from headpond.kinesis.replies import Record
 
@@ -32,6 +32,7 @@ _CLOSER = 4
 _CLOCK_ERROR_MS = 1_000  # the server's clock is known from below, to a second
 _FIRST_SPAN_MS = 4_000
 _SPAN_GROWTH = 8
+_RECENT_RECORDS = 32  # more than most shards get in 4 s; a shard takes 5 MiB at most meanwhile
 _PEEK_RECORDS = 5_000
 _PEEK_BYTES = 1 << 20  # what a shard takes in a second at its limit
 _MOST_EMPTY_REPLIES = 1_000
@@ -68,7 +69,6 @@ def find_tip(
     idle: ShardCursor | None = None,
     span_ms: int | None = None,
     look: int = 1,
-    recent_first: bool = False,
 ) -> Tip:
     """Find the position after a shard's newest record.
 
@@ -81,33 +81,66 @@ def find_tip(
         idle: The cursor that an earlier search left at the start.
         span_ms: Go no further than `find_cut` does; None: to the tip.
         look: What an earlier search said; 1 where the size of records is not known.
-        recent_first: Look at the last seconds before the MiB that follows `start`: of a shard that is being
-            written to, and has much, no more than its end is read then.
     """
     shard = _Shard(calls, shard_id, loss, newest_ms)
     cursor = idle or ShardCursor(calls, shard_id, start, loss)
-    near = _begun(cursor, start, newest_ms, look)
-    recent = _recent(shard, near.tip) if recent_first and not near.settled else None
-    if recent is None:
-        near = _peeked(cursor, near, newest_ms)
+    near = _peeked(cursor, _begun(cursor, start, newest_ms, look), newest_ms)
     if near.settled:
         return near.tip
     if span_ms is not None and (cut := _cut(shard, near.tip, span_ms)):
         return cut
-    return _far(shard, near, cursor, recent)
+    return _far(shard, near.tip, _spread(shard, near.tip, cursor))
 
 
-def find_cut(calls: StreamCalls, shard_id: str, start: Position, loss: LossRule, span_ms: int) -> Tip | None:
+def find_end(calls: StreamCalls, shard_id: str, loss: LossRule) -> Tip:
+    """Find a shard's tip without knowing where a reader stands; what it begins with may stay unseen.
+
+    Returns:
+        The tip; without `oldest_ms` where the last seconds told enough.
+    """
+    shard = _Shard(calls, shard_id, loss, None)
+    miss_ms = calls.date_ms()
+    hit_ms = max(0, miss_ms - CLOSE_ENOUGH_MS)
+    cursor = ShardCursor(calls, shard_id, at_time(hit_ms), loss)
+    found = _first(cursor, _RECENT_RECORDS)
+    if not isinstance(found, list):
+        return find_tip(calls, shard_id, HORIZON, loss)
+    end, settled = _counted(cursor, found, HORIZON, None)
+    tip = Tip(end, behind_ms=cursor.behind_ms, look=_worth_peeking(found))
+    return tip if settled else _far(shard, tip, _Between(hit_ms, miss_ms, end, cursor))
+
+
+def find_cut(
+    calls: StreamCalls,
+    shard_id: str,
+    start: Position,
+    loss: LossRule,
+    span_ms: int,
+    *,
+    until_ms: int | None = None,
+) -> Tip | None:
     """Find where a batch ends that is to take so much time's records: with the first one of a later moment.
 
     A MiB or 5,000 records are always taken, for which a shard with few records may have needed longer. As a
     shard takes a MiB a second at most, a span bounds the bytes of a batch without a look at all of them.
 
+    Args:
+        calls: The stream.
+        shard_id: The shard.
+        start: Where the batch begins.
+        loss: How loss at `start` is judged.
+        span_ms: So much time.
+        until_ms: When the last record arrived that is wanted at all; None: not known.
+
     Returns:
         The cut; None when the shard has not so much after `start`.
     """
     cursor = ShardCursor(calls, shard_id, start, loss)
-    near = _peeked(cursor, _begun(cursor, start, None), None)
+    begun = _begun(cursor, start, None)
+    oldest_ms = begun.tip.oldest_ms
+    if until_ms is not None and oldest_ms is not None and until_ms - oldest_ms <= span_ms:
+        return None
+    near = _peeked(cursor, begun, None)
     return None if near.settled else _cut(_Shard(calls, shard_id, loss, None), near.tip, span_ms)
 
 
@@ -188,17 +221,6 @@ def _stood(cursor: ShardCursor, tip: Tip, seen: int, *, settled: bool) -> _Near:
     return _Near(tip._replace(idle=cursor if whole else None, behind_ms=cursor.behind_ms), settled, seen)
 
 
-def _recent(shard: _Shard, near: Tip) -> _Between | None:
-    """Look at the last seconds before the tip; None when nothing in them follows what was looked at."""
-    date_ms = shard.calls.date_ms()
-    miss_ms = date_ms if shard.newest_ms is None else min(shard.newest_ms, date_ms)
-    hit_ms = miss_ms - CLOSE_ENOUGH_MS
-    if hit_ms <= (near.end.time_ms or 0):
-        return None
-    found = shard.since(hit_ms)
-    return None if found is None or found[0].number < near.end.number else _Between(hit_ms, miss_ms, *found)
-
-
 def _counted(
     cursor: ShardCursor, records: list[Record], end: Position, newest_ms: int | None
 ) -> tuple[Position, bool]:
@@ -226,52 +248,41 @@ def _cut(shard: _Shard, near: Tip, span_ms: int) -> Tip | None:
     return near._replace(end=end, behind_ms=cursor.behind_ms) if end.number > near.end.number else near
 
 
-def _far(shard: _Shard, near: _Near, cursor: ShardCursor, recent: _Between | None) -> Tip:
+def _far(shard: _Shard, near: Tip, between: _Between) -> Tip:
     """Close in on the tip by times, and read on from the last hit, or from what was looked at before."""
-    end, newest_ms = near.tip.end, shard.newest_ms
+    hit_ms, miss_ms, end, cursor = between
     began_ms = shard.calls.now_ms() + _CLOCK_ERROR_MS
-
-    def hit(moment_ms: int) -> bool:
-        nonlocal end, cursor
-        found = shard.since(moment_ms)
-        if found is None or found[0].number < end.number:
-            return False
-        end, cursor = found
-        return True
-
-    if recent is not None:
-        hit_ms, miss_ms, end, cursor = recent
-    else:
-        date_ms = shard.calls.date_ms()
-        miss_ms = date_ms if newest_ms is None else min(newest_ms, date_ms)
-        hit_ms, miss_ms = _step_back(hit, end.time_ms or 0, miss_ms)
     close_ms = CLOSE_ENOUGH_MS
     while True:
         while miss_ms - hit_ms > close_ms:
             middle_ms = (hit_ms + miss_ms) // 2
-            if hit(middle_ms):
-                hit_ms = middle_ms
-            else:
+            found = shard.since(middle_ms)
+            if found is None or found[0].number < end.number:
                 miss_ms = middle_ms
+            else:
+                hit_ms, (end, cursor) = middle_ms, found
         # The last hit may have been the newest record itself.
         settled = cursor.at_tip and not cursor.closed and cursor.last == end.sequence_number
         if not settled:
-            limit = near.tip.look if close_ms > _CLOSEST_MS else MOST_RECORDS_PER_PAGE
-            end, settled = _counted(cursor, cursor.next_page(limit), end, newest_ms)
+            limit = near.look if close_ms > _CLOSEST_MS else MOST_RECORDS_PER_PAGE
+            end, settled = _counted(cursor, cursor.next_page(limit), end, shard.newest_ms)
         # A busy shard's tip runs away: what came after the search began need not be caught.
         if settled or (end.time_ms or 0) > began_ms:
-            return near.tip._replace(end=end, behind_ms=cursor.behind_ms)
+            return near._replace(end=end, behind_ms=cursor.behind_ms)
         hit_ms, close_ms = max(hit_ms, end.time_ms or 0), max(_CLOSEST_MS, close_ms // _CLOSER)
 
 
-def _step_back(hit: Callable[[int], bool], known_ms: int, now_ms: int) -> tuple[int, int]:
+def _spread(shard: _Shard, near: Tip, cursor: ShardCursor) -> _Between:
     """Find a moment since which there are records and a later one since which there are none."""
-    span_ms, miss_ms = _FIRST_SPAN_MS, now_ms
+    known_ms, date_ms = near.end.time_ms or 0, shard.calls.date_ms()
+    now_ms = miss_ms = date_ms if shard.newest_ms is None else min(shard.newest_ms, date_ms)
+    span_ms = _FIRST_SPAN_MS
     while (moment_ms := now_ms - span_ms) > known_ms:
-        if hit(moment_ms):
-            return moment_ms, miss_ms
+        found = shard.since(moment_ms)
+        if found is not None and found[0].number >= near.end.number:
+            return _Between(moment_ms, miss_ms, *found)
         miss_ms, span_ms = moment_ms, span_ms * _SPAN_GROWTH
-    return known_ms, miss_ms
+    return _Between(known_ms, miss_ms, near.end, cursor)
 
 
 def _worth_peeking(records: list[Record]) -> int:
