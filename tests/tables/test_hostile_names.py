@@ -151,7 +151,7 @@ def test_dsql_changes_with_too_many_columns_are_refused(tmp_path: Path) -> None:
     lines = [
         change(2, "t", {"k": "v", "a": 1}),
         wide,
-        change(3, "t", {"k": "u", **{f"d{n}": 0 for n in range(4)}}),
+        change(3, "t", {"k": "u", **{f"d{n}": 0 for n in range(3)}}),
     ]
     lake, config = lakes.lake_in(tmp_path / "bounded", f"max_columns = 5\n{ENTRY}")
     applied = apply_batch(lake, lakes.decoded(config, lines))
@@ -160,7 +160,7 @@ def test_dsql_changes_with_too_many_columns_are_refused(tmp_path: Path) -> None:
         "the image names 7 columns, more than 5"
     ]
     columns = set(lake.typed["public.t"].file.schema().names)
-    assert {"k", "a", "d0", "d3"} <= columns
+    assert {"k", "a", "d0", "d2"} <= columns
     assert not columns & {f"c{n}" for n in range(6)}
     assert lake.typed["public.t"].file.count() == 2
     lake, config = lakes.lake_in(tmp_path / "wider", f"max_columns = 7\n{ENTRY}")
@@ -178,6 +178,35 @@ def test_qldb_documents_with_too_many_fields_are_refused(tmp_path: Path) -> None
     columns = set(lake.documents["Person"].typed.file.schema().names)
     assert {"k", "a"} <= columns
     assert not columns & {f"c{n}" for n in range(6)}
+
+
+def test_dsql_changes_that_each_bring_new_columns_are_bounded_together(tmp_path: Path) -> None:
+    """A batch of narrow images with names of their own makes no more columns than one wide image may."""
+    lines = [change(n, "t", {"k": f"{n}", f"c{n}": n}) for n in range(9)]
+    lake, config = lakes.lake_in(tmp_path, f"max_columns = 5\n{ENTRY}")
+    applied = apply_batch(lake, lakes.decoded(config, lines))
+    assert applied.quarantined == {"too_many_columns": 5}
+    assert set(lake.quarantine.read(["detail"])["detail"].to_pylist()) == {
+        "the image names 1 columns beside the 5 of others of its batch; together they are more than 5"
+    }
+    table = lake.typed["public.t"].file
+    assert {"k", "c0", "c1", "c2", "c3"} <= set(table.schema().names)
+    assert table.count() == 4
+
+
+def test_qldb_documents_that_each_bring_new_fields_are_bounded_together(tmp_path: Path) -> None:
+    """The same for documents, alike or not."""
+    spec = DocumentSpec(name="Person", table="Person", columns={"k": "string"})
+    lake = ledgers.ledger_in(tmp_path / "lake", LedgerConfig(tables=(spec,), max_columns=5))
+    alike = [ledgers.revision(f"L{n}", 0, '{k: "v", a: 1, b: 2}') for n in range(60)]
+    single = [ledgers.revision(f"S{n}", 0, f'{{k: "v", c{n}: {n}}}') for n in range(6)]
+    applied = apply_records(lake, ledgers.decoded(lake.config, [*alike, *single]))
+    assert applied.quarantined == {"too_many_columns": 4}
+    (detail,) = set(lake.quarantine.read(["detail"])["detail"].to_pylist())
+    assert detail == (
+        "the document has 1 fields beside the 5 of others of its batch; together they are more than 5"
+    )
+    assert {"k", "a", "b", "c0", "c1"} <= set(lake.documents["Person"].typed.file.schema().names)
 
 
 HUGE = ["1e999999999", "-1e-999999999", '"1e999999999"']

@@ -134,7 +134,8 @@ class DsqlConfig:
         keep_data: changes of keyed tables keep their record in `m:data`, so that `latest.too_late` can
             quarantine them; without it such a change goes to quarantine with empty data.
         max_depth: bound on the nesting of a record.
-        max_columns: bound on the columns that one change may name.
+        max_columns: bound on the columns that one change may name, and those of a table that are decoded
+            together.
         only: the name of the one table whose changes are wanted, when it is caught up; those of every other
             table are passed over, for someone else has them.
 

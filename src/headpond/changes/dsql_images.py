@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.formats.dsql_columns import null_tokens_as_null
-from headpond.formats.dsql_spans import Members
+from headpond.formats.dsql_spans import Members, NameBound
 from headpond.formats.json_strict import read_object
 
 if TYPE_CHECKING:
@@ -38,19 +38,19 @@ def members_of(
         rows: which of them, ascending; all `full` and of this table.
         spec: the table; without keys it has `after` images alone.
         spans: where the values of regular records lie.
-        max_columns: images that were read one by one and name more are refused by the caller: what only such
-            ones name has no tokens. A million names would be a million arrays.
+        max_columns: bound on the names of one image, and of all together; see `NameBound`.
     """
     delete = pc.equal(decoded.column("op"), "d").to_numpy(zero_copy_only=False)[rows]
     delete_image = "before" if spec.keys else "after"
+    bound = NameBound(max_columns)
     if spans is None:
-        return _read(_texts(decoded, rows, delete, delete_image), max_columns)
+        return _read(_texts(decoded, rows, delete, delete_image), bound)
     numbers = decoded.column("row").to_numpy()[rows]
-    found = spans.members(numbers, delete, delete_image=delete_image)
+    found = spans.members(numbers, delete, delete_image=delete_image, bound=bound)
     rest = np.flatnonzero(found.codes < 0)
     if not len(rest):
         return found
-    return _together(found, _read(_texts(decoded, rows[rest], delete[rest], delete_image), max_columns), rest)
+    return _together(found, _read(_texts(decoded, rows[rest], delete[rest], delete_image), bound), rest)
 
 
 def _texts(decoded: pa.RecordBatch, rows: Any, delete: Any, delete_image: str) -> pa.Array:
@@ -61,7 +61,7 @@ def _texts(decoded: pa.RecordBatch, rows: Any, delete: Any, delete_image: str) -
     return texts
 
 
-def _read(texts: pa.Array, max_columns: int | None) -> Members:
+def _read(texts: pa.Array, bound: NameBound) -> Members:
     """Read each image."""
     images: list[Mapping[str, Any]] = [
         _EMPTY if text is None else _members(text) for text in texts.cast(pa.binary()).to_pylist()
@@ -70,10 +70,12 @@ def _read(texts: pa.Array, max_columns: int | None) -> Members:
     codes = np.fromiter(
         (shapes.setdefault(tuple(image), len(shapes)) for image in images), np.int32, len(images)
     )
-    narrow = [shape for shape in shapes if max_columns is None or len(shape) <= max_columns]
-    names = dict.fromkeys(chain.from_iterable(narrow))
+    refused = {code: why for code, shape in enumerate(shapes) if (why := bound.refuses(shape)) is not None}
+    names = dict.fromkeys(
+        chain.from_iterable(shape for code, shape in enumerate(shapes) if code not in refused)
+    )
     tokens = {name: null_tokens_as_null(_binary([image.get(name) for image in images])) for name in names}
-    return Members(list(shapes), codes, tokens)
+    return Members(list(shapes), codes, tokens, refused)
 
 
 def _members(text: bytes) -> Mapping[str, Any]:
@@ -87,9 +89,9 @@ def _together(found: Members, read: Members, rest: np.ndarray[Any, np.dtype[np.i
     """Put the rows that were read among those that were cut out."""
     shapes = {shape: code for code, shape in enumerate(found.shapes)}
     codes = found.codes.copy()
-    codes[rest] = np.array([shapes.setdefault(shape, len(shapes)) for shape in read.shapes], np.int32)[
-        read.codes
-    ]
+    code_of = [shapes.setdefault(shape, len(shapes)) for shape in read.shapes]
+    codes[rest] = np.array(code_of, np.int32)[read.codes]
+    refused = found.refused | {code_of[code]: why for code, why in read.refused.items()}
     mask = np.zeros(len(codes), bool)
     mask[rest] = True
     tokens = {}
@@ -99,11 +101,11 @@ def _together(found: Members, read: Members, rest: np.ndarray[Any, np.dtype[np.i
     for name in dict.fromkeys(chain.from_iterable(listed[code] for code in codes[np.sort(order)].tolist())):
         mine = found.tokens.get(name)
         if mine is None and name not in read.tokens:
-            continue
+            continue  # only refused images have it
         others = read.tokens.get(name, pa.nulls(len(rest), pa.binary()))
         mine = pa.nulls(len(codes), pa.binary()) if mine is None else mine
         tokens[name] = pc.replace_with_mask(mine, pa.array(mask), others)
-    return Members(listed, codes, tokens)
+    return Members(listed, codes, tokens, refused)
 
 
 def _binary(values: Sequence[Any]) -> pa.Array:

@@ -118,12 +118,7 @@ def typed_rows(
         )
     rows = _Rows(records, decoded, at, members.tokens, _named_columns(members, spec))
     problems = _key_problems(rows, members, spec)
-    if wide := _too_wide(members, config.max_columns):
-        problems |= wide
-        # What only such images name is none of the table's columns, and not worth another look.
-        named = {name for shape in members.shapes if len(shape) <= config.max_columns for name in shape}
-        rows.tokens = {name: tokens for name, tokens in rows.tokens.items() if name in named}
-    rows.drop(problems)
+    rows.drop(problems | _too_wide(members))
     tokens, twice = _renamed(rows.tokens, spec)
     values, failures = _values(rows, tokens, spec, config, counters)
     if dropped := failures | twice:
@@ -201,13 +196,12 @@ def _key_problems(rows: _Rows, members: Members, spec: TableSpec) -> dict[int, t
     return problems
 
 
-def _too_wide(members: Members, max_columns: int) -> dict[int, tuple[str, str]]:
+def _too_wide(members: Members) -> dict[int, tuple[str, str]]:
     """Rows that name so many columns that the table would get slow for every batch to come."""
     problems: dict[int, tuple[str, str]] = {}
-    for code, shape in enumerate(members.shapes):
-        if len(shape) > max_columns:
-            why = ("too_many_columns", f"the image names {len(shape)} columns, more than {max_columns}")
-            problems.update(dict.fromkeys(np.flatnonzero(members.codes == code).tolist(), why))
+    for code, why in members.refused.items():
+        rows = np.flatnonzero(members.codes == code).tolist()
+        problems.update(dict.fromkeys(rows, ("too_many_columns", why)))
     return problems
 
 

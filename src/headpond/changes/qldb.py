@@ -32,9 +32,6 @@ from headpond.formats.qldb_batch import decode_qldb
 from headpond.formats.qldb_model import OK
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from collections.abc import Set as AbstractSet
-
     from headpond.changes.qldb_config import DocumentSpec, LedgerConfig
     from headpond.formats.ion_columns import IonColumn
     from headpond.formats.qldb_batch import DecodedQldb
@@ -155,9 +152,9 @@ def _typed(
     spec: DocumentSpec, rows: pa.Table, data: pa.ChunkedArray, max_columns: int
 ) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
     """Give the rows whose declared fields are what they should be, and quarantine rows of the others."""
-    taken = ion_columns(data.combine_chunks(), spec.types_by_field())
+    taken = ion_columns(data.combine_chunks(), spec.types_by_field(), max_columns=max_columns)
     columns: dict[str, Any] = {}
-    failures: dict[int, tuple[str, str]] = {}
+    failures = {row: ("too_many_columns", why) for row, why in taken.refused.items()}
     for name, column in taken.columns.items():
         target = spec.column_of(name)
         if target is None:
@@ -173,9 +170,6 @@ def _typed(
         columns[VALUE + target] = column.values
         if column.offsets is not None:
             columns[VALUE + target + OFFSET] = column.offsets
-    wide = _too_wide(columns, rows.num_rows, max_columns)
-    failures |= wide
-    columns = _without_those_of(wide, columns, {VALUE + name for name in spec.declared()}, rows.num_rows)
     for name, values in columns.items():
         rows = rows.append_column(name, values)
     if not failures:
@@ -185,33 +179,6 @@ def _typed(
     told = [failures[row] for row in sorted(failures)]
     bad = _again(rows.filter(pa.array(at)), [reason for reason, _ in told], [why for _, why in told])
     return _one_batch(rows.filter(pa.array(~at))), [bad]
-
-
-def _too_wide(columns: Mapping[str, pa.Array], count: int, max_columns: int) -> dict[int, tuple[str, str]]:
-    """Rows with so many fields that the table would get slow for every batch to come."""
-    if len(columns) <= max_columns:
-        return {}
-    fields = np.zeros(count, np.int64)
-    for values in columns.values():
-        fields += values.is_valid().to_numpy(zero_copy_only=False)
-    return {
-        row: ("too_many_columns", f"the document has {fields[row]} fields, more than {max_columns}")
-        for row in np.flatnonzero(fields > max_columns).tolist()
-    }
-
-
-def _without_those_of(
-    wide: Collection[int], columns: Mapping[str, pa.Array], declared: AbstractSet[str], count: int
-) -> dict[str, pa.Array]:
-    """Leave out columns that only such documents have: they are none of the table's."""
-    if not wide:
-        return dict(columns)
-    others = pa.array(np.setdiff1d(np.arange(count), list(wide)))
-    return {
-        name: values
-        for name, values in columns.items()
-        if name in declared or values.take(others).null_count < len(others)
-    }
 
 
 def _why(name: str, column: IonColumn) -> str:

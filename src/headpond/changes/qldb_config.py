@@ -123,7 +123,8 @@ class LedgerConfig:
         verify: hashes are computed, so that the journal can be verified.
         check_deletes: verifying looks at the hashes of deletes, too, for which no real example is known.
         max_depth: bound on the nesting of a record.
-        max_columns: bound on the fields that one document may have as columns.
+        max_columns: bound on the fields that one document may have as columns, and those of a table that are
+            decoded together.
 
     Raises:
         ConfigurationError: two tables have one name, or keep the same thing.

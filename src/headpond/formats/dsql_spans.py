@@ -18,6 +18,8 @@ import pyarrow as pa
 from headpond.formats.dsql_columns import bytes_of, offsets_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headpond.formats.dsql_match import Bools, Ints, Matched
 
 _LETTER_N = ord("n")
@@ -31,12 +33,42 @@ class Members:
         shapes: different lists of names, in the order of the records.
         codes: per row, which of these it has; -1 where nothing is known of it.
         tokens: per name the raw tokens, names in order of first appearance; null where a row lacks the name
-            or it is JSON `null`.
+            or it is JSON `null`. What only refused shapes name is left out.
+        refused: the codes of shapes that a bound refuses, with the reason.
     """
 
     shapes: list[tuple[str, ...]]
     codes: np.ndarray[Any, np.dtype[np.int32]]
     tokens: dict[str, pa.Array]
+    refused: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class NameBound:
+    """How many columns a batch may name: each name becomes an array over all its rows, and a column.
+
+    Attributes:
+        most: of one image, and of all images that are not refused; null: any number.
+        names: of those that were let in.
+    """
+
+    most: int | None = None
+    names: set[str] = field(default_factory=set)
+
+    def refuses(self, shape: Sequence[str]) -> str | None:
+        """Let the names of a shape in, or say why not."""
+        if self.most is None:
+            return None
+        if len(shape) > self.most:
+            return f"the image names {len(shape)} columns, more than {self.most}"
+        new = [name for name in shape if name not in self.names]
+        if len(self.names) + len(new) > self.most:
+            return (
+                f"the image names {len(new)} columns beside the {len(self.names)} of others of its batch; "
+                f"together they are more than {self.most}"
+            )
+        self.names.update(new)
+        return None
 
 
 @dataclass(slots=True)
@@ -68,17 +100,22 @@ class Spans:
         self._place[rows] = np.arange(len(rows))
         self.parts.append(_Part(matched, base))
 
-    def members(self, rows: Ints, is_delete: Bools, *, delete_image: str) -> Members:
+    def members(
+        self, rows: Ints, is_delete: Bools, *, delete_image: str, bound: NameBound | None = None
+    ) -> Members:
         """Give the members of each row's image.
 
         Args:
             rows: numbers of records, ascending.
             is_delete: which of them are deletes.
             delete_image: whose image of a delete is wanted; `after` of all others.
+            bound: on the names; without one there is none.
         """
+        bound = bound or NameBound()
         part_of = self._part[rows]
         homes = offsets_of(self.data)[:-1][rows]
         shapes: dict[tuple[str, ...], int] = {}
+        refused: dict[int, str] = {}
         codes = np.full(len(rows), -1, np.int32)
         starts: dict[str, np.ndarray[Any, np.dtype[np.int32]]] = {}
         ends: dict[str, np.ndarray[Any, np.dtype[np.int32]]] = {}
@@ -91,17 +128,20 @@ class Spans:
             place = self._place[rows[at]]
             # All records of a shape are deletes, or none is.
             image = delete_image if is_delete[at[0]] else "after"
-            names = []
-            for (whose, name), (start, end) in part.matched.shape.members.items():
-                if whose != image:
-                    continue
-                names.append(name)
+            found = {name: at for (whose, name), at in part.matched.shape.members.items() if whose == image}
+            names = tuple(found)
+            if names not in shapes and (why := bound.refuses(names)) is not None:
+                refused[len(shapes)] = why
+            code = codes[at] = shapes.setdefault(names, len(shapes))
+            if code in refused:
+                continue
+            for name, (start, end) in found.items():
                 if name not in starts:
                     starts[name], ends[name] = homes.copy(), homes.copy()
                 starts[name][at] = part.matched.place(start)[place] + part.base
                 ends[name][at] = part.matched.place(end)[place] + part.base
-            codes[at] = shapes.setdefault(tuple(names), len(shapes))
-        return Members(list(shapes), codes, {name: self._cut(starts[name], ends[name]) for name in starts})
+        tokens = {name: self._cut(starts[name], ends[name]) for name in starts}
+        return Members(list(shapes), codes, tokens, refused)
 
     def _cut(self, starts: Any, ends: Any) -> pa.Array:
         """Tokens between ascending places; null where one is empty or `null`."""

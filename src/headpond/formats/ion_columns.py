@@ -21,6 +21,7 @@ from headpond.formats.ion_columns_quick import MIN_ALIKE, Taken, alike
 from headpond.formats.ion_json import canonical_json, field_name
 from headpond.formats.ion_page import Page
 from headpond.formats.ion_part import IonPart
+from headpond.formats.ion_shape_compile import NoShapeError
 from headpond.formats.ion_text import ion_text
 from headpond.formats.ion_types import JSON, CannotCast, Instant, IonType, cast_ion, parse_ion_type
 from headpond.formats.qldb_batch import DEFAULT_MAX_BATCH_BYTES, pages
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
     from headpond.formats.ion_columns_quick import QuickValues
     from headpond.formats.ion_page import Ints
+
+
+_LEAST_FIELD_BYTES = 2
+"""A symbol's number and a value's first byte."""
 
 
 @dataclass(slots=True)
@@ -52,10 +57,16 @@ class IonColumns:
     columns: dict[str, IonColumn]
     repeated: dict[int, list[str]] = field(default_factory=dict)
     """Rows whose struct has a field more than once, with the names; see `ion_columns`."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Rows without values, since their structs have more fields than the bound, with the reason."""
 
 
 def ion_columns(
-    data: Any, declared: Mapping[str, str | IonType] | None = None, *, others: bool = True
+    data: Any,
+    declared: Mapping[str, str | IonType] | None = None,
+    *,
+    others: bool = True,
+    max_columns: int | None = None,
 ) -> IonColumns:
     """Take structs apart.
 
@@ -66,6 +77,9 @@ def ion_columns(
         data: Arrow binary, each null or one Ion struct that can be read alone (`data` of the revisions).
         declared: Field to type, one of `ion_types.NAMES`.
         others: Take fields that are not declared too, as canonical JSON.
+        max_columns: Bound on the fields of one struct, and on the columns of all of them together: each is
+            an array over all rows. Structs beyond it are `refused`; which of many those are depends on their
+            order.
 
     Raises:
         UsageError: There is no such type.
@@ -75,7 +89,7 @@ def ion_columns(
         name: parse_ion_type(kind) if isinstance(kind, str) else kind
         for name, kind in (declared or {}).items()
     }
-    gathered = _Gathered(types, others=others)
+    gathered = _Gathered(types, others=others, max_columns=max_columns)
     left = _quick(data, gathered.many, gathered.take)
     for row in left.tolist():
         gathered.one(row, data[row].as_py())
@@ -85,9 +99,11 @@ def ion_columns(
 class _Gathered:
     """Fields by name, as they are found: of one struct, or of many alike."""
 
-    def __init__(self, types: Mapping[str, IonType], *, others: bool) -> None:
+    def __init__(self, types: Mapping[str, IonType], *, others: bool, max_columns: int | None) -> None:
         self.types = types
         self.others = others
+        self.most = max_columns
+        self.refused: dict[int, str] = {}
         self.values: dict[str, dict[int, Any]] = {name: {} for name in types}
         self.failures: dict[str, dict[int, str]] = {}
         self.parts: dict[str, list[tuple[Ints, Taken]]] = {}
@@ -100,7 +116,13 @@ class _Gathered:
         part = IonPart.alone(raw)
         if part.node.kind != STRUCT or part.node.is_null:
             return
-        for place, (name, member) in enumerate(_members(part, row, self.repeated)):
+        if self._too_many(row, part):
+            return
+        members = _members(part, row, self.repeated)
+        if self._crowded([row], [name for name, _ in members]):
+            self.repeated.pop(row, None)
+            return
+        for place, (name, member) in enumerate(members):
             kind = self.types.get(name)
             if kind is None:
                 if not self.others:
@@ -117,19 +139,48 @@ class _Gathered:
 
     def take(self, quick: QuickValues) -> dict[str, Taken]:
         """Take the fields of structs that are alike."""
+        members = quick.members()
+        if self.most is not None and len(members) > self.most:
+            raise NoShapeError  # refused one by one, without their values
         return {
             name: quick.cast(self.types.get(name, JSON), member)
-            for name, member in quick.members().items()
+            for name, member in members.items()
             if self.others or name in self.types
         }
 
     def many(self, rows: Ints, columns: dict[str, Taken]) -> None:
         """Keep what was taken of structs that are alike."""
+        if self._crowded(rows.tolist(), list(columns)):
+            return
         for place, (name, taken) in enumerate(columns.items()):
             self._see(name, int(rows[0]), place)
             self.parts.setdefault(name, []).append((rows, taken))
             for at, why in (taken.failures or {}).items():
                 self.failures.setdefault(name, {})[int(rows[at])] = why
+
+    def _too_many(self, row: int, part: IonPart) -> bool:
+        if self.most is None or len(part.data) < _LEAST_FIELD_BYTES * self.most:
+            return False
+        count = sum(1 for _ in fields(part.data, part.node))
+        if count <= self.most:
+            return False
+        self.refused[row] = f"the document has {count} fields, more than {self.most}"
+        return True
+
+    def _crowded(self, rows: list[int], names: list[str]) -> bool:
+        """Refuse rows whose fields would be too many columns together with those of others."""
+        if self.most is None or not self.others:
+            return False
+        new = sum(name not in self.seen and name not in self.types for name in names)
+        have = len(self.seen.keys() | self.types.keys()) if new else 0
+        if have + new <= self.most:
+            return False
+        why = (
+            f"the document has {new} fields beside the {have} of others of its batch; together they are more "
+            f"than {self.most}"
+        )
+        self.refused.update(dict.fromkeys(rows, why))
+        return True
 
     def _see(self, name: str, row: int, place: int) -> None:
         self.seen[name] = min((row, place), self.seen.get(name, (row, place)))
@@ -137,7 +188,7 @@ class _Gathered:
     def result(self, rows: int) -> IonColumns:
         """All of it: declared fields first."""
         others = sorted((at, name) for name, at in self.seen.items() if name not in self.types)
-        result = IonColumns({}, dict(sorted(self.repeated.items())))
+        result = IonColumns({}, dict(sorted(self.repeated.items())), dict(sorted(self.refused.items())))
         for name in (*self.types, *(name for _, name in others)):
             kind, failures = self.types.get(name, JSON), dict(sorted(self.failures.get(name, {}).items()))
             parts = self.parts.get(name, [])
