@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import re
 import traceback
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
 
 import pytest
 from source_kit import CONSUMER, STREAM, Driver, held, put
@@ -23,77 +19,11 @@ from headpond.kinesis.client import ConnectionSettings, check_stream, connect
 from headpond.kinesis.local import LocalKinesis, Settings
 from headpond.kinesis.plan import Planner
 from headpond.kinesis.testing import local_kinesis
+from token_service import EXTERNAL_ID, KEY, PROFILE_KEY, ROLE, SECRET, TOKEN, Sts, leaks, signer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-ROLE = "arn:aws:iam::123456789012:role/reader"
-KEY, SECRET, TOKEN = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG", "FQoGZXIvYXdzEXAMPLETOKEN"
-PROFILE_KEY, EXTERNAL_ID = "AKIAI44QH8DHBEXAMPLE", "external-id-hunter2"
-SECRETS = (KEY, SECRET, TOKEN, PROFILE_KEY, EXTERNAL_ID, "ROLEKEY", "ROLESECRET", "ROLETOKEN")
-
-
-class Sts:
-    """A token service that gives numbered credentials, each for as long as told."""
-
-    def __init__(self) -> None:
-        self.lifetimes_s: list[int] = []
-        self.asked: list[dict[str, str]] = []
-        self.signers: list[str] = []
-        self.refusing: str | None = None
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                outer.asked.append({name: values[0] for name, values in parse_qs(body).items()})
-                outer.signers.append(signer(self.headers["Authorization"]))
-                status, reply = outer.answer()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(reply)))
-                self.end_headers()
-                self.wfile.write(reply)
-
-            def log_message(self, *_arguments: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def answer(self) -> tuple[int, bytes]:
-        if self.refusing is not None:
-            return 403, (
-                "<ErrorResponse><Error><Type>Sender</Type>"
-                f"<Code>{self.refusing}</Code><Message>User {KEY} with {EXTERNAL_ID} may not</Message>"
-                "</Error></ErrorResponse>"
-            ).encode()
-        number = len(self.asked)
-        lifetime_s = self.lifetimes_s.pop(0) if self.lifetimes_s else 3600 * number
-        until = datetime.now(UTC) + timedelta(seconds=lifetime_s)
-        return 200, (
-            "<AssumeRoleResponse><AssumeRoleResult><Credentials>"
-            f"<AccessKeyId>ROLEKEY{number}</AccessKeyId><SecretAccessKey>ROLESECRET</SecretAccessKey>"
-            f"<SessionToken>ROLETOKEN</SessionToken><Expiration>{until:%Y-%m-%dT%H:%M:%SZ}</Expiration>"
-            "</Credentials></AssumeRoleResult></AssumeRoleResponse>"
-        ).encode()
-
-    def stop(self) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
-
-
-def signer(authorization: str) -> str:
-    """The access key that a request is signed with."""
-    found = re.search(r"Credential=([^/]+)/", authorization)
-    assert found
-    return found.group(1)
 
 
 @pytest.fixture(autouse=True)
@@ -238,10 +168,6 @@ def said(error: BaseException) -> str:
     """Everything an error carries out of its process, and shows in it."""
     shown = "".join(traceback.format_exception(error))
     return "\n".join([shown, repr(error), str(error), repr(vars(error)), repr(pickle.dumps(error))])
-
-
-def leaks(text: str) -> list[str]:
-    return [secret for secret in SECRETS if secret in text]
 
 
 FAILING_CALLS = (

@@ -1,0 +1,77 @@
+"""What a role is assumed with stays out of everything that Spark shows, writes and logs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headpond.kinesis.testing import local_kinesis, put_all, read_all
+from headpond.spark import register
+from headpond.spark.registration import REDACTED_OPTIONS
+from token_service import EXTERNAL_ID, KEY, ROLE, SECRET, TOKEN, Sts, leaks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+JOB = Path(__file__).with_name("secrets_job.py")
+
+
+def test_nothing_secret_in_plans_progress_logs_events_checkpoints_and_errors(tmp_path: Path) -> None:
+    """Source and sink as another role, working and refused: no key, no token, no external id anywhere."""
+    service = Sts()
+    service.refused_roles.add(ROLE + "-refused")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(JOB.parent.parent), os.environ.get("PYTHONPATH", "")]),
+        "AWS_ENDPOINT_URL_STS": service.url,
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_SESSION_TOKEN": TOKEN,
+        "AWS_REGION": "us-east-1",
+    }
+    try:
+        with local_kinesis("orders", "copies") as kinesis:
+            put_all(kinesis.client(), "orders", [(f"k{n}", b"%d" % n) for n in range(20)])
+            done = subprocess.run(
+                [sys.executable, str(JOB), kinesis.endpoint_url, str(tmp_path)],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=250,
+                check=False,
+            )
+            copies = read_all(kinesis.client(), "copies")
+    finally:
+        service.stop()
+    shown = done.stdout + done.stderr
+    assert not leaks(shown), [line for line in shown.splitlines() if leaks(line)][:5]
+    assert done.returncode == 0, shown[-3000:]
+    assert shown.count("WORKED") == 1
+    assert shown.count("FAILED") == 3
+    assert copies
+    assert {asked["ExternalId"] for asked in service.asked} == {EXTERNAL_ID}
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"spark.log", "events", "checkpoint"} <= {path.relative_to(tmp_path).parts[0] for path in files}
+    assert not {str(path): found for path in files if (found := leaks(path.read_text(errors="replace")))}
+
+
+def test_what_the_session_leaves_out_already_stays_left_out(spark: SparkSession) -> None:
+    """Registering adds to the user's own setting, and only once."""
+    before = spark.conf.get(REDACTED_OPTIONS)
+    try:
+        spark.conf.set(REDACTED_OPTIONS, "(?i)url|mine")
+        register(spark)
+        register(spark)
+        assert spark.conf.get(REDACTED_OPTIONS) == "(?:(?i)url|mine)|(?i)roleexternalid"
+        spark.conf.unset(REDACTED_OPTIONS)
+        register(spark)
+        assert "url" in str(spark.conf.get(REDACTED_OPTIONS))
+    finally:
+        spark.conf.set(REDACTED_OPTIONS, str(before))
