@@ -13,6 +13,8 @@ errors these functions share.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -37,8 +39,20 @@ _MAX_VARINT_BYTES = 5
 _EMPTY = pa.scalar(b"", pa.binary())
 
 
+_SMALL = 1024
+
+
+@cache
+def _small_varints() -> pa.Array:
+    """Varints of -1 to _SMALL - 2."""
+    return pa.array([encode_varint(number) for number in range(-1, _SMALL - 1)], pa.binary())
+
+
 def varints(numbers: _Int) -> pa.Array:
     """Encode numbers as zigzag varints; few different ones are expected."""
+    if len(numbers) > _FEW and numbers.min() >= -1 and numbers.max() < _SMALL - 1:
+        # Sizes and counts mostly are: looked up, with nothing sorted.
+        return _small_varints().take(pa.array(numbers + 1))
     distinct, which = np.unique(numbers, return_inverse=True)
     encoded = pa.array([encode_varint(int(each)) for each in distinct], pa.binary())
     return encoded.take(pa.array(which.reshape(-1)))

@@ -30,6 +30,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from headpond.errors import UsageError
 from headpond.spark.errors import carried
 from headpond.spark.join_pack import TIME, cut_small, from_blob
+from headpond.spark.join_worker import settle
 from headpond.windows.join_arrival import arrival_order
 from headpond.windows.join_batch import Arrivals, BatchJoin, initial_state
 from headpond.windows.join_chunk_cache import FileCache, MemoryCache
@@ -154,6 +155,7 @@ class JoinProcessor(StatefulProcessor):  # type: ignore[misc]
         """Do nothing: caches outlive the call on purpose."""
 
     def _handled(self, label: int, frames: Any) -> Iterator[pd.DataFrame]:
+        settle()
         plan = self._plan
         task = plan.labels.index(label)
         received, now_ms = _received(frames)
