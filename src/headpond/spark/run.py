@@ -100,7 +100,9 @@ class Run:
         conf = session_settings(self.pipeline)
         # Where Python reads and merges, the JVM has too little to do for a slow start ever to pay.
         quick = self.quick or self.pipeline.target.engine == "embedded"
-        spark = spark_session("headpond", conf=conf, log_path=self.log_path, quick=quick)
+        spark = spark_session(
+            "headpond", conf=conf, log_path=self.log_path, quick=quick, ends=self.until_caught_up
+        )
         from py4j.protocol import Py4JError  # noqa: PLC0415 (comes with pyspark)
         from pyspark.errors import PySparkException  # noqa: PLC0415
 

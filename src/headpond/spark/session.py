@@ -18,17 +18,23 @@ import re
 import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headpond.errors import EnvironmentLacks
+from headpond.spark.classes import keep_at_exit, kept_classes
 from headpond.spark.java import find_java
 from headpond.spark.shipping import ship_to
+from headpond.spark.workers import worker_python
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
+
+    from headpond.spark.classes import Classes
+    from headpond.spark.java import Java
 
 LOOPBACK = "127.0.0.1"
 
@@ -41,6 +47,9 @@ REMOTE_CHECKPOINTS = f"{_CHECKPOINTS}.FileContextBasedCheckpointFileManager"
 """Spark's own choice. On a disk it asks about links and rights by starting some 70 programs a batch, which
 takes a sixth of a second; the other one writes the same files in the same way: beside, then renamed."""
 _LOCAL_CHECKPOINTS = f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_HOLDS_JAVA_OPTIONS = {_JAVA_OPTIONS, "spark.driver.defaultJavaOptions"}
 
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """For the short-lived JVM that only prints the command line of the real one."""
@@ -57,7 +66,12 @@ class SparkNotStarted(EnvironmentLacks):
 
 
 def spark_session(
-    app_name: str, *, conf: Mapping[str, str] | None = None, log_path: Path | str, quick: bool = False
+    app_name: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    log_path: Path | str,
+    quick: bool = False,
+    ends: bool = False,
 ) -> SparkSession:
     """Start Spark, or return the session that already runs in this process.
 
@@ -68,6 +82,8 @@ def spark_session(
         log_path: The file that takes what the JVM and the Python workers print; appended to.
         quick: Start-up counts more than throughput (a demonstration, a test): see QUICK_JAVA_OPTIONS and
             `headpond.spark.daemon`.
+        ends: This process ends by itself, and its end may take some seconds longer, once: see
+            `headpond.spark.classes`.
 
     Raises:
         JavaMissing: No Java 17 or newer.
@@ -84,8 +100,12 @@ def spark_session(
         return running
     settings = {**_defaults(given, quick=quick), **given, "spark.app.name": app_name}
     log = Path(log_path)
-    _set_environment(settings)
-    _start_context(settings, log)
+    java = find_java()
+    _set_environment(settings, java)
+    classes = _kept_classes(settings, given, java, ends=ends)
+    if classes is not None and classes.options:
+        settings[_JAVA_OPTIONS] = f"{settings.get(_JAVA_OPTIONS, '')} {classes.options}".strip()
+    _start_context(settings, log, classes)
     return SparkSession.builder.getOrCreate()
 
 
@@ -125,29 +145,39 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
             CHECKPOINTS_CLASS: _LOCAL_CHECKPOINTS,
         }
     if quick:
-        settings["spark.driver.extraJavaOptions"] = QUICK_JAVA_OPTIONS
+        settings[_JAVA_OPTIONS] = QUICK_JAVA_OPTIONS
         if master.startswith("local"):
             settings["spark.python.daemon.module"] = "headpond.spark.daemon"
     return settings
 
 
-def _set_environment(settings: Mapping[str, str]) -> None:
+def _kept_classes(
+    settings: Mapping[str, str], given: Mapping[str, str], java: Java, *, ends: bool
+) -> Classes | None:
+    """What the JVM is told about kept classes: on this machine, unless the user tells it something else."""
+    if not settings["spark.master"].startswith("local") or _HOLDS_JAVA_OPTIONS & given.keys():
+        return None
+    told = " ".join(settings.get(each, "") for each in (_JAVA_OPTIONS, "spark.driver.extraClassPath"))
+    return kept_classes(java, _spark_places()[1], told, may_write=ends)
+
+
+def _set_environment(settings: Mapping[str, str], java: Java) -> None:
     """Set what the launcher, the JVM and the workers read from the environment."""
     local = settings["spark.master"].startswith("local")
-    os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["JAVA_HOME"] = str(java.home)
     if local:
         # Any other Python would lack headpond, or be of another version than this one.
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = worker_python(*_spark_places())
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     elif "spark.pyspark.python" in settings:  # of pyspark's own start, only spark-submit looks at it
         os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"] if local else sys.executable
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER_OPTIONS)
 
 
-def _start_context(settings: Mapping[str, str], log: Path) -> None:
+def _start_context(settings: Mapping[str, str], log: Path, classes: Classes | None = None) -> None:
     """Launch the JVM with its output in `log` and create the Spark context in it."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 (as above)
     from pyspark.errors import PySparkException  # noqa: PLC0415
@@ -160,7 +190,10 @@ def _start_context(settings: Mapping[str, str], log: Path) -> None:
             gateway = None
             if SparkContext._gateway is None:  # noqa: SLF001 (a JVM outlives its context; there can be only one)
                 shown = SparkConf(loadDefaults=False).setAll(_for_command_line(settings))
-                gateway = launch_gateway(shown, popen_kwargs={"stdout": out, "stderr": out})
+                with _home_known():
+                    gateway = launch_gateway(shown, popen_kwargs={"stdout": out, "stderr": out})
+                if classes is not None and classes.aside is not None and (jvm := gateway.proc) is not None:
+                    keep_at_exit(classes, jvm)
             context = SparkContext(conf=_full_conf(gateway, settings), gateway=gateway)
             ship_to(context)
     except OSError as exc:
@@ -183,6 +216,28 @@ def _start_context(settings: Mapping[str, str], log: Path) -> None:
             next_step=f"Read {log} and the settings under [spark].",
             log=str(log),
         ) from exc
+
+
+def _spark_places() -> tuple[Path, Path]:
+    """Where pyspark was imported from, and the Spark whose JVM it starts."""
+    import pyspark  # noqa: PLC0415 (as above)
+    from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415
+
+    return Path(pyspark.__file__).parent, Path(_find_spark_home())
+
+
+@contextmanager
+def _home_known() -> Iterator[None]:
+    """Spare Spark's launching scripts, each of which would ask a Python of its own where Spark is."""
+    if "SPARK_HOME" in os.environ:
+        yield
+        return
+    os.environ["SPARK_HOME"] = str(_spark_places()[1])
+    try:
+        yield
+    finally:
+        # Another Python that this process starts may have another Spark.
+        del os.environ["SPARK_HOME"]
 
 
 def _full_conf(gateway: Any, settings: Mapping[str, str]) -> Any:
