@@ -3,7 +3,7 @@
 131 bytes a record (100 random bytes, two headers), one record a millisecond and side, 100,000 records
 a micro-batch, read from Parquet files, results thrown away. Each case is a query of its own in one Spark; the
 figure is the median of its batches but the first ones. A query before the first one warms the JVM up (--cold:
-none), and Spark has the collector that docs/how-to/join.md recommends. Kafka Streams: TopologyTestDriver on
+none), and Spark has the settings that docs/how-to/join.md recommends. Kafka Streams: TopologyTestDriver on
 RocksDB in the headers format, one instance, and two at once (the sum of both), after at least 150,000 records
 that fill what is retained and warm its JVM up.
 
@@ -69,6 +69,7 @@ FORMATS = ("2", "4")
 """Of the state of Spark's own join."""
 WARM_UP = 3
 COLLECTOR = "-XX:+UseParallelGC"
+UNSIZED = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
 
 
 def make_data(folder: Path, keys: int, batches: int, batch: int, first_ms: int = 0) -> Path:
@@ -335,6 +336,7 @@ def measure(
             "spark.master": "local[2]",
             "spark.driver.memory": "3g",
             "spark.driver.extraJavaOptions": COLLECTOR,
+            **UNSIZED,
             "spark.local.dir": str(folder / "local"),
             "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
             "spark.sql.streaming.noDataMicroBatches.enabled": "false",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -19,8 +20,9 @@ from headpond.formats.header_batch import (
     join_prefix,
     merge_headers_columns,
     split_prefix,
+    varints,
 )
-from headpond.formats.headers import SerializationError, decode_headers, encode_headers
+from headpond.formats.headers import SerializationError, decode_headers, encode_headers, encode_varint
 from headpond.formats.window_values import decode_plain_headers, encode_plain_headers
 from support import vector_json
 
@@ -124,3 +126,12 @@ def test_null_lists_are_empty_and_null_keys_are_refused() -> None:
     assert encode_headers_column(column([None] * 100)).to_pylist() == [b""] * 100
     with pytest.raises(UsageError, match="key of a header is null"):
         encode_headers_column(pa.array([[{"key": None, "value": b""}]], HEADERS_TYPE))
+
+
+@pytest.mark.parametrize(
+    "numbers", [range(-1, 1023), range(-1, 1024), range(-2, 100), range(60), [70_000] * 65]
+)
+def test_columns_of_varints_are_those_of_the_scalar_codec(numbers: list[int]) -> None:
+    """Few and many, within what is looked up and beyond it on both ends."""
+    found = varints(np.array(numbers, np.int64)).to_pylist()
+    assert found == [encode_varint(number) for number in numbers]
