@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+# One run among many would take some seconds longer at its end, whichever comes fourth.
+os.environ["HEADPOND_JAVA_CLASSES"] = "off"
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -99,6 +100,17 @@ def test_a_file_that_is_cut_off_is_removed(tmp_path: Path, java: Java, home: Pat
     assert again is not None
     assert "ArchiveClassesAtExit" in again.options
     assert not place.exists()
+
+
+def test_a_run_that_is_stopped_does_not_wait(tmp_path: Path) -> None:
+    """Its JVM is not asked to end, for which it would write, but ended."""
+    jvm = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    classes.keep_at_exit(classes.Classes("-X", tmp_path / "a.1.new"), jvm)
+    classes.keep_nothing()
+    assert jvm.wait(20) == -signal.SIGKILL
+    assert jvm.stdin is not None
+    jvm.stdin.close()
+    classes.keep_nothing()
 
 
 def test_a_run_that_goes_on_never_writes(tmp_path: Path, java: Java, home: Path) -> None:

@@ -134,9 +134,20 @@ def _possible(java: Java, home: Path, env: Mapping[str, str]) -> bool:
     return not (home / "conf").exists() and (java.home / "lib" / "server" / "classes.jsa").exists()
 
 
+_WAITED_FOR: list[subprocess.Popen[bytes]] = []
+
+
 def keep_at_exit(classes: Classes, jvm: subprocess.Popen[bytes]) -> None:
     """When this process ends, end the JVM, wait for what it writes, and give that its name."""
+    _WAITED_FOR.append(jvm)
     atexit.register(_keep, classes, jvm)
+
+
+def keep_nothing() -> None:
+    """Do not wait after all, for somebody waits for this process; call it when Spark has been stopped."""
+    atexit.unregister(_keep)
+    while _WAITED_FOR:
+        _WAITED_FOR.pop().kill()  # asked to end, it would write first
 
 
 def _keep(classes: Classes, jvm: subprocess.Popen[bytes]) -> None:

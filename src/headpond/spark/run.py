@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headpond.errors import ServiceFailure
+from headpond.spark.classes import keep_nothing
 from headpond.spark.errors import headpond_error_of, text_of
 from headpond.spark.measurements import marked, sinks_of, sizes_reader
 from headpond.spark.preflight import preflight, session_settings
@@ -142,6 +143,7 @@ class Run:
             self.query_seconds = time.monotonic() - begun - self.start_seconds
             if self.stop.is_set():
                 self.hangs = not bounded(spark.stop, SPARK_STOP_S if self.left is None else 0.0)
+                keep_nothing()
             else:
                 spark.stop()
 
