@@ -149,17 +149,18 @@ class Job:
 
 
 def _is(process: psutil.Process, what: str) -> bool:
-    """Say whether a process is an executor, a forked Python worker, or the planner of a source."""
+    """Say whether a process is an executor, a Python worker of a task, or one that plans."""
     try:
         words = " ".join(process.cmdline())
-        if what == "executor":
-            return "CoarseGrainedExecutorBackend" in words
-        if what == "planner":
-            return "python_streaming_source_runner" in words
         parent = process.parent()
-        return _daemon(words) and parent is not None and _daemon(" ".join(parent.cmdline()))
+        forked = parent is not None and _daemon(words) and _daemon(" ".join(parent.cmdline()))
     except psutil.NoSuchProcess:
         return False
+    # What Spark asks while it plans runs in forked workers, too, but is not asked again: the query ends.
+    plans = "python_streaming_source_runner" in words or (forked and "pyspark.sql.worker." in words)
+    if what == "executor":
+        return "CoarseGrainedExecutorBackend" in words
+    return plans if what == "planner" else forked and not plans
 
 
 def _daemon(words: str) -> bool:
