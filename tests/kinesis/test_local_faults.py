@@ -67,6 +67,21 @@ def test_cut_before_and_after(kinesis: LocalKinesis, when: Any, stored: int) -> 
     assert len(kinesis.engine.records("one")) == stored
 
 
+def test_a_service_that_dies_after_some_calls(kinesis: LocalKinesis) -> None:
+    """It answers so many calls, then none; when it is back, what it acknowledged is there and no more."""
+    crash = kinesis.faults.crash(after=3)
+    client = kinesis.client()
+    assert outcomes(client, 3) == ["ok"] * 3
+    for _ in range(3):
+        with pytest.raises(ConnectionClosedError):
+            client.put_record(StreamName="one", PartitionKey="k", Data=b"")
+        with pytest.raises(ConnectionClosedError):
+            client.list_streams()
+    kinesis.faults.remove(crash)
+    assert len(kinesis.engine.records("one")) == 3
+    assert outcomes(client, 1) == ["ok"]
+
+
 def test_cut_in_mid_reply(kinesis: LocalKinesis) -> None:
     """A reply cut in the middle comes to stock boto3 as an empty success: the trap our own client closes."""
     put_all(kinesis.client(), "one", [("k", b"x")])

@@ -8,6 +8,7 @@
     refuse              any error type
     cut                 connection cut; `when`: before the call is done, after it (the reply is lost), or
                         in the middle of the reply
+    crash               every connection is cut before its call is done, from one call on until it is removed
     delay               the call is done, the reply comes later
     fail_entries        single entries of PutRecords fail, the others are stored
     empty_reads         GetRecords gives nothing and stays where it was, as across gaps
@@ -120,6 +121,10 @@ class Faults:
         """Cut the connection before the call is done, after it, or in the middle of the reply."""
         effects: dict[str, Effect] = {"before": "cut_before", "after": "cut_after", "reply": "cut_reply"}
         return self._add(Rule(effects[when], share, frozenset(calls), skip, times))
+
+    def crash(self, after: int = 0) -> Rule:
+        """Answer so many calls, then none, as a service that died; removing the rule starts it again."""
+        return self.cut(skip=after)
 
     def delay(
         self,
