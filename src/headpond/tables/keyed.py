@@ -41,8 +41,17 @@ def rows_of_keys(
     parts = (_in_buckets(typed, wanted["m:key"]), among(wanted[batch_keys[0]], columns[0]), where)
     conditions = [part for part in parts if part is not None]
     found = typed.file.read([*columns, *own], " AND ".join(f"({part})" for part in conditions) or None)
+    found = _near(found, columns[0], wanted[batch_keys[0]])
     rows = wanted.join(found, keys=batch_keys, right_keys=columns, join_type="inner")
     return rows.select(["m:key", *own])
+
+
+def _near(found: pa.Table, column: str, values: pa.ChunkedArray) -> pa.Table:
+    """Leave out rows of other keys: a join would put all of them into a hash table first."""
+    kind = found[column].type
+    if kind != values.type or not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
+        return found
+    return found.filter(pc.is_in(found[column], value_set=values.unique()))
 
 
 def _in_buckets(typed: TypedTable, keys: pa.ChunkedArray) -> str | None:
