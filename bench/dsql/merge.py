@@ -1,37 +1,43 @@
 """What a batch of 10,000 changes costs as the table it goes to grows: keys close together, and random ones.
 
 Run: python bench/dsql/merge.py [--rows 1000000 10000000] [--buckets 16 | --buckets 0] [--rounds 5]
+                                [--engine spark [--deletion-vectors]]   (in `.bench/envs/delta`)
 
 Each table is made with its rows in order of their keys, as `headpond optimize --order` leaves them, and is
 changed by whole batches: reading what is known of the keys, deciding, merging. `recent` takes keys among the
 last 100,000 and a tenth new ones, as a stream of orders would; `random` any key of the table. CPU time of
-the process, medians; every round changes the table that the next one finds.
+the process and all below it, medians; every round changes the table that the next one finds. With Spark the
+first two rounds, in which its JVM still compiles, are left out where there are more.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import tempfile
-import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
+from watch import cpu_seconds
 
 from headpond.changes.config import TableSpec
 from headpond.changes.keys import key_column
 from headpond.changes.model import encode_versions
 from headpond.changes.schemas import OWN_FIELDS
 from headpond.tables.apply import DecodedBatch, apply_batch
+from headpond.tables.delta import DeltaFile
 from headpond.tables.lake import Lake
 from headpond.tables.typed import VALUE
 
 BATCH = 10_000
 RECENT = 100_000
 AT_ONCE = 1_000_000
+WARMING = 2
 NAME = "public.orders"
 
 
@@ -61,7 +67,7 @@ def changes(spec: TableSpec, ids: np.ndarray, ts_ns: int, draw: np.random.Genera
     return pa.table([*arrays, *values.values()], [*names, *(VALUE + name for name in values)])
 
 
-def make(folder: Path, rows: int, buckets: int) -> tuple[Lake, TableSpec]:
+def make(folder: Path, rows: int, buckets: int, files: Any = DeltaFile) -> tuple[Lake, TableSpec]:
     spec = TableSpec(
         name=NAME,
         schema="public",
@@ -70,7 +76,7 @@ def make(folder: Path, rows: int, buckets: int) -> tuple[Lake, TableSpec]:
         columns={"id": "bigint", "quantity": "bigint", "note": "text"},
         buckets=buckets or None,
     )
-    lake = Lake(str(folder), [spec])
+    lake = Lake(str(folder), [spec], files=files)
     lake.prepare()
     typed = lake.typed[NAME]
     draw = np.random.default_rng(1)
@@ -93,10 +99,20 @@ def one(lake: Lake, spec: TableSpec, rows: int, kind: str, number: int) -> tuple
         ids = np.unique(draw.integers(0, rows, BATCH))
     batch = DecodedBatch({NAME: changes(spec, ids, 1000 + number, draw)})
     before = set(lake.typed[NAME].file.open().file_uris())
-    begun = time.process_time()
+    begun = cpu_seconds(os.getpid())
     apply_batch(lake, batch, transaction=("bench", number))
-    took = time.process_time() - begun
+    took = cpu_seconds(os.getpid()) - begun
     return took, len(before - set(lake.typed[NAME].file.open().file_uris()))
+
+
+def spark_session(folder: Path) -> Any:
+    """Spark as `headpond run` starts it for `engine = "spark"`."""
+    from headpond.spark import delta_settings  # noqa: PLC0415 - only where Spark is wanted
+    from headpond.spark.preflight import spark_jars  # noqa: PLC0415
+    from headpond.spark.session import spark_session  # noqa: PLC0415
+
+    settings = delta_settings({"spark.driver.memory": "2g"}, jars=spark_jars())
+    return spark_session("bench", conf=settings, log_path=folder / "spark.log")
 
 
 def main() -> None:
@@ -104,18 +120,37 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--buckets", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kinds", nargs="+", default=["recent", "random"], choices=["recent", "random"])
+    parser.add_argument("--engine", choices=["embedded", "spark"], default="embedded")
+    parser.add_argument("--deletion-vectors", action="store_true", help="with --engine spark")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="headpond-bench-"))
+    files: Any = DeltaFile
+    if options.engine == "spark":
+        from headpond.spark.delta_file import SparkFiles  # noqa: PLC0415 - only where Spark is wanted
+
+        files = SparkFiles(spark_session(folder))
     try:
-        lakes = {rows: make(folder / str(rows), rows, options.buckets) for rows in options.rows}
-        print(f"batches of {BATCH} changes, {options.buckets or 'no'} buckets")
-        for kind in ("recent", "random"):
+        lakes = {rows: make(folder / str(rows), rows, options.buckets, files) for rows in options.rows}
+        if options.deletion_vectors:
+            for lake, _ in lakes.values():
+                files.session.sql(
+                    f"ALTER TABLE delta.`{lake.typed[NAME].file.uri}` "
+                    "SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+                )
+        vectors = ", deletion vectors" if options.deletion_vectors else ""
+        print(f"batches of {BATCH} changes, {options.buckets or 'no'} buckets, {options.engine}{vectors}")
+        for kind in options.kinds:
             found: dict[int, list[tuple[float, int]]] = {rows: [] for rows in options.rows}
             for number in range(options.rounds):
                 for rows, (lake, spec) in lakes.items():
-                    found[rows].append(
-                        one(lake, spec, rows, kind, number + options.rounds * (kind == "random"))
+                    took, files_gone = one(
+                        lake, spec, rows, kind, number + options.rounds * (kind == "random")
                     )
+                    print(f"    {kind} {number}: {rows:>11,} rows {took:6.2f} s CPU", flush=True)
+                    found[rows].append((took, files_gone))
+            if options.engine == "spark" and options.rounds > WARMING:
+                found = {rows: runs[WARMING:] for rows, runs in found.items()}
             base = statistics.median(took for took, _ in found[options.rows[0]])
             for rows, runs in found.items():
                 took = statistics.median(seconds for seconds, _ in runs)

@@ -65,6 +65,11 @@ def watched(command: Sequence[str], environment: Mapping[str, str] | None = None
     return Watched(output, time.monotonic() - begun, sum(cpu.values()), peak, parts, by_cpu)
 
 
+def cpu_seconds(root: int) -> float:
+    """CPU time so far of a process and all that live below it."""
+    return sum(seconds for _, _, seconds in _family(root))
+
+
 def _family(root: int) -> list[tuple[int, str, float]]:
     """The process and all below it: number, name, CPU seconds."""
     stats: dict[int, tuple[int, str, float]] = {}
