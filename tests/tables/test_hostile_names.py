@@ -163,7 +163,7 @@ def test_dsql_changes_with_too_many_columns_are_refused(tmp_path: Path) -> None:
     assert {"k", "a", "d0", "d2"} <= columns
     assert not columns & {f"c{n}" for n in range(6)}
     assert lake.typed["public.t"].file.count() == 2
-    lake, config = lakes.lake_in(tmp_path / "wider", f"max_columns = 7\n{ENTRY}")
+    lake, config = lakes.lake_in(tmp_path / "wider", f"max_columns = 11\n{ENTRY}")
     assert not apply_batch(lake, lakes.decoded(config, lines)).quarantined
 
 
