@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -48,12 +49,11 @@ def local(output: Output, port: int, host: str, streams: tuple[str, ...]) -> Non
         output.result(document, lambda: Text(endpoint))
         output.say("Serving until Ctrl-C.")
 
-    # A supervisor's SIGTERM ends it like Ctrl-C.
+    # A supervisor's SIGTERM ends it like Ctrl-C; once it serves, the server sees to that.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with suppress(KeyboardInterrupt):
         serve_forever(port, host, announce=announce)
-    except KeyboardInterrupt:
-        output.say("Stopped.")
+    output.say("Stopped.")
 
 
 def _name_and_shards(text: str) -> tuple[str, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from contextlib import suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self
 
@@ -137,7 +139,7 @@ def serve_forever(
     settings: Settings | None = None,
     announce: Callable[[str, Engine], None] = lambda _url, _engine: None,
 ) -> None:
-    """Serve in the foreground until interrupted; the interrupt (KeyboardInterrupt) is the caller's.
+    """Serve in the foreground until SIGTERM, or an interrupt, which (KeyboardInterrupt) is the caller's.
 
     Args:
         port: 0 lets the system choose.
@@ -155,9 +157,13 @@ def serve_forever(
             runner, bound = await start_server(desk, host, port)
         except OSError as error:
             raise _cannot_bind(host, port, error) from error
+        stop = asyncio.Event()
+        with suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
+            # Never as an exception, which would come out of whatever task is at work.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         try:
             announce(f"http://{host}:{bound}", desk.engine)
-            await asyncio.Event().wait()
+            await stop.wait()
         finally:
             await runner.cleanup()
 
