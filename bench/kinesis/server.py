@@ -25,12 +25,20 @@ DISTINCT = 32
 DAY_MS = 86_400_000
 
 
+def create_older(engine: Engine, stream: str, shards: int) -> None:
+    """Make a stream as if it was made a day ago, or all of it would be known to lie within one span."""
+    now = engine.clock
+    engine.clock = lambda: now() - DAY_MS
+    engine.create_stream(stream, shards)
+    engine.clock = now
+
+
 def fill(engine: Engine, line: str) -> int:
     """Make a stream of user records, spread evenly over its shards; gives its Kinesis records."""
     stream, told_shards, kind, *numbers = line.split()
     shards, (count, size) = int(told_shards), map(int, numbers)
     draw = random.Random(f"{kind} {size}")
-    engine.create_stream(stream, shards).created_ms -= DAY_MS  # or all of it would be known to be one span's
+    create_older(engine, stream, shards)
     if kind == "plain":
         blobs, records = [draw.randbytes(size) for _ in range(DISTINCT)], count
     else:
