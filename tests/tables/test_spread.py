@@ -21,6 +21,7 @@ from test_apply import (
     tombstones,
     with_chunks,
 )
+from test_reassembly import group
 
 from headpond.tables.apply import Applied, apply_batch
 
@@ -95,6 +96,22 @@ def test_chunked_changes_join_those_on_the_executors(spread: Callable[..., Appli
     spread(lake, config, lines, chunks=lambda _: with_chunks(config))
     apply_batch(other, decoded(config, lines), chunks=with_chunks(config))
     assert contents(lake) == contents(other)
+
+
+def test_a_chunked_change_that_is_too_late_keeps_its_fragments(
+    spread: Callable[..., Applied], tmp_path: Path
+) -> None:
+    """It becomes whole in the driver, beside changes on the executors; all of its records are kept."""
+    day = 86_400 * 10**9
+    lake, config = lake_in(tmp_path, ONE_TABLE)
+    spread(lake, config, [change(1, {"id": 1}, ts_ns=day, op="d"), change(2, {"id": 2}, ts_ns=9 * day)])
+    lake.retire_tombstones(7 * 86_400 * 1000)
+    lines = [*group(7, {"id": 1}, 3), change(3, {"id": 1}, ts_ns=6), change(4, {"id": 3}, ts_ns=9 * day)]
+    applied = spread(lake, replace(config, keep_data=True), lines, chunks=lambda _: with_chunks(config))
+    assert applied.quarantined == {"too_late": 5}
+    rows = lake.quarantine.read(["sequence_number", "data"]).to_pylist()
+    assert {row["sequence_number"] for row in rows} == {"3", "700", "701", "702", "703"}
+    assert all(row["data"] for row in rows)
 
 
 def test_hostile_names_new_columns_and_late_changes(spread: Callable[..., Applied], tmp_path: Path) -> None:

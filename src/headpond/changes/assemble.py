@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import crc32c
@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from headpond.changes.chunk_groups import (
     Group,
+    Place,
     Row,
     filled,
     grouped,
@@ -110,10 +111,13 @@ class Assembled:
     """What waits after a step (`ASSEMBLY_SCHEMA`), and what the completed changes are.
 
     `decoded.counters` has `chunk_groups_completed`, `chunk_groups_open` and `chunk_copies` beside the others.
+    `finished` has, per completed change, the places of its records, the main record's first: a table may
+    still refuse the change, and then all of them are wanted.
     """
 
     state: pa.Table
     decoded: Decoded
+    finished: list[tuple[Place, ...]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,7 @@ def assemble_step(
             whole.append((group, change))
     decoded = step.type_whole(whole, config)
     rows = [{**row, "format_version": FORMAT_VERSION} for row in step.kept]
-    return Assembled(pa.Table.from_pylist(rows, schema=ASSEMBLY_SCHEMA), decoded)
+    return Assembled(pa.Table.from_pylist(rows, schema=ASSEMBLY_SCHEMA), decoded, step.finished)
 
 
 class _Step:
@@ -180,6 +184,7 @@ class _Step:
         self.no_room = no_room
         self.kept: list[Row] = []
         self.refused: list[Row] = []
+        self.finished: list[tuple[Place, ...]] = []
         self.counters: Counter[str] = Counter()
 
     def refuse(self, rows: Iterable[Row], reason: str, detail: str) -> None:
@@ -318,13 +323,15 @@ class _Step:
             schema=pa.schema([USER_RECORD_SCHEMA.field(name) for name in (*ORIGIN_COLUMNS, "data")]),
         )
         rows = pa.RecordBatch.from_pylist([row for _, row in whole], schema=DECODED_SCHEMA)
-        decoded = sort_out(records, rows, config, Counter(), [])
+        # Where a whole change came from must be told: a table may refuse it, and its fragments with it.
+        decoded = sort_out(records, rows, replace(config, keep_data=True), Counter(), [])
         refused = {place_of(row): row for row in decoded.quarantine.to_pylist()}
         for group, _ in whole:
             main = main_of(group)
             why = refused.get(place_of(main))
             if why is None:
                 self.kept.append({**main, "status": "finished"})
+                self.finished.append(tuple(place_of(row) for row in group.members()))
                 self.counters["chunk_groups_completed"] += 1
             else:
                 self.fail(group, _Failed(why["reason"], why["detail"]))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from headpond.formats.dsql import Chunked, ChunkRef
 
 Row = dict[str, Any]
+Place = tuple[Any, ...]
+"""Stream, shard, sequence number and sub-sequence number of a record."""
 
 MISSING_SHOWN = 20
 """Missing indices that a detail lists."""
@@ -75,7 +77,7 @@ def main_of(group: Group) -> Row:
     return group.main
 
 
-def place_of(row: Row) -> tuple[Any, ...]:
+def place_of(row: Row) -> Place:
     """Where a record stands in its stream."""
     return tuple(row[name] for name in ORIGIN_COLUMNS[:4])
 

@@ -74,16 +74,16 @@ def apply_batch(
     logs = lake.logs | lake.unknown.logs
     seen = max(lake.tombstones.version(), 0)  # making the table is a commit, too
     decided = _decide(lake, batch)
+    refused = pa.concat_tables([beyond, *decided.refused])
+    if whole is not None:
+        refused = whole.take_back(refused)
     applied = Applied(decided.figures, counters=Counter(batch.counters), batches=1)
 
     between("quarantine")
-    quarantine = pa.concat_tables([batch.quarantine, beyond, *decided.refused])
-    lake.quarantine.add(quarantine, transaction=transaction)
-    applied.quarantined.update(quarantine["reason"].to_pylist())
-    if whole is not None:
-        applied.quarantined.update(whole.refused["reason"].to_pylist())
-        for part in whole.refused_parts():
-            lake.quarantine.add(part, transaction=transaction)
+    quarantine = pa.concat_tables([batch.quarantine, refused])
+    for part in (quarantine, *([] if whole is None else whole.refused_parts())):
+        lake.quarantine.add(part, transaction=transaction)
+        applied.quarantined.update(part["reason"].to_pylist())
 
     between("pending")
     lake.pending.add(batch.pending, transaction=transaction)
@@ -126,8 +126,8 @@ def apply_batch(
 
     if whole is not None:
         between("chunks of whole changes")
-        lake.pending.let_go(whole.gone)
-        lake.pending.mark(whole.marked)
+        lake.pending.let_go(whole.gone())
+        lake.pending.mark(whole.marked())
     return applied
 
 

@@ -34,34 +34,66 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headpond.changes.assemble import Assembled
+    from headpond.changes.chunk_groups import Place
     from headpond.tables.batch import Chunks, DecodedBatch
     from headpond.tables.lake import Lake
     from headpond.tables.pending import Group, PendingTable
-
-Place = tuple[Any, ...]
 
 _ORIGIN_SCHEMA = pa.schema([ASSEMBLY_SCHEMA.field(name) for name in ORIGIN])
 _MARK_SCHEMA = _ORIGIN_SCHEMA.append(ASSEMBLY_SCHEMA.field("status"))
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Whole:
     """A batch with the changes that became whole, and what is left to do with what waited.
 
     Attributes:
         batch: the batch.
         refused: more quarantine rows, without their data.
-        gone: origins of pending rows that are no longer needed.
-        marked: origins of pending rows that have another `status` now.
-        refused_parts: gives the rows of `refused` with their data, a part at a time.
     """
 
     batch: DecodedBatch
     refused: pa.Table
-    gone: pa.Table
-    marked: pa.Table
-    refused_parts: Callable[[], Iterator[pa.Table]]
+    _work: _Work
+
+    def take_back(self, refused: pa.Table) -> pa.Table:
+        """Let the records of whole changes that a table refuses go to quarantine with them.
+
+        They are failed from then on, like those of any change that is refused: a change is not gone before it
+        stands somewhere, and its main record alone is not the change.
+
+        Args:
+            refused: quarantine rows of changes that a table refuses.
+
+        Returns:
+            Those that never were in chunks.
+        """
+        groups = {places[0]: places for step in self._work.steps for places in step.finished}
+        mine = [place in groups for place in _places(refused)] if groups else []
+        if not any(mine):
+            return refused
+        rows = [
+            {**self._work.before[place], **{name: main[name] for name in ("reason", "detail")}, "data": None}
+            for main in refused.filter(pa.array(mine)).to_pylist()
+            for place in groups[_place(main)]
+        ]
+        self._work.after |= {_place(row): "failed" for row in rows}
+        self.refused = pa.concat_tables([self.refused, pa.Table.from_pylist(rows, QUARANTINE_SCHEMA)])
+        self.batch.counters["chunk_groups_completed"] -= sum(mine)
+        return refused.filter(pc.invert(pa.array(mine)))
+
+    def refused_parts(self) -> Iterator[pa.Table]:
+        """Give the rows of `refused` with their data, a part at a time."""
+        return self._work.with_data(self.refused)
+
+    def gone(self) -> pa.Table:
+        """Origins of pending rows that are no longer needed."""
+        return self._work.gone()
+
+    def marked(self) -> pa.Table:
+        """Origins of pending rows that have another `status` now."""
+        return self._work.marked()
 
 
 def reassemble(lake: Lake, batch: DecodedBatch, chunks: Chunks) -> Whole:
@@ -89,8 +121,7 @@ def reassemble(lake: Lake, batch: DecodedBatch, chunks: Chunks) -> Whole:
     counters.update(work.counters)
     merged = {name: pa.concat_tables(parts, promote_options="default") for name, parts in tables.items()}
     decoded = replace(batch, tables=merged, quarantine=pa.concat_tables(refused), counters=counters)
-    light = pa.concat_tables(without_data)
-    return Whole(decoded, light, work.gone(), work.marked(), lambda: work.with_data(light))
+    return Whole(decoded, pa.concat_tables(without_data), work)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -88,6 +88,27 @@ class _Watched(FactTable):
         return first_of_each(found, IDENTITY)
 
 
+class _Members:
+    """Records of chunked changes, whose group may be refused in a later part than the one they are in."""
+
+    def __init__(self) -> None:
+        self._left: set[tuple[Any, ...]] = set()
+        self._stayed: set[tuple[Any, ...]] = set()
+
+    def tell(self, left: pa.Table, refused: pa.Table) -> tuple[pa.Table, int]:
+        """Take in what became of one part.
+
+        Returns:
+            Rows that are refused for the first time, and how many of those that left earlier are back.
+        """
+        places = _places(refused, IDENTITY)
+        new = refused.filter(pa.array([place not in self._stayed for place in places], pa.bool_()))
+        self._stayed.update(places)
+        back = self._left.intersection(_places(refused, ORIGIN))
+        self._left = (self._left - back).union(_places(left, ORIGIN))
+        return new, len(back)
+
+
 def requeue(
     lake: Lake | LedgerLake,
     config: Config,
@@ -122,7 +143,7 @@ def requeue(
     watched = _Watched(lake.quarantine)
     lake = copy.copy(lake)
     lake.quarantine = watched
-    done = Requeued()
+    done, members = Requeued(), _Members()
     for rows in _parts(watched, reason, rows_at_once, bytes_at_once):
         done.read += rows.num_rows
         empty = pc.and_(pc.equal(rows["reason"], "too_late"), _no_data(rows))
@@ -144,8 +165,10 @@ def requeue(
             done.applied.add(_apply(lake, batch, chunks, between))
             refused = watched.take()
         stays = _matching(fed, refused)
-        done.stayed.update(refused["reason"].to_pylist())
-        done.left += pc.sum(pc.invert(_matching(fed, refused, ORIGIN)), min_count=0).as_py()
+        left = fed.filter(pc.invert(_matching(fed, refused, ORIGIN)))
+        told, back = (refused, 0) if batch.pending.num_rows == 0 else members.tell(left, refused)
+        done.stayed.update(told["reason"].to_pylist())
+        done.left += left.num_rows - back
         if dry_run:
             continue
         between("details")
@@ -194,10 +217,12 @@ def _whole(quarantine: FactTable, wanted: pa.Table) -> pa.Table:
 
 def _matching(rows: pa.Table, wanted: pa.Table, columns: Sequence[str] = IDENTITY) -> pa.Array:
     """Which rows equal one of the wanted ones."""
-    keys = set(zip(*(wanted[name].to_pylist() for name in columns), strict=True))
-    return pa.array(
-        [key in keys for key in zip(*(rows[name].to_pylist() for name in columns), strict=True)], pa.bool_()
-    )
+    keys = set(_places(wanted, columns))
+    return pa.array([key in keys for key in _places(rows, columns)], pa.bool_())
+
+
+def _places(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    return list(zip(*(rows[name].to_pylist() for name in columns), strict=True))
 
 
 def _decoded(rows: pa.Table, config: Config, *, deaggregate: bool) -> DecodedBatch:
