@@ -170,6 +170,15 @@ def hash_key_beyond_the_top(world: World) -> Any:
 
 
 @step
+def hash_key_beyond_the_top_among_others(world: World) -> Any:
+    entries = [
+        {"PartitionKey": "h", "ExplicitHashKey": str(TOP + 1), "Data": b"x"},  # first: moto stores as it goes
+        {"PartitionKey": "h", "Data": b"x"},
+    ]
+    return world.client.put_records(StreamName=STREAM, Records=entries)["FailedRecordCount"]
+
+
+@step
 def put_records(world: World) -> Any:
     entries = [{"PartitionKey": f"p{n}", "Data": b"%d" % (100 + n)} for n in range(4)]
     reply = world.client.put_records(StreamName=STREAM, Records=entries)
@@ -288,6 +297,11 @@ def split(world: World) -> Any:
 @step
 def split_a_closed_shard(world: World) -> Any:
     world.client.split_shard(StreamName=STREAM, ShardToSplit=FIRST, NewStartingHashKey=str(1 << 125))
+
+
+@step
+def arn_that_is_none(world: World) -> Any:
+    world.client.describe_stream_summary(StreamARN=STREAM)
 
 
 @step

@@ -20,7 +20,7 @@ from headpond.kinesis.calls import ServiceCalls
 from headpond.kinesis.connection import ConnectionSettings
 from headpond.kinesis.efo import FanOut
 from headpond.kinesis.efo_events import EventFailed, read_events
-from headpond.kinesis.local.frames import event_frame, exception_frame
+from headpond.kinesis.local.events import event_frame, exception_frame
 
 SHAPE = (
     botocore.session.Session()

@@ -9,6 +9,7 @@ import orjson
 from headpond.kinesis.local.desk import Desk, shard_json
 from headpond.kinesis.local.listing import ShardFilter
 from headpond.kinesis.local.refusal import ServiceRefusalError
+from headpond.kinesis.local.requests import check_same_stream
 from headpond.kinesis.local.tokens import PageToken, open_page, seal_page
 
 if TYPE_CHECKING:
@@ -200,9 +201,19 @@ def _first_page(desk: Desk, call: requests.ListShards) -> PageToken:
 
 
 def _next_page(desk: Desk, call: requests.ListShards, token: str) -> PageToken:
-    if (call.stream_name, call.exclusive_start_shard_id, call.shard_filter) != (None, None, None):
+    alone = (
+        call.stream_name,
+        call.exclusive_start_shard_id,
+        call.shard_filter,
+        call.stream_creation_timestamp,
+    )
+    if any(each is not None for each in alone):
         raise ServiceRefusalError(
             "InvalidArgumentException",
-            "NextToken and StreamName, ExclusiveStartShardId or ShardFilter cannot be given together.",
+            "NextToken and StreamName, ExclusiveStartShardId, ShardFilter or StreamCreationTimestamp "
+            "cannot be given together.",
         )
-    return open_page(token, desk.now_ms, desk.lifetime_ms)
+    page = open_page(token, desk.now_ms, desk.lifetime_ms)
+    if call.stream_arn is not None:
+        check_same_stream(page.stream, call.stream_arn)
+    return page

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from headpond.kinesis.local import reshard
 from headpond.kinesis.local.consumers import Consumers
-from headpond.kinesis.local.limits import ShardMeter
+from headpond.kinesis.local.limits import ShardMeter, check_scaling
 from headpond.kinesis.local.listing import ShardFilter, choose_shards
-from headpond.kinesis.local.model import MAX_HASH_KEY, Stream, shard_id_of
+from headpond.kinesis.local.model import Stream, check_hash_key, shard_id_of
 from headpond.kinesis.local.refusal import ServiceRefusalError
 from headpond.kinesis.local.sequence import STEP, unpack
 from headpond.kinesis.local.settings import Placed, Reading, Settings, wall_clock_ms
@@ -65,13 +65,12 @@ class Engine:
                     "ResourceInUseException",
                     f"Stream {name} under account {self.settings.account} already exists.",
                 )
-            shards = shard_count + sum(len(stream.open_shards) for stream in self._streams.values())
-            if len(self._streams) >= self.settings.max_streams or shards > self.settings.max_shards:
+            if len(self._streams) >= self.settings.max_streams:
                 raise ServiceRefusalError(
                     "LimitExceededException",
-                    f"This would exceed the limit of {self.settings.max_streams} streams or "
-                    f"{self.settings.max_shards} shards.",
+                    f"Account {self.settings.account} has {len(self._streams)} streams and may have no more.",
                 )
+            self._must_have_room(shard_count)
             now_ms = self.clock()
             arn = f"arn:aws:kinesis:{self.settings.region}:{self.settings.account}:stream/{name}"
             stream = Stream(
@@ -101,10 +100,7 @@ class Engine:
             bare = name.rpartition(":stream/")[2]
             stream = self._streams.get(bare)
             if stream is None or (name.startswith("arn:") and name != stream.arn):
-                raise ServiceRefusalError(
-                    "ResourceNotFoundException",
-                    f"Stream {bare} under account {self.settings.account} not found.",
-                )
+                raise self._no_stream(bare)
             stream.expire(self.clock())
             return stream
 
@@ -126,14 +122,14 @@ class Engine:
     def set_retention(self, name: str, hours: int) -> None:
         """Keep records for so many hours."""
         with self._lock:
-            stream = self.stream(name)
+            stream = self._active(name)
             stream.retention_hours = hours
             stream.expired_ms = 0
 
     def set_max_record_bytes(self, name: str, size_bytes: int) -> None:
         """Take records of data and partition key up to this size."""
         with self._lock:
-            self.stream(name).max_record_bytes = size_bytes
+            self._active(name).max_record_bytes = size_bytes
 
     # Writing
 
@@ -155,15 +151,12 @@ class Engine:
     ) -> Placed:
         """Store one record whose data is canonical base64 text of `data_bytes` bytes."""
         with self._lock:
-            stream = self.stream(name)
+            stream = self._created(name)
             if explicit_hash_key is None:
                 digest = hashlib.md5(partition_key.encode(), usedforsecurity=False).digest()
                 explicit_hash_key = int.from_bytes(digest, "big")
-            elif not 0 <= explicit_hash_key <= MAX_HASH_KEY:
-                raise ServiceRefusalError(
-                    "InvalidArgumentException",
-                    f"Invalid ExplicitHashKey {explicit_hash_key}: it must lie in 0..{MAX_HASH_KEY}.",
-                )
+            else:
+                check_hash_key(explicit_hash_key)
             size_bytes = data_bytes + len(partition_key.encode())
             if size_bytes > stream.max_record_bytes:
                 raise ServiceRefusalError(
@@ -190,7 +183,7 @@ class Engine:
     ) -> Position:
         """Resolve a starting position, one of the five kinds of GetShardIterator."""
         with self._lock:
-            stream = self.stream(name)
+            stream = self._created(name)
             shard = self._shard(stream, shard_id)
             if kind in {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"}:
                 after = self._checked_number(stream, shard, kind, sequence_number)
@@ -253,8 +246,9 @@ class Engine:
     def split_shard(self, name: str, shard_id: str, new_start: int | None = None) -> list[Shard]:
         """Split a shard at a hash key, in the middle unless told."""
         with self._lock:
-            stream = self.stream(name)
+            stream = self._active(name)
             shard = self._shard(stream, shard_id)
+            self._must_have_room(1)
             middle = (shard.low + shard.high + 1) // 2
             opened = reshard.split(stream, shard, middle if new_start is None else new_start, self.clock())
             self._unsettle(stream)
@@ -263,7 +257,7 @@ class Engine:
     def merge_shards(self, name: str, shard_id: str, adjacent_shard_id: str) -> Shard:
         """Merge two neighbours."""
         with self._lock:
-            stream = self.stream(name)
+            stream = self._active(name)
             first, second = self._shard(stream, shard_id), self._shard(stream, adjacent_shard_id)
             opened = reshard.merge(stream, first, second, self.clock())
             self._unsettle(stream)
@@ -272,8 +266,10 @@ class Engine:
     def update_shard_count(self, name: str, target: int) -> int:
         """Split and merge to so many even shards; gives how many there were."""
         with self._lock:
-            stream = self.stream(name)
+            stream = self._active(name)
             before = len(stream.open_shards)
+            check_scaling(self.settings.limits, stream.name, before, target)
+            self._must_have_room(target - before)
             reshard.rescale(stream, target, self.clock())
             self._unsettle(stream)
             return before
@@ -297,6 +293,42 @@ class Engine:
 
     # Below the calls
 
+    def _active(self, name: str) -> Stream:
+        """A stream that may be changed."""
+        stream, status = self.stream(name), self.status(name)
+        if status != "ACTIVE":
+            raise ServiceRefusalError(
+                "ResourceInUseException",
+                f"Stream {stream.name} under account {self.settings.account} not ACTIVE, "
+                f"instead in state {status}",
+            )
+        return stream
+
+    def _created(self, name: str) -> Stream:
+        """A stream that takes and gives records: for these it is not there yet while it is being created."""
+        stream = self.stream(name)
+        if self.status(name) == "CREATING":
+            raise self._no_stream(stream.name)
+        return stream
+
+    def _must_have_room(self, added: int) -> None:
+        held, most = (
+            sum(len(stream.open_shards) for stream in self._streams.values()),
+            self.settings.max_shards,
+        )
+        if added > 0 and held + added > most:
+            raise ServiceRefusalError(
+                "LimitExceededException",
+                f"This request would exceed the shard limit for the account {self.settings.account} in "
+                f"{self.settings.region}. Current shard count for the account: {held}. Limit: {most}. "
+                f"Number of additional shards that would have resulted from this request: {added}.",
+            )
+
+    def _no_stream(self, name: str) -> ServiceRefusalError:
+        return ServiceRefusalError(
+            "ResourceNotFoundException", f"Stream {name} under account {self.settings.account} not found."
+        )
+
     def _unsettle(self, stream: Stream) -> None:
         stream.settled_ms = max(stream.settled_ms, self.clock() + self.settings.settle_ms)
 
@@ -316,7 +348,9 @@ class Engine:
         key = (stream.name, stream.created_ms, shard.shard_id)
         meter = self._meters.get(key)
         if meter is None:
-            meter = ShardMeter(self.settings.limits, shard.shard_id, stream.name, now_ms)
+            meter = ShardMeter(
+                self.settings.limits, shard.shard_id, stream.name, self.settings.account, now_ms
+            )
             self._meters[key] = meter
         return meter
 

@@ -1,18 +1,26 @@
 """Answers of the calls around enhanced fan-out: registering consumers, and what a subscription sends.
 
 A subscription sends an event at once, one whenever there are records, and an empty one now and then. Its
-last event at the end of a closed shard has children and no continuation.
+last event at the end of a closed shard has children and no continuation. Each event is a frame:
+
+::
+
+    total length (4) │ headers length (4) │ CRC-32 of the 8 bytes (4) │ headers │ payload │ CRC-32 of all (4)
+    header: name length (1) │ name │ 7 (text) │ value length (2) │ value
+
+Numbers are big-endian. Source: the framing that botocore's `eventstream` module reads.
 """
 
 from __future__ import annotations
 
 import asyncio
+from struct import pack
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import orjson
 
 from headpond.kinesis.bucket import Bucket
-from headpond.kinesis.local.frames import event_frame, exception_frame
 from headpond.kinesis.local.refusal import ServiceRefusalError
 from headpond.kinesis.local.tokens import PageToken, open_page, seal_page
 from headpond.kinesis.local.traffic import children_json
@@ -29,12 +37,16 @@ if TYPE_CHECKING:
 __all__ = [
     "deregister_stream_consumer",
     "describe_stream_consumer",
+    "event_frame",
+    "exception_frame",
     "frames",
     "list_stream_consumers",
     "register_stream_consumer",
     "subscribe_to_shard",
 ]
 
+_TEXT = 7
+_PRELUDE_AND_CHECKSUMS = 16
 _SHORTEST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.1
 
@@ -117,6 +129,31 @@ async def frames(desk: Desk, subscription: Subscription) -> AsyncIterator[tuple[
         if bucket is not None:
             bucket.take(sum(record.size_bytes for record in reading.records))
             await asyncio.sleep(bucket.wait_ms(1, loop.time() * 1000) / 1000)
+
+
+def event_frame(event_type: str, payload: bytes) -> bytes:
+    """Write one event, such as `initial-response` or `SubscribeToShardEvent`."""
+    headers = {
+        ":message-type": "event",
+        ":event-type": event_type,
+        ":content-type": "application/x-amz-json-1.1",
+    }
+    return _frame(headers, payload)
+
+
+def exception_frame(code: str, payload: bytes) -> bytes:
+    """Write an exception, after which the stream ends."""
+    return _frame({":message-type": "exception", ":exception-type": code}, payload)
+
+
+def _frame(headers: dict[str, str], payload: bytes) -> bytes:
+    head = b"".join(
+        pack(">B", len(name)) + name.encode() + pack(">BH", _TEXT, len(value)) + value.encode()
+        for name, value in headers.items()
+    )
+    lengths = pack(">II", _PRELUDE_AND_CHECKSUMS + len(head) + len(payload), len(head))
+    start = lengths + pack(">I", crc32(lengths)) + head
+    return b"".join([start, payload, pack(">I", crc32(payload, crc32(start)))])
 
 
 def _exception(refusal: Rule | ServiceRefusalError) -> bytes:

@@ -11,31 +11,52 @@ from dataclasses import dataclass
 from headpond.kinesis.bucket import Bucket
 from headpond.kinesis.local.refusal import ServiceRefusalError
 
-__all__ = ["NO_LIMITS", "SERVICE_LIMITS", "Limits", "ShardMeter"]
+__all__ = ["NO_LIMITS", "SERVICE_LIMITS", "Limits", "ShardMeter", "check_scaling"]
 
 THROTTLED = "ProvisionedThroughputExceededException"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a shard takes and gives a second; None is no limit."""
+    """What a shard takes and gives a second, and what one change of a stream may do; None is no limit.
+
+    Attributes:
+        reads_per_second: GetRecords calls.
+        read_bytes_per_second: Bytes of data and keys out.
+        write_bytes_per_second: Bytes of data and keys in.
+        write_records_per_second: Records in.
+        scale_factor: One UpdateShardCount takes at most so many times the open shards, and leaves no less
+            than that part of them.
+    """
 
     reads_per_second: int | None = None
     read_bytes_per_second: int | None = None
     write_bytes_per_second: int | None = None
     write_records_per_second: int | None = None
+    scale_factor: int | None = None
 
 
 NO_LIMITS = Limits()
-SERVICE_LIMITS = Limits(5, 2 * 1024 * 1024, 1024 * 1024, 1000)
-"""What the service documents for a provisioned shard."""
+SERVICE_LIMITS = Limits(5, 2 * 1024 * 1024, 1024 * 1024, 1000, scale_factor=2)
+"""What the service documents for a provisioned stream and its shards."""
+
+
+def check_scaling(limits: Limits, stream: str, before: int, target: int) -> None:
+    """Refuse an UpdateShardCount that goes too far at once, counted in open shards."""
+    factor = limits.scale_factor
+    if factor is not None and not before <= target * factor <= before * factor**2:
+        raise ServiceRefusalError(
+            "LimitExceededException",
+            f"UpdateShardCount takes stream {stream} from {before} open shards to no more than "
+            f"{before * factor} and no less than {-(-before // factor)}, not to {target}.",
+        )
 
 
 class ShardMeter:
     """Counts one shard's traffic against the limits."""
 
-    def __init__(self, limits: Limits, shard_id: str, stream: str, now_ms: int) -> None:
-        self._where = f"shard {shard_id} in stream {stream} under account 000000000000"
+    def __init__(self, limits: Limits, shard_id: str, stream: str, account: str, now_ms: int) -> None:
+        self._where = f"shard {shard_id} in stream {stream} under account {account}"
 
         def bucket(rate: int | None) -> Bucket | None:
             return None if rate is None else Bucket(rate, now_ms=now_ms)

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from headpond.kinesis.local.refusal import ServiceRefusalError
 from headpond.kinesis.local.sequence import STEP, SequenceParts, pack
 
-__all__ = ["MAX_HASH_KEY", "Record", "Shard", "Stream", "shard_id_of"]
+__all__ = ["MAX_HASH_KEY", "Record", "Shard", "Stream", "check_hash_key", "shard_id_of"]
 
 MAX_HASH_KEY = 2**128 - 1
 """The greatest hash key; the smallest is 0."""
@@ -28,6 +29,15 @@ _EXPIRY_INTERVAL_MS = 1_000
 def shard_id_of(number: int) -> str:
     """`shardId-000000000007` for 7."""
     return f"shardId-{number:012d}"
+
+
+def check_hash_key(hash_key: int) -> None:
+    """Refuse an explicit hash key that lies beyond the ring."""
+    if not 0 <= hash_key <= MAX_HASH_KEY:
+        raise ServiceRefusalError(
+            "InvalidArgumentException",
+            f"Invalid ExplicitHashKey {hash_key}: it must lie in 0..{MAX_HASH_KEY}.",
+        )
 
 
 @dataclass(slots=True, frozen=True)

@@ -36,15 +36,35 @@ __all__ = [
     "SubscribeToShard",
     "UpdateMaxRecordSize",
     "UpdateShardCount",
+    "check_same_stream",
 ]
 
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.-]+$")]
-Arn = Annotated[str, Meta(min_length=1, max_length=2048)]
+Arn = Annotated[
+    str, Meta(min_length=1, max_length=2048, pattern=r"^arn:aws[^:]*:kinesis:[^:]*:\d{12}:stream/[^\s/]+$")
+]
+ConsumerArn = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=2048,
+        pattern=r"^arn:aws[^:]*:kinesis:[^:]*:\d{12}:stream/[a-zA-Z0-9_.-]+/consumer/[a-zA-Z0-9_.-]+:\d+$",
+    ),
+]
 HashKey = Annotated[str, Meta(pattern=r"^(0|[1-9]\d{0,38})$")]
 Number = Annotated[str, Meta(pattern=r"^(0|[1-9]\d{0,128})$")]
 PartitionKey = Annotated[str, Meta(min_length=1, max_length=256)]
 Token = Annotated[str, Meta(min_length=1, max_length=1_048_576)]
 UpTo10000 = Annotated[int, Meta(ge=1, le=10_000)]
+
+
+def check_same_stream(name: str, arn: str) -> None:
+    """Refuse a call that names two streams."""
+    if arn.rpartition("/")[2] != name:
+        raise ServiceRefusalError(
+            "InvalidArgumentException",
+            f"StreamARN {arn} is not that of stream {name}: give one, or both of one.",
+        )
 
 
 class _Request(Struct, rename="pascal"):
@@ -59,6 +79,8 @@ class _OnStream(_Request):
 
     def stream(self) -> str:
         """What the caller named the stream by."""
+        if self.stream_arn is not None and self.stream_name is not None:
+            check_same_stream(self.stream_name, self.stream_arn)
         named = self.stream_arn or self.stream_name
         if named is None:
             raise ServiceRefusalError(
@@ -166,6 +188,7 @@ class GetRecords(_Request):
 
     shard_iterator: Annotated[str, Meta(min_length=1, max_length=512)]
     limit: UpTo10000 | None = None
+    stream_arn: Arn | None = field(default=None, name="StreamARN")
 
 
 class RegisterStreamConsumer(_Request):
@@ -180,7 +203,7 @@ class OnConsumer(_Request):
 
     stream_arn: Arn | None = field(default=None, name="StreamARN")
     consumer_name: Name | None = None
-    consumer_arn: Arn | None = field(default=None, name="ConsumerARN")
+    consumer_arn: ConsumerArn | None = field(default=None, name="ConsumerARN")
 
 
 class ListStreamConsumers(_Request):
@@ -202,7 +225,7 @@ class StartingPosition(_Request):
 class SubscribeToShard(_Request):
     """A consumer's subscription to a shard."""
 
-    consumer_arn: Arn = field(name="ConsumerARN")
+    consumer_arn: ConsumerArn = field(name="ConsumerARN")
     shard_id: Name
     starting_position: StartingPosition
 

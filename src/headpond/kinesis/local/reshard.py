@@ -21,16 +21,16 @@ def even_ranges(count: int) -> list[tuple[int, int]]:
 
 
 def split(stream: Stream, shard: Shard, new_start: int, now_ms: int) -> list[Shard]:
-    """Close a shard and open two below it, the second of which starts at `new_start`."""
+    """Close a shard and open two below it, the second of which starts at `new_start`, as SplitShard does."""
     _must_be_open(shard)
-    if not shard.low < new_start <= shard.high:
+    if not shard.low + 1 < new_start < shard.high:
         raise ServiceRefusalError(
             "InvalidArgumentException",
             f"NewStartingHashKey {new_start} used in SplitShard() on shard {shard.shard_id} in stream "
             f"{stream.name} is not both greater than one plus the shard's StartingHashKey {shard.low} and "
             f"less than the shard's EndingHashKey {shard.high}.",
         )
-    return stream.open_shard_ranges([(shard.low, new_start - 1), (new_start, shard.high)], now_ms, (shard,))
+    return _split(stream, shard, new_start, now_ms)
 
 
 def merge(stream: Stream, shard: Shard, adjacent: Shard, now_ms: int) -> Shard:
@@ -48,15 +48,20 @@ def merge(stream: Stream, shard: Shard, adjacent: Shard, now_ms: int) -> Shard:
 
 
 def rescale(stream: Stream, target: int, now_ms: int) -> None:
-    """Split and merge until so many even shards are open, each step a legal one, as UpdateShardCount does."""
+    """Split and merge until so many even shards are open, as UpdateShardCount does."""
     ranges = even_ranges(target)
     for low, _ in ranges[1:]:
         shard = stream.shard_for(low)
         if shard.low < low:
-            split(stream, shard, low, now_ms)
+            _split(stream, shard, low, now_ms)
     for low, high in ranges:
         while (shard := stream.shard_for(low)).high < high:
             merge(stream, shard, stream.shard_for(shard.high + 1), now_ms)
+
+
+def _split(stream: Stream, shard: Shard, new_start: int, now_ms: int) -> list[Shard]:
+    # Even shards of uneven ones may begin one key above an old one, where SplitShard would not cut.
+    return stream.open_shard_ranges([(shard.low, new_start - 1), (new_start, shard.high)], now_ms, (shard,))
 
 
 def _must_be_open(shard: Shard) -> None:

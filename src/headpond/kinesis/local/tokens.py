@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
-import orjson
+import msgspec
 
 from headpond.kinesis.local.refusal import ServiceRefusalError
 
@@ -32,53 +32,74 @@ class PageToken(NamedTuple):
     filter_value: str | int | None
 
 
-def _seal(kind: str, values: tuple[object, ...], now_ms: int) -> str:
-    return urlsafe_b64encode(orjson.dumps([kind, now_ms, *values])).decode()
+class _Sealed(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """What a token holds, as a JSON list."""
 
 
-def _open(kind: str, token: str) -> tuple[int, list[object]] | None:
-    try:
-        found_kind, issued_ms, *values = orjson.loads(urlsafe_b64decode(token))
-    except (ValueError, TypeError, binascii.Error):
-        return None
-    return (issued_ms, values) if found_kind == kind and isinstance(issued_ms, int) else None
+class _Iterator(_Sealed):
+    kind: Literal["iterator"]
+    issued_ms: int
+    stream: str
+    created_ms: int
+    shard_id: str
+    # JSON has no 56-digit integers that every reader keeps, so the number travels as text.
+    after: Annotated[str, msgspec.Meta(pattern=r"^\d{1,128}$")]
+
+
+class _Page(_Sealed):
+    kind: Literal["page"]
+    issued_ms: int
+    page: PageToken
+
+
+_S = TypeVar("_S", bound=_Sealed)
+_ITERATOR, _PAGE = msgspec.json.Decoder(_Iterator), msgspec.json.Decoder(_Page)
 
 
 def seal_iterator(position: Position, now_ms: int) -> str:
     """Make a shard iterator that was issued now."""
-    # JSON has no 56-digit integers that every reader keeps, so the number travels as text.
-    return _seal("iterator", (*position[:3], str(position.after)), now_ms)
+    return _seal(_Iterator("iterator", now_ms, *position[:3], str(position.after)))
 
 
 def open_iterator(token: str, now_ms: int, lifetime_ms: int) -> Position:
     """Read a shard iterator; refuses broken and expired ones."""
-    opened = _open("iterator", token)
+    opened = _open(_ITERATOR, token)
     if opened is None:
         raise ServiceRefusalError("InvalidArgumentException", "Invalid ShardIterator.")
-    issued_ms, (stream, created_ms, shard_id, after) = opened
-    if now_ms - issued_ms > lifetime_ms:
+    if now_ms - opened.issued_ms > lifetime_ms:
         raise ServiceRefusalError(
             "ExpiredIteratorException",
-            f"Iterator expired. The iterator was created {now_ms - issued_ms} ms ago, "
+            f"Iterator expired. The iterator was created {now_ms - opened.issued_ms} ms ago, "
             f"the allowed time is {lifetime_ms} ms.",
         )
-    return Position(str(stream), int(str(created_ms)), str(shard_id), int(str(after)))
+    return Position(opened.stream, opened.created_ms, opened.shard_id, int(opened.after))
 
 
 def seal_page(page: PageToken, now_ms: int) -> str:
     """Make a paging token that was issued now."""
-    return _seal("page", tuple(page), now_ms)
+    return _seal(_Page("page", now_ms, page))
 
 
 def open_page(token: str, now_ms: int, lifetime_ms: int) -> PageToken:
     """Read a paging token; refuses broken and expired ones."""
-    opened = _open("page", token)
+    opened = _open(_PAGE, token)
     if opened is None:
         raise ServiceRefusalError("InvalidArgumentException", "Invalid NextToken.")
-    issued_ms, values = opened
-    if now_ms - issued_ms > lifetime_ms:
+    if now_ms - opened.issued_ms > lifetime_ms:
         raise ServiceRefusalError(
             "ExpiredNextTokenException",
-            f"NextToken expired: issued {now_ms - issued_ms} ms ago, allowed {lifetime_ms} ms.",
+            f"NextToken expired: issued {now_ms - opened.issued_ms} ms ago, allowed {lifetime_ms} ms.",
         )
-    return PageToken(*values)  # type: ignore[arg-type]
+    return opened.page
+
+
+def _seal(sealed: _Sealed) -> str:
+    return urlsafe_b64encode(msgspec.json.encode(sealed)).decode()
+
+
+def _open(decoder: msgspec.json.Decoder[_S], token: str) -> _S | None:
+    """The content of a token; None if this server cannot have made it."""
+    try:
+        return decoder.decode(urlsafe_b64decode(token))
+    except (ValueError, TypeError, binascii.Error):
+        return None

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from headpond.kinesis.local.desk import Desk, Pieces, range_json
+from headpond.kinesis.local.model import check_hash_key
 from headpond.kinesis.local.refusal import ServiceRefusalError
+from headpond.kinesis.local.requests import check_same_stream
 from headpond.kinesis.local.tokens import open_iterator, seal_iterator
 
 if TYPE_CHECKING:
@@ -98,6 +100,8 @@ def get_records(desk: Desk, call: requests.GetRecords) -> bytes | Pieces:
     """GetRecords; at the end of a closed shard there is no next iterator, but children."""
     now_ms = desk.now_ms
     position = open_iterator(call.shard_iterator, now_ms, desk.lifetime_ms)
+    if call.stream_arn is not None:
+        check_same_stream(position.stream, call.stream_arn)
     if desk.faults.strike("GetRecords", inner="empty_read"):
         token = seal_iterator(position, now_ms)
         return orjson.dumps({"Records": [], "NextShardIterator": token, "MillisBehindLatest": 1})
@@ -144,6 +148,8 @@ def _placed_json(placed: Placed) -> bytes:
 def _incoming(entry: requests.Entry | requests.PutRecord) -> _Incoming:
     text, size_bytes = _canonical(entry.data)
     hash_key = None if entry.explicit_hash_key is None else int(entry.explicit_hash_key)
+    if hash_key is not None:
+        check_hash_key(hash_key)
     return _Incoming(entry.partition_key, text, size_bytes, hash_key)
 
 
