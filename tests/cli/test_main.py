@@ -218,6 +218,62 @@ def test_local_serves_until_a_signal(number: signal.Signals) -> None:
         assert (process.returncode, said) == (0, "Serving until Ctrl-C.\nStopped.\n")
 
 
+def test_local_takes_limits_identity_and_faults(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option of `headpond local` reaches the server."""
+    from headpond.cli import local as local_module
+    from headpond.kinesis.local import SERVICE_LIMITS, Engine, Faults, Settings
+
+    served: dict[str, Any] = {}
+
+    def serve(port: int, host: str, *, settings: Settings, faults: Faults, announce: Any) -> None:
+        engine = Engine(settings)
+        announce(f"http://{host}:{port}", engine)
+        served.update(settings=settings, faults=faults, stream=engine.stream("orders"))
+
+    monkeypatch.setattr(local_module, "serve_forever", serve)
+    identity = ["--region", "eu-west-1", "--account", "123456789012", "--retention", "2 days"]
+    shares = ["--throttle", "0.5", "--fail", "0.1", "--cut", "0.2", "--cut-replies", "0.3"]
+    more = ["--fail-entries", "0.4", "--expire-iterators", "0.6", "--delay", "20 ms", "--seed", "7"]
+    result = cli(
+        "local", "--port", "1", "--stream", "orders", "--limits", "--settle", "1 second",
+        *identity, *shares, *more, "--calls", "GetRecords", "--calls", "ListShards",
+    )  # fmt: skip
+    assert result.code == 0, result.stderr
+    settings, stream, faults = served["settings"], served["stream"], served["faults"]
+    assert (settings.limits, settings.settle_ms) == (SERVICE_LIMITS, 1000)
+    assert stream.arn == "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+    assert (stream.retention_hours, faults.seed) == (48, 7)
+    two = {"GetRecords", "ListShards"}
+    assert [(rule.effect, rule.share, rule.code[:8], rule.calls, rule.delay_ms) for rule in faults.rules] == [
+        ("refuse", 0.5, "Provisio", two, 0),
+        ("refuse", 0.1, "Internal", two, 0),
+        ("cut_before", 0.2, "", two, 0),
+        ("cut_reply", 0.3, "", two, 0),
+        ("fail_entry", 0.4, "Provisio", {"PutRecords"}, 0),
+        ("refuse", 0.6, "ExpiredI", {"GetRecords"}, 0),
+        ("delay", 1.0, "", two, 20),
+    ]
+    cli("local", "--port", "1", "--stream", "orders")
+    assert (served["settings"], served["faults"].rules) == (Settings(), [])
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "words"),
+    [
+        ("--retention", "25.5 hours", "hours from 24 to 8,760"),
+        ("--retention", "1 hour", "hours from 24 to 8,760"),
+        ("--account", "12", "12 digits"),
+        ("--throttle", "1.5", "range 0<=x<=1"),
+        ("--calls", "GetRecord", "is not one of"),
+    ],
+)
+def test_a_wrong_option_of_local_is_refused(cli: Cli, option: str, text: str, words: str) -> None:
+    """Before anything listens."""
+    result = cli("local", "--port", "0", option, text)
+    assert (result.code, result.stdout) == (2, b"")
+    assert words in " ".join(result.stderr.split())
+
+
 @pytest.mark.parametrize("text", ["orders:", "orders:0", ":4", "orders:x", "orders:-1"])
 def test_a_wrong_stream_of_local_is_refused(cli: Cli, text: str) -> None:
     """Before anything listens."""

@@ -137,6 +137,7 @@ def serve_forever(
     host: str = "127.0.0.1",
     *,
     settings: Settings | None = None,
+    faults: Faults | None = None,
     announce: Callable[[str, Engine], None] = lambda _url, _engine: None,
 ) -> None:
     """Serve in the foreground until SIGTERM, or an interrupt, which (KeyboardInterrupt) is the caller's.
@@ -145,12 +146,13 @@ def serve_forever(
         port: 0 lets the system choose.
         host: This machine alone unless told.
         settings: Bounds, limits and identity.
+        faults: What is to go wrong.
         announce: Told the endpoint's URL and the engine once calls are answered; may create streams.
 
     Raises:
         EnvironmentLacks: The address cannot be bound.
     """
-    desk = Desk(Engine(settings), Faults())
+    desk = Desk(Engine(settings), faults or Faults())
 
     async def serve() -> None:
         try:
