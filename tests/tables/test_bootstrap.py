@@ -179,6 +179,23 @@ def test_keys_that_are_there_twice_are_named(tmp_path: Path, bounds: dict[str, i
     assert "Two rows or more of 'public.t' have the same key (id): [3]." in said
 
 
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("timestamp", pa.array([0, 2**62], pa.timestamp("us"))),
+        ("double precision", pa.array([1, float("nan")])),
+        ("real", pa.array([1, float("nan")], pa.float32())),
+    ],
+)
+def test_a_key_that_could_not_be_told_apart_is_refused(kind: str, keys: pa.Array, tmp_path: Path) -> None:
+    """A time that would be clamped, and NaN; with the row."""
+    tables = f'[tables."public.t"]\nkeys = ["id"]\ncolumns = {{ id = "{kind}" }}\n'
+    pq.write_table(pa.table({"id": keys}), tmp_path / "dump.parquet")
+    said = refused(tmp_path, tables, str(tmp_path / "dump.parquet"), DamagedInput)
+    assert "The column 'id'" in said
+    assert "in row 2" in said
+
+
 def test_a_key_that_is_null_is_refused(tmp_path: Path) -> None:
     """With its row."""
     said = refused(tmp_path, TABLES, dump(tmp_path, [*SNAPSHOT, {"id": None, "v": "x"}]), DamagedInput)

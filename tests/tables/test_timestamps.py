@@ -28,7 +28,7 @@ FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 LINES = [
     change(1, "t", {"at": 1, "seen": 2}),
     change(2, "t", {"at": FIRST}),
-    change(3, "t", {"at": 9223372036825200000}),  # infinity
+    change(3, "t", {"at": LAST, "seen": 9223372036825200000}),  # infinity
     change(4, "t", None, op="d", before={"at": 1}),
 ]
 
@@ -50,6 +50,8 @@ def test_utc_timestamps_need_no_new_reader_and_hold_the_same_microseconds(keep: 
         at = lake.typed["public.t"].file.read(["at"])["at"]
         assert at.type == pa.timestamp("us", tz="UTC" if timestamps == "utc" else None)
         found[timestamps] = sorted(at.cast(pa.int64()).to_pylist())
+        seen = lake.typed["public.t"].file.read(["seen"])["seen"].cast(pa.int64()).to_pylist()
+        assert LAST in seen
     wanted = {"current": [FIRST, LAST], "history": [FIRST, 1, LAST], "log": [FIRST, 1, 1, LAST]}
     assert found["ntz"] == found["utc"] == wanted[keep]
 

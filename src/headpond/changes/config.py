@@ -81,8 +81,12 @@ class TableSpec:
             raise self._wrong(
                 f"uses {min(renamed)!r}, which it renames", "Use the new name in keys and columns."
             )
-        for kind in self.columns.values():
-            parse_type(kind)
+        for column, kind in self.columns.items():
+            if parse_type(kind).name == "oidvector" and column in self.keys and self.keep != "log":
+                raise self._wrong(
+                    f"has the key {column!r} of type {kind}, whose values a stream does not carry",
+                    "Name other keys, or write keys = [] to keep a log of its changes.",
+                )
         self._check_partitions()
 
     def type_of(self, column: str) -> pa.DataType:
@@ -129,8 +133,8 @@ class DsqlConfig:
         format: which decoder reads the records (`changes.decoders`).
         cluster: changes of another cluster are quarantined as `unexpected_cluster`; None takes all.
         unknown_tables: `quarantine`, or `log`: a raw log per table, named by `changes.unknown`.
-        infinity: what becomes of infinite and out-of-range dates and timestamps.
-        special_numeric: what becomes of NaN and infinities in decimal columns.
+        infinity: what becomes of infinite and out-of-range dates and timestamps; in keys they are errors.
+        special_numeric: what becomes of NaN and infinities in decimal columns; in keys they are errors.
         keep_data: changes of keyed tables keep their record in `m:data`, so that `latest.too_late` can
             quarantine them; without it such a change goes to quarantine with empty data.
         max_depth: bound on the nesting of a record.

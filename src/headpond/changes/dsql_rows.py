@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.changes.dsql_images import members_of
-from headpond.changes.keys import key_column
+from headpond.changes.keys import cast_values, key_column
 from headpond.changes.model import (
     NO_IMAGE_HASH,
     canonical_token,
@@ -30,12 +30,7 @@ from headpond.changes.model import (
 )
 from headpond.changes.partition_names import unwritable
 from headpond.changes.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUARANTINE_SCHEMA
-from headpond.formats.dsql_columns import (
-    cast_column,
-    first_bytes,
-    holding,
-    trimmed,
-)
+from headpond.formats.dsql_columns import first_bytes, holding, trimmed
 from headpond.formats.dsql_spans import Members
 from headpond.formats.dsql_types import CastOptions
 
@@ -245,7 +240,7 @@ def _values(
             continue
         if not _named(rows, name, column, spec):
             continue
-        found = cast_column(spec.columns.get(name, "any"), column, options)
+        found = cast_values(spec, name, column, options)
         if name in spec.keys and name not in spec.columns:
             # Two spellings of one JSON text are one key.
             found.values = canonical(column).cast(pa.string())

@@ -7,6 +7,10 @@
 Integers, times and intervals are digits; texts JSON strings with the fewest escapes; decimals the string with
 all digits of their scale; dates ISO strings; timestamps microseconds; bytes Base64; undeclared columns their
 canonical JSON.
+
+Keys must stay apart: a value that would be clamped, become NULL or equal no other (NaN) is an error in a key
+column of a table that keeps rows by key, whatever the options say of other columns. Of the two zeros of
+floating point, one key in PostgreSQL, 0.0 is written.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.changes.model import quote
+from headpond.formats.dsql_columns import ColumnCast, cast_column
+from headpond.formats.dsql_types import CastOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +32,30 @@ if TYPE_CHECKING:
     from headpond.changes.config import TableSpec
 
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
+
+
+_EXACT = CastOptions(infinity="error", special_numeric="error")
+
+
+def cast_values(spec: TableSpec, column: str, tokens: pa.Array, options: CastOptions) -> ColumnCast:
+    """Cast a column of a table, more strictly where it is a key that rows are told apart by.
+
+    Args:
+        spec: the table.
+        column: the column, as named in the lake.
+        tokens: its raw tokens.
+        options: what becomes of infinities and special numerics where they are allowed.
+    """
+    kind = spec.columns.get(column, "any")
+    if column not in spec.keys or spec.keep == "log":
+        return cast_column(kind, tokens, options)
+    found = cast_column(kind, tokens, _EXACT)
+    if pa.types.is_floating(found.values.type):
+        nan = pc.fill_null(pc.is_nan(found.values), fill_value=False)
+        found.failures |= dict.fromkeys(pc.indices_nonzero(nan).to_pylist(), "special_numeric")
+        zero = pc.equal(found.values, 0.0)
+        found.values = pc.if_else(zero, pa.scalar(0.0, found.values.type), found.values)
+    return found
 
 
 def key_column(spec: TableSpec, values: Mapping[str, pa.Array]) -> pa.Array:

@@ -21,11 +21,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from headpond.changes.dsql_rows import canonical, columns_named, image_hashes
-from headpond.changes.keys import key_column
+from headpond.changes.keys import cast_values, key_column
 from headpond.changes.model import encode_versions
 from headpond.changes.schemas import OWN_FIELDS
 from headpond.errors import DamagedInput, UsageError
-from headpond.formats.dsql_columns import cast_column
 from headpond.formats.dsql_types import CastOptions
 from headpond.tables.apply import DecodedBatch
 from headpond.tables.beside import apply_beside
@@ -278,7 +277,7 @@ class Bootstrap:
                 ) from None
             if name in self.spec.except_columns:
                 continue
-            cast = cast_column(declared, tokens[original], options)
+            cast = cast_values(self.spec, name, tokens[original], options)
             if cast.failures:
                 row, code = next(iter(cast.failures.items()))
                 raise self._unfit(
