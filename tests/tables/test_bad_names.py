@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
     from headpond.tables.lake import Lake
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 KEYS = ["my key.`1`", "ID", "id"]
 NAMES = [
     "a.b", "a b", "a`b", "a,b=c", "a;b", "{x}", "(y)", "a\nb", "\t", "", " ", "%", "%20", "a%2Eb", "a~b",
     'q"q', "q'q", "back\\slash", "v", "V", "ü", "Ü", "🙂", "İ", "ß", "SS", "m:key", "c:x", "t.v", "s.v",
     "_ts_ns", "_TS_NS", "_op", "_after", "_before", "_valid_to_ns", "_sequence_number", "_bucket", "%delete",
-    "select", "..",
+    "select", "..", "k", "K", "\u212a", "s", "S", "\u017f", "i", "I", "\u0131",
 ]  # fmt: skip
 
 

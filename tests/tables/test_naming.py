@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pytest
@@ -14,10 +16,14 @@ from headpond.tables.naming import (
     OWN_COLUMNS,
     Columns,
     column_name,
+    folded,
     table_folder,
     table_of_folder,
     with_case_mark,
 )
+
+if TYPE_CHECKING:
+    from random import Random
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(
     [
@@ -36,6 +42,8 @@ NAMES = st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(
         "createdat",
     ]
 )
+ALIKE = st.text(st.sampled_from("kK\u212asS\u017f\u00df\u1e9eiI\u0131\u0130\u03c3\u03a3\u03c2%1"), max_size=3)
+"""Names of characters of which more than two fold to one."""
 REFUSED_BY_DELTA = re.compile(r"[ ,;{}()\n\t=.`\"]")
 
 
@@ -69,14 +77,38 @@ def test_an_encoded_name_can_stand_in_a_delta_table(original: str) -> None:
     assert original == ("" if encoded == "%" else unquote(encoded))
 
 
-@given(st.lists(NAMES, unique=True, max_size=12))
+@given(st.lists(NAMES | ALIKE, unique=True, max_size=12))
 def test_the_columns_of_a_table_never_meet(originals: list[str]) -> None:
     """Names that differ at the source differ in Delta, also for readers that ignore case."""
     columns = Columns()
     encoded = [columns.encode(name) for name in originals]
-    assert len({name.casefold() for name in encoded}) == len(originals)
+    for fold in (str.casefold, str.lower, str.upper, folded):
+        assert len(set(map(fold, encoded))) == len(originals)
     assert [columns.encode(name) for name in originals] == encoded
     assert [Columns(columns.encoded).encode(name) for name in originals] == encoded
+
+
+@given(st.lists(ALIKE, unique=True, max_size=12), st.randoms(use_true_random=False))
+def test_after_the_first_of_a_kind_the_order_does_not_matter(originals: list[str], draw: Random) -> None:
+    """Those that came first keep their form, in a table that is there, too; the rest is named by itself."""
+    first = {folded(name): name for name in reversed(originals)}
+    there = Columns()
+    for name in first.values():
+        there.encode(name)
+    rest = [name for name in originals if name not in first.values()]
+    named = {name: Columns(there.encoded).encode(name) for name in rest}
+    columns = Columns(there.encoded)
+    assert {name: columns.encode(name) for name in draw.sample(rest, len(rest))} == named
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations(["s", "S", "\u017f"])))
+def test_three_names_that_fold_alike_are_three_columns(names: tuple[str, ...]) -> None:
+    """Whatever came first, and beside a column that was named when the mark told positions alone."""
+    columns = Columns()
+    assert len({folded(columns.encode(name)) for name in names}) == 3
+    columns = Columns({"S": "S", "\u017f": "\u017f%%0"})
+    found = [columns.encode(name) for name in names]
+    assert found == [{"s": "s%%0%%73", "S": "S", "\u017f": "\u017f%%0"}[name] for name in names]
 
 
 def test_the_first_of_two_names_that_differ_in_case_keeps_its_form() -> None:
@@ -89,6 +121,7 @@ def test_the_first_of_two_names_that_differ_in_case_keeps_its_form() -> None:
         "createdat": "createdat%%0",
     }
     assert with_case_mark("aB") == "aB%%2"
+    assert with_case_mark("\u212a") == "\u212a%%1%%e284aa"
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ A column of a source may be called anything; a Delta column without column mappi
 - every other character becomes ``%XX`` per UTF-8 byte, as in a URL; so does ``%`` itself;
 - a name that is one of headpond's own columns (in any case) has its first character written so;
 - the empty name is a lone ``%``;
-- of two names that differ only in case (readers of Delta do not tell them apart), the one that came
-  first (configuration before data) keeps its form; the other gets ``%%`` and the positions of its upper-case
-  letters as a hexadecimal number.
+- of names that differ only in case (readers of Delta do not tell them apart), the one that came first
+  (configuration before data) keeps its form; the others get ``%%`` and the positions of their upper-case
+  letters as a hexadecimal number, and where these do not say all (the Kelvin sign is a k, too) ``%%`` and
+  their UTF-8 bytes.
 
 The original name stands in the field's metadata under `ORIGINAL_NAME`; it, not the encoding, says which
 column of the source a column holds.
@@ -57,6 +58,17 @@ def _escape(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
+def folded(name: str) -> str:
+    """Give what is equal for names that some reader of Delta takes for one.
+
+    Beyond Unicode's case folding that is so for the Turkish letters, which Java compares as i.
+
+    >>> folded("K") == folded("k") == folded("\u212a"), folded("\u0131") == folded("\u0130") == folded("I")
+    (True, True)
+    """
+    return name.casefold().upper().casefold().replace("i\u0307", "i")
+
+
 def column_name(original: str) -> str:
     """Encode a column's name; a function of the name alone (see `Columns` for names that differ in case).
 
@@ -66,15 +78,27 @@ def column_name(original: str) -> str:
     if not original:
         return "%"
     encoded = "".join(c if c in _PLAIN or c.isalnum() else _escape(c) for c in original)
-    if original.casefold() in OWN_COLUMNS:
+    if folded(original) in OWN_COLUMNS:
         return _escape(original[0]) + encoded[1:]
     return encoded
 
 
 def with_case_mark(original: str) -> str:
-    """Encode a name that differs only in case from one already taken."""
+    """Encode a name that differs only in case from one already taken; a function of the name alone.
+
+    Of names that fold to one, no two have one mark.
+
+    >>> with_case_mark("aB"), with_case_mark("\u212a")
+    ('aB%%2', '\u212a%%1%%e284aa')
+    """
     positions = sum(1 << i for i, c in enumerate(original) if c != c.lower())
-    return f"{column_name(original)}%%{positions:x}"
+    marked = f"{column_name(original)}%%{positions:x}"
+    told = all(c in (folded(c), folded(c).upper()) for c in original)
+    return marked if told else _with_bytes(marked, original)
+
+
+def _with_bytes(marked: str, original: str) -> str:
+    return f"{marked}%%{original.encode('utf-8', 'surrogatepass').hex()}"
 
 
 class Columns:
@@ -86,17 +110,19 @@ class Columns:
 
     def __init__(self, taken: Mapping[str, str] | None = None) -> None:
         self._encoded: dict[str, str] = dict(taken or {})
-        self._folded: set[str] = {name.casefold() for name in self._encoded.values()}
+        self._folded: set[str] = set(map(folded, self._encoded.values()))
 
     def encode(self, original: str) -> str:
         """Give the column's name in Delta, taking one if it has none yet."""
         if (known := self._encoded.get(original)) is not None:
             return known
         name = column_name(original)
-        if name.casefold() in self._folded:
+        if folded(name) in self._folded:
             name = with_case_mark(original)
+        if folded(name) in self._folded:  # by a column that was named when marks told less
+            name = _with_bytes(name, original)
         self._encoded[original] = name
-        self._folded.add(name.casefold())
+        self._folded.add(folded(name))
         return name
 
     def __contains__(self, original: object) -> bool:
@@ -135,8 +161,8 @@ def log_folder(schema: str, table: str) -> str:
     A name that a file system could mistake for another one (upper case, composed characters), or that is too
     long, ends with ``~~`` and a part of the SHA-256 of both names.
 
-    >>> log_folder("public", "orders"), log_folder("a.b", "c/d"), log_folder("public", "Orders")[:16]
-    ('public.orders', 'a~2Eb.c~2Fd', 'public.Orders~~0')
+    >>> log_folder("public", "orders"), log_folder("a.b", "c/d"), log_folder("public", "Orders")[:15]
+    ('public.orders', 'a~2Eb.c~2Fd', 'public.Orders~~')
     """
     encoded = f"{_folder(schema, _DOTLESS)}.{_folder(table, _DOTLESS)}"
     if encoded[0] == ".":
