@@ -22,8 +22,8 @@ def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
     from headpond.errors import EnvironmentLacks
     from headpond.spark import delta_settings
     from headpond.spark.delta_jars import require_delta
-    from headpond.spark.preflight import spark_jars
     from headpond.spark.session import spark_session
+    from headpond.spark.settings import spark_jars
 
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     try:

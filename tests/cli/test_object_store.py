@@ -14,7 +14,7 @@ import pytest
 
 from headpond.errors import EnvironmentLacks
 from headpond.pipeline import loads
-from headpond.spark.preflight import check_checkpoint, spark_jars
+from headpond.spark.settings import check_checkpoint, spark_jars
 from s3_server import SECRET, Store, s3_store
 
 if TYPE_CHECKING:

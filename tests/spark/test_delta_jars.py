@@ -10,7 +10,7 @@ from headpond.errors import EnvironmentLacks
 from headpond.pipeline import loads
 from headpond.spark.delta_jars import CATALOG, EXTENSION, FIXED, PACKAGES, delta_settings, spark_version
 from headpond.spark.delta_sql import merge_sql, spark_sql
-from headpond.spark.preflight import session_settings
+from headpond.spark.settings import session_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 
 from headpond.pipeline import loads
 from headpond.spark import session
-from headpond.spark.preflight import session_settings
+from headpond.spark.settings import session_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,9 +17,8 @@ from headpond.cli.drawing import draw_summary
 from headpond.cli.logs import FORMATS, logged, secrets
 from headpond.errors import HeadpondError
 from headpond.pipeline import load
-from headpond.spark.run import Run
+from headpond.spark.early import start_early, start_options
 from headpond.spark.stopping import GRACE_S
-from headpond.tables.summary import lake_summary
 
 if TYPE_CHECKING:
     import threading
@@ -49,9 +48,13 @@ def run(
     again goes on where the last run stood; nothing is lost and nothing is applied twice. A stop lets the
     batch in flight end; a second signal ends the process at once, which is safe too.
     """
-    pipeline = load(file)
     begun = time.monotonic()
-    job = Run(pipeline, until_caught_up=until_caught_up, grace_s=grace / 1000)
+    pipeline = load(file)
+    starting = start_early(pipeline, start_options(pipeline, until_caught_up=until_caught_up))
+    from headpond.spark.run import Run  # noqa: PLC0415 - AWS clients and tables, while Spark starts
+    from headpond.tables.summary import lake_summary  # noqa: PLC0415 - as above
+
+    job = Run(pipeline, until_caught_up=until_caught_up, grace_s=grace / 1000, starting=starting)
 
     def context() -> dict[str, Any]:
         return {"pipeline": pipeline.monitor.name, "batch_id": job.gate.busy}

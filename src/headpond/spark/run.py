@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headpond.errors import ServiceFailure
 from headpond.spark.classes import keep_nothing
+from headpond.spark.early import given_up_on_failure, start_early, start_options, warm_workers
 from headpond.spark.errors import headpond_error_of, text_of
 from headpond.spark.measurements import marked, sinks_of, sizes_reader
-from headpond.spark.preflight import preflight, session_settings
+from headpond.spark.preflight import preflight
 from headpond.spark.session import spark_session
+from headpond.spark.settings import session_settings
 from headpond.spark.stopping import GRACE_S, SPARK_STOP_S, Gate, bounded, end_query
 from headpond.tables.apply import Applied
 from headpond.tables.ledger import LedgerLake
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headpond.pipeline import Pipeline
+    from headpond.spark.early import Starting, StartOptions
     from headpond.spark.progress import Sink
     from headpond.tables.lake import Lake
 
@@ -44,6 +45,7 @@ class Run:
         stop: set it to end a run that would go on: the batch in flight is waited for.
         grace_s: how long that is waited for; then it is left to the next start.
         spark_is_up: called once Spark has started, which takes the handler of SIGINT for itself.
+        starting: a Spark that is being started for this run already.
     """
 
     pipeline: Pipeline
@@ -55,22 +57,18 @@ class Run:
     stop: threading.Event = field(default_factory=threading.Event)
     grace_s: float = GRACE_S
     spark_is_up: Callable[[], None] = lambda: None
+    starting: Starting | None = None
     applied: Applied = field(default_factory=Applied)
     left: int | None = None  # a batch that was being applied when the grace was over
     hangs: bool = False  # Spark did not end in time: leave the process without waiting for it
     gate: Gate = field(init=False)
+    _options: StartOptions = field(init=False)
     start_seconds: float = 0.0  # until Spark was up
     query_seconds: float = 0.0  # from the query's start to its end
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.stop)
-
-    @property
-    def log_path(self) -> Path:
-        """Where Spark's words go: beside the tables, or in a folder for passing things."""
-        if "://" in self.pipeline.target.path:
-            return Path(tempfile.gettempdir()) / "headpond-spark.log"
-        return Path(self.pipeline.target.path) / "_headpond" / "logs" / "spark.log"
+        self._options = start_options(self.pipeline, until_caught_up=self.until_caught_up, quick=self.quick)
 
     def go(self) -> Lake | LedgerLake:
         """Check, start Spark, follow the source to the end of the run, and give the lake.
@@ -79,11 +77,13 @@ class Run:
             HeadpondError: whatever went wrong, as the class that says whose fault it is.
         """
         self.say("checking the source and the lake")
-        lake = preflight(self.pipeline, files_must_exist=self.until_caught_up)
-        # A catch-up beside the pipeline leaves no measurements: they would be taken for the pipeline's own.
-        sinks = sinks_of(self.pipeline) if self.only is None else []
-        with marked(sinks, self.stop):
-            self._follow(sinks)
+        starting = self.starting or start_early(self.pipeline, self._options)
+        with given_up_on_failure(starting):
+            lake = preflight(self.pipeline, files_must_exist=self.until_caught_up)
+            # A catch-up beside the pipeline leaves no measurements: they would be taken for its own.
+            sinks = sinks_of(self.pipeline) if self.only is None else []
+            with marked(sinks, self.stop):
+                self._follow(sinks, starting)
         if (
             isinstance(lake, LedgerLake)
             and lake.config.verify
@@ -94,16 +94,13 @@ class Run:
             lake.close_journal()
         return lake
 
-    def _follow(self, sinks: Sequence[Sink]) -> None:
-        """Start Spark, run the query to the end of the run, and end Spark."""
+    def _follow(self, sinks: Sequence[Sink], starting: Starting | None) -> None:
+        """Wait for Spark, run the query to the end of the run, and end Spark."""
         self.say("starting Spark")
         begun = time.monotonic()
-        conf = session_settings(self.pipeline)
-        # Where Python reads and merges, the JVM has too little to do for a slow start ever to pay.
-        quick = self.quick or self.pipeline.target.engine == "embedded"
-        spark = spark_session(
-            "headpond", conf=conf, log_path=self.log_path, quick=quick, ends=self.until_caught_up
-        )
+        if starting is not None:
+            starting.wait()
+        spark = spark_session("headpond", conf=session_settings(self.pipeline), **self._options)
         from py4j.protocol import Py4JError  # noqa: PLC0415 (comes with pyspark)
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -112,6 +109,8 @@ class Run:
 
         self.start_seconds = time.monotonic() - begun
         self.spark_is_up()
+        if starting is not None and str(spark.sparkContext.master).startswith("local"):
+            warm_workers(spark)
         self.say("reading")
         sizes_s = self.pipeline.monitor.sizes_every_ms / 1000
         try:
@@ -161,8 +160,9 @@ class Run:
             return ours
         said = text_of(error).splitlines()
         first = next((line.strip() for line in said if line.strip()), type(error).__name__)
+        log = str(self._options["log_path"])
         return ServiceFailure(
             f"Spark ended the query: {first[:300]}",
-            next_step=f"Read {self.log_path}; starting again is safe.",
-            log=str(self.log_path),
+            next_step=f"Read {log}; starting again is safe.",
+            log=log,
         )

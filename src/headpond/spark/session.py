@@ -31,6 +31,7 @@ from headpond.spark.workers import worker_python
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from headpond.spark.classes import Classes
@@ -91,13 +92,31 @@ def spark_session(
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 (half a second that JavaMissing need not wait for)
 
-    given = _submitted() | dict(conf or {})
     running = SparkSession.getActiveSession()
     if running is not None:
-        for key, value in given.items():
+        for key, value in (_submitted() | dict(conf or {})).items():
             if running.conf.isModifiable(key):
                 running.conf.set(key, value)
         return running
+    started_context(app_name, conf=conf, log_path=log_path, quick=quick, ends=ends)
+    return SparkSession.builder.getOrCreate()
+
+
+def started_context(
+    app_name: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    log_path: Path | str,
+    quick: bool = False,
+    ends: bool = False,
+) -> SparkContext:
+    """Start Spark, or give what runs in this process; arguments and errors as of `spark_session`."""
+    from pyspark import SparkContext  # noqa: PLC0415 (as above)
+
+    context = SparkContext._active_spark_context  # noqa: SLF001 (getOrCreate would start one)
+    if context is not None:
+        return context
+    given = _submitted() | dict(conf or {})
     settings = {**_defaults(given, quick=quick), **given, "spark.app.name": app_name}
     log = Path(log_path)
     java = find_java()
@@ -105,8 +124,7 @@ def spark_session(
     classes = _kept_classes(settings, given, java, ends=ends)
     if classes is not None and classes.options:
         settings[_JAVA_OPTIONS] = f"{settings.get(_JAVA_OPTIONS, '')} {classes.options}".strip()
-    _start_context(settings, log, classes)
-    return SparkSession.builder.getOrCreate()
+    return _start_context(settings, log, classes)
 
 
 def _submitted() -> dict[str, str]:
@@ -177,7 +195,7 @@ def _set_environment(settings: Mapping[str, str], java: Java) -> None:
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER_OPTIONS)
 
 
-def _start_context(settings: Mapping[str, str], log: Path, classes: Classes | None = None) -> None:
+def _start_context(settings: Mapping[str, str], log: Path, classes: Classes | None = None) -> SparkContext:
     """Launch the JVM with its output in `log` and create the Spark context in it."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 (as above)
     from pyspark.errors import PySparkException  # noqa: PLC0415
@@ -196,6 +214,7 @@ def _start_context(settings: Mapping[str, str], log: Path, classes: Classes | No
                     keep_at_exit(classes, jvm)
             context = SparkContext(conf=_full_conf(gateway, settings), gateway=gateway)
             ship_to(context)
+            return context
     except OSError as exc:
         raise SparkNotStarted(
             f"Spark's log {log} cannot be written: {exc.strerror or exc}.",
