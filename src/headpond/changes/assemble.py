@@ -110,7 +110,7 @@ class TextsInMemory:
 class Assembled:
     """What waits after a step (`ASSEMBLY_SCHEMA`), and what the completed changes are.
 
-    `decoded.counters` has `chunk_groups_completed`, `chunk_groups_open` and `chunk_copies` beside the others.
+    `decoded.counters` has `chunk_groups_completed` and `chunk_copies` beside the others.
     `finished` has, per completed change, the places of its records, the main record's first: a table may
     still refuse the change, and then all of them are wanted.
     """
@@ -286,7 +286,6 @@ class _Step:
         in_time = now is None or last is None or (now - last).total_seconds() * 1000 <= self.rules.timeout_ms
         if in_time and not self.no_room:
             self.kept.extend({"status": "waiting", **filled(row)} for row in rows)
-            self.counters["chunk_groups_open"] += bool(rows) and not settled
         elif not settled:  # what failed is in quarantine already
             self.time_out(rows)
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from headpond.changes.history import HistoryOutcome, history_step
 from headpond.changes.latest import LatestOutcome, latest_step, too_late
-from headpond.tables.batch import Chunks, DecodedBatch
+from headpond.tables.batch import OPEN, Chunks, DecodedBatch
 from headpond.tables.reassembly import reassemble
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ __all__ = ["Applied", "Chunks", "DecodedBatch", "apply_batch"]
 
 @dataclass(slots=True)
 class Applied:
-    """What one or more batches did: counters per table, and for all."""
+    """What one or more batches did: counters per table, and for all; `OPEN` is that of the last."""
 
     tables: dict[str, Counter[str]] = field(default_factory=dict)
     quarantined: Counter[str] = field(default_factory=Counter)
@@ -42,7 +42,9 @@ class Applied:
         for table, counted in other.tables.items():
             self.tables.setdefault(table, Counter()).update(counted)
         self.quarantined.update(other.quarantined)
-        self.counters.update(other.counters)
+        self.counters.update({name: n for name, n in other.counters.items() if name != OPEN})
+        if OPEN in other.counters:
+            self.counters[OPEN] = other.counters[OPEN]
         self.batches += other.batches
 
 
@@ -76,7 +78,7 @@ def apply_batch(
     decided = _decide(lake, batch)
     refused = pa.concat_tables([beyond, *decided.refused])
     if whole is not None:
-        refused = whole.take_back(refused)
+        refused = whole.settle(refused)
     applied = Applied(decided.figures, counters=Counter(batch.counters), batches=1)
 
     between("quarantine")

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from headpond.changes.config import DsqlConfig
 
 
+OPEN = "chunk_groups_open"
+"""The one counter that tells a state, not what was done: groups of chunks that wait after the last batch."""
+
+
 @dataclass(slots=True)
 class DecodedBatch:
     """What the decoders made of one micro-batch: typed changes per table, and what is no change."""

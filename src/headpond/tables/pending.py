@@ -63,6 +63,11 @@ class Group:
         return max((time for time in times if time is not None), default=None)
 
 
+def is_open(statuses: Iterable[str | None]) -> bool:
+    """Say whether a group with these statuses of its rows waits; null for a row that goes."""
+    return {status for status in statuses if status is not None} == {"waiting"}
+
+
 class PendingTable(FactTable):
     """The pending table of a lake.
 
@@ -113,6 +118,11 @@ class PendingTable(FactTable):
             Group(frozenset(members[name]), found, bool(touched & members[name]))
             for name, found in groups.items()
         ]
+
+    def open_groups(self) -> int:
+        """Count the groups that wait."""
+        groups = self.outline(PENDING_SCHEMA.empty_table())
+        return sum(is_open(row["status"] for row in group.rows) for group in groups)
 
     def records(self, ids: Iterable[str]) -> pa.Table:
         """Read what waits of some groups, data and all (`ASSEMBLY_SCHEMA`)."""

@@ -26,7 +26,8 @@ from headpond.changes.assemble import assemble_step
 from headpond.changes.chunk_groups import in_order
 from headpond.changes.schemas import ASSEMBLY_SCHEMA, QUARANTINE_SCHEMA
 from headpond.formats.dsql import Chunked, parse
-from headpond.tables.pending import CHUNK_IDS, FINISHED
+from headpond.tables.batch import OPEN
+from headpond.tables.pending import CHUNK_IDS, FINISHED, is_open
 from headpond.tables.spill import SpilledTexts
 from headpond.tables.state import ORIGIN
 
@@ -57,11 +58,11 @@ class Whole:
     refused: pa.Table
     _work: _Work
 
-    def take_back(self, refused: pa.Table) -> pa.Table:
+    def settle(self, refused: pa.Table) -> pa.Table:
         """Let the records of whole changes that a table refuses go to quarantine with them.
 
         They are failed from then on, like those of any change that is refused: a change is not gone before it
-        stands somewhere, and its main record alone is not the change.
+        stands somewhere, and its main record alone is not the change. Then count the groups that wait.
 
         Args:
             refused: quarantine rows of changes that a table refuses.
@@ -70,18 +71,18 @@ class Whole:
             Those that never were in chunks.
         """
         groups = {places[0]: places for step in self._work.steps for places in step.finished}
-        mine = [place in groups for place in _places(refused)] if groups else []
-        if not any(mine):
-            return refused
+        mine = pa.array([bool(groups) and place in groups for place in _places(refused)], pa.bool_())
         rows = [
             {**self._work.before[place], **{name: main[name] for name in ("reason", "detail")}, "data": None}
-            for main in refused.filter(pa.array(mine)).to_pylist()
+            for main in refused.filter(mine).to_pylist()
             for place in groups[_place(main)]
         ]
         self._work.after |= {_place(row): "failed" for row in rows}
         self.refused = pa.concat_tables([self.refused, pa.Table.from_pylist(rows, QUARANTINE_SCHEMA)])
-        self.batch.counters["chunk_groups_completed"] -= sum(mine)
-        return refused.filter(pc.invert(pa.array(mine)))
+        self.batch.counters["chunk_groups_completed"] -= pc.sum(mine).as_py() or 0
+        if (waiting := self._work.open_groups()) is not None:
+            self.batch.counters[OPEN] = waiting
+        return refused.filter(pc.invert(mine))
 
     def refused_parts(self) -> Iterator[pa.Table]:
         """Give the rows of `refused` with their data, a part at a time."""
@@ -118,7 +119,6 @@ def reassemble(lake: Lake, batch: DecodedBatch, chunks: Chunks) -> Whole:
         refused.append(rows.filter(pc.is_valid(rows["data"])))
         without_data.append(rows.filter(pc.is_null(rows["data"])))
         counters.update(step.decoded.counters)
-    counters.update(work.counters)
     merged = {name: pa.concat_tables(parts, promote_options="default") for name, parts in tables.items()}
     decoded = replace(batch, tables=merged, quarantine=pa.concat_tables(refused), counters=counters)
     return Whole(decoded, pa.concat_tables(without_data), work)
@@ -132,12 +132,13 @@ class _Work:
     arrived: pa.Table
     chunks: Chunks
     steps: list[Assembled] = field(default_factory=list)
-    counters: Counter[str] = field(default_factory=Counter)
+    groups: list[Group] | None = None  # all there are
     before: dict[Place, dict[str, Any]] = field(default_factory=dict)  # outlines of the rows looked at
     after: dict[Place, str] = field(default_factory=dict)  # status of those that stay
 
     def go(self, groups: list[Group]) -> None:
         """Look at the groups that the batch touches, or whose time is over."""
+        self.groups = groups
         now, rules = self.chunks.now, self.chunks.rules
         limit = None if now is None else now - timedelta(milliseconds=rules.timeout_ms)
         part: list[Group] = []
@@ -170,8 +171,6 @@ class _Work:
         """Put one group together that does not fit, if it is complete or its time is over."""
         if over or self.may_be_complete(group):
             self.step_through(group)
-        elif all(row["status"] in (None, "waiting") for row in group.rows):
-            self.counters["chunk_groups_open"] += 1
 
     def step_through(self, group: Group, no_room: str = "") -> None:
         """Look at a group record by record, with its texts in a file."""
@@ -235,8 +234,17 @@ class _Work:
 
     def stays(self, row: dict[str, Any]) -> bool:
         """Say whether a row still waits for others, or for a better fragment."""
-        status = self.after.get(_place(row)) if _place(row) in self.before else row["status"] or "waiting"
-        return status not in (None, FINISHED)
+        return self.status(row) not in (None, FINISHED)
+
+    def status(self, row: dict[str, Any]) -> str | None:
+        """Give a row's status after the steps so far; null for one that goes."""
+        return self.after.get(_place(row)) if _place(row) in self.before else row["status"] or "waiting"
+
+    def open_groups(self) -> int | None:
+        """Count the groups of which nothing is settled; null where they were not looked at."""
+        if self.groups is None:
+            return None
+        return sum(is_open(map(self.status, group.rows)) for group in self.groups)
 
     def keep(self, step: Assembled, groups: list[Group]) -> None:
         """Remember what a step made of its groups."""

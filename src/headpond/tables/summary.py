@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from headpond.changes.config import UNKNOWN
+from headpond.tables.batch import OPEN
 from headpond.tables.ledger import LedgerLake
 
 if TYPE_CHECKING:
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
 CURRENT_FIGURES = ("upserts", "deletes", "duplicates", "conflicting_duplicates", "stale", "superseded")
 HISTORY_FIGURES = ("upserts", "deletes", "duplicates", "conflicting_duplicates")
 LOG_FIGURES = ("appended", "duplicates")
+COUNTERS = (
+    "records",
+    "data_bytes",
+    "changes",
+    "unknown_op",
+    "out_of_range",
+    "chunk_copies",
+    "chunk_groups_completed",
+    OPEN,
+)
+"""Counters of a run of DSQL changes, which are told when they are 0, too."""
 
 _FIGURES = {"current": CURRENT_FIGURES, "history": HISTORY_FIGURES, "log": LOG_FIGURES}
 
@@ -64,7 +76,8 @@ def lake_summary(lake: Lake | LedgerLake, applied: Applied | None = None) -> dic
     }
     if applied is not None:
         summary["batches"] = applied.batches
-        summary["counters"] = dict(sorted(applied.counters.items()))
+        told = dict.fromkeys(COUNTERS, 0) | applied.counters | {OPEN: lake.pending.open_groups()}
+        summary["counters"] = dict(sorted(told.items()))
     return summary
 
 
