@@ -52,7 +52,7 @@ test-package: ## headpond as a wheel, in an environment with nothing but what it
 	@$(SET_UP) package
 	$(PYTEST) -m package
 
-SOME_SPARK := tests/spark/test_source.py tests/spark/test_source_secrets.py tests/spark/test_follow.py tests/spark/test_join.py
+SOME_SPARK := tests/spark/test_source.py tests/spark/test_source_secrets.py tests/spark/test_measured_run.py tests/spark/test_follow.py tests/spark/test_join.py
 
 test-versions: ## the oldest Spark that is supported, and the newest Python that is there
 	@$(SET_UP) test

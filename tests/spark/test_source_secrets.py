@@ -12,7 +12,7 @@ import pytest
 
 from headpond.kinesis.testing import local_kinesis, put_all, read_all
 from headpond.spark import register
-from headpond.spark.registration import REDACTED_OPTIONS
+from headpond.spark.redaction import REDACTED_OPTIONS
 from token_service import EXTERNAL_ID, KEY, ROLE, SECRET, TOKEN, Sts, leaks
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_what_the_session_leaves_out_already_stays_left_out(spark: SparkSession)
         spark.conf.set(REDACTED_OPTIONS, "(?i)url|mine")
         register(spark)
         register(spark)
-        assert spark.conf.get(REDACTED_OPTIONS) == "(?:(?i)url|mine)|(?i)roleexternalid"
+        assert spark.conf.get(REDACTED_OPTIONS) == "(?:(?i)url|mine)|(?i)roleexternalid|storageoptions"
         spark.conf.unset(REDACTED_OPTIONS)
         register(spark)
         assert "url" in str(spark.conf.get(REDACTED_OPTIONS))

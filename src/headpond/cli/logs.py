@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from headpond.spark.redaction import SECRET_SETTING
 from headpond.tables.remote import secrets_of
 
 if TYPE_CHECKING:
@@ -30,14 +31,13 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json")
 CUT = "***"
 _SHORTEST_SECRET = 4  # shorter values would cut words apart
-_SECRET_SETTING = re.compile(r"(?i)secret|password|token|credential|access[._-]?key|private")
 _BARE = re.compile(r"[^\s\"=]+")
 
 
 def secrets(pipeline: Pipeline) -> list[str]:
     """List the values of a pipeline that no line may hold, longest first."""
     found = set(secrets_of(pipeline.target.storage_options))
-    found |= {value for name, value in pipeline.spark.items() if _SECRET_SETTING.search(name)}
+    found |= {value for name, value in pipeline.spark.items() if SECRET_SETTING.search(name)}
     if pipeline.source.role_external_id is not None:
         found.add(pipeline.source.role_external_id)
     return sorted((value for value in found if len(value) >= _SHORTEST_SECRET), key=len, reverse=True)

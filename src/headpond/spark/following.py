@@ -26,6 +26,7 @@ from headpond.spark.delta_jars import require_delta
 from headpond.spark.errors import carried
 from headpond.spark.handover import Folder
 from headpond.spark.parts import apply_as_it_comes, apply_in_parts
+from headpond.spark.redaction import redact_options
 from headpond.spark.spread import apply_frame
 from headpond.tables.apply import Applied, Chunks, apply_batch
 from headpond.tables.beside import apply_beside
@@ -72,6 +73,7 @@ def decoded_changes(spark: SparkSession, pipeline: Pipeline, rules: Rules) -> Da
             options["maxBytesPerTrigger"] = str(most_bytes)
         if is_remote(source.archive) and pipeline.target.storage_options:
             options["storageOptions"] = json.dumps(pipeline.target.storage_options)
+    redact_options(spark)
     spark.dataSource.register(kind)
     reader = spark.readStream.format(kind.name()).options(**options)
     return reader.option(RULES, written_rules(rules)).load()

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from headpond.errors import EnvironmentLacks
 from headpond.spark.classes import keep_at_exit, kept_classes
 from headpond.spark.java import find_java
+from headpond.spark.redaction import SECRET_SETTING
 from headpond.spark.shipping import ship_to
 from headpond.spark.workers import worker_python
 
@@ -54,8 +55,6 @@ _HOLDS_JAVA_OPTIONS = {_JAVA_OPTIONS, "spark.driver.defaultJavaOptions"}
 
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """For the short-lived JVM that only prints the command line of the real one."""
-
-_MAY_BE_SECRET = re.compile(r"(?i)secret|password|token|credential|access[._-]?key|private")
 
 _MISSING_PACKAGE = re.compile(r"\[(?:unresolved dependency|download failed): (.*?)\]")
 
@@ -269,7 +268,7 @@ def _full_conf(gateway: Any, settings: Mapping[str, str]) -> Any:
 
 def _for_command_line(settings: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the settings that may be seen in a process list."""
-    return [(key, value) for key, value in settings.items() if not _MAY_BE_SECRET.search(key)]
+    return [(key, value) for key, value in settings.items() if not SECRET_SETTING.search(key)]
 
 
 def _java_error() -> type[Exception]:
