@@ -69,6 +69,7 @@ def test_a_textfile_is_whole_at_any_time(tmp_path: Path) -> None:
     """Written with each batch, and it can be parsed; a folder that is not there is said."""
     sink = Prometheus("orders", TABLES, textfile=str(tmp_path / "m.prom"))
     sink.batch(REPORT)
+    sink.tick()
     found = values((tmp_path / "m.prom").read_text())
     assert found["headpond_batch_last_id", labels()] == 7
     with pytest.raises(EnvironmentLacks, match="cannot be written"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import Counter
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from headpond.spark.measurements import Batches
-from headpond.spark.progress import Measuring, report_of
+from headpond.errors import AccessRefused
+from headpond.spark.measurements import Batches, MarkOfRun, marked
+from headpond.spark.progress import Measuring, _Fed, report_of
 from headpond.tables.apply import Applied
 from headpond.tables.measured import BatchReport, Size
 
@@ -43,13 +45,13 @@ APPLIED = Applied(
 
 
 class Seen:
-    """A sink that remembers; `fails` on each batch, if told so."""
+    """A sink that remembers; `fails` on each batch, if told so, or on so many `failing_ticks`."""
 
-    def __init__(self, *, fails: bool = False) -> None:
+    def __init__(self, *, fails: bool = False, failing_ticks: int = 0) -> None:
         self.reports: list[BatchReport] = []
         self.idles = self.ticks = 0
         self.closed = False
-        self._fails = fails
+        self._fails, self._failing_ticks = fails, failing_ticks
 
     def batch(self, report: BatchReport) -> None:
         self.reports.append(report)
@@ -61,6 +63,8 @@ class Seen:
 
     def tick(self) -> None:
         self.ticks += 1
+        if self.ticks <= self._failing_ticks:
+            raise OSError("no route")
 
     def close(self) -> None:
         self.closed = True
@@ -89,10 +93,20 @@ def test_a_source_without_lag_has_none(latest: Any) -> None:
     assert (report.lags_ms, report.most_lag_ms) == ({}, None)
 
 
-def test_every_sink_gets_every_batch_and_the_end() -> None:
-    """One that fails is left out from then on; the others go on."""
+def test_every_sink_gets_every_batch_and_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """One that fails goes on getting them, and is told of once; the others go on."""
     good, bad = Seen(), Seen(fails=True)
-    measuring = Measuring([bad, good], lambda: {"t": Size(1, 2, 3)})
+    with caplog.at_level(logging.INFO, "headpond.spark.progress"):
+        _three_batches(Measuring([bad, good], lambda: {"t": Size(1, 2, 3)}))
+    assert [report.batch_id for report in good.reports] == [0, 1, 2]
+    assert good.reports[0].sizes == {"t": Size(1, 2, 3)}
+    assert good.reports[1].sizes is None  # looked at a moment ago
+    assert (good.idles, good.closed) == (1, True)
+    assert (len(bad.reports), bad.closed) == (3, True)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def _three_batches(measuring: Measuring) -> None:
     measuring.follows(SimpleNamespace(runId="r"))
     for number in range(3):
         measuring.applied(number, APPLIED)
@@ -100,11 +114,66 @@ def test_every_sink_gets_every_batch_and_the_end() -> None:
     measuring.onQueryIdle(event())
     measuring.onQueryTerminated(event())
     measuring.finish()
-    assert [report.batch_id for report in good.reports] == [0, 1, 2]
-    assert good.reports[0].sizes == {"t": Size(1, 2, 3)}
-    assert good.reports[1].sizes is None  # looked at a moment ago
-    assert (good.idles, good.closed) == (1, True)
-    assert (len(bad.reports), bad.closed) == (1, False)
+
+
+def test_a_sink_that_could_not_write_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    """After a while, twice as long each time, until it works; told of twice, and no batch is missing."""
+    now = [0.0]
+    sink = Seen(failing_ticks=2)
+    fed = _Fed(sink, lambda: now[0])
+    asked = []
+    with caplog.at_level(logging.INFO, "headpond.spark.progress"):
+        for second in range(6):
+            now[0] = second
+            fed.take(lambda sink: sink.batch(report_of(PROGRESS, APPLIED)))
+            fed.tick()
+            asked.append(sink.ticks)
+    assert asked == [1, 2, 2, 3, 4, 5]  # at 0 s and 1 s in vain; at 3 s it works
+    assert len(sink.reports) == 6
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "Seen fails and is tried again: no route"),
+        ("INFO", "Seen works again"),
+    ]
+
+
+def test_a_run_is_marked_on_after_a_mark_that_failed() -> None:
+    """One write that fails costs that write; the next tick marks on, and the end is told."""
+    written: list[dict[str, Any]] = []
+    failing = [False]
+    now = [0.0]
+
+    def write(**facts: Any) -> None:
+        if failing[0]:
+            failing[0] = False
+            raise AccessRefused("slow down", next_step="wait")
+        written.append(facts)
+
+    sink = MarkOfRun(SimpleNamespace(write=write), lambda: now[0])  # type: ignore[arg-type]
+    now[0], failing[0] = 10.0, True
+    with pytest.raises(AccessRefused):
+        sink.tick()
+    now[0] = 11.0
+    sink.tick()
+    assert len(written) == 2
+    failing[0] = True
+    with marked([sink], threading.Event()):
+        pass
+    assert [facts["state"] for facts in written] == ["running", "running", "finished"]
+
+
+def test_a_run_whose_end_cannot_be_marked_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """`headpond health` would wait for it: the reason is logged; the run's own error is raised."""
+    sink = MarkOfRun(SimpleNamespace(write=lambda **_facts: None))  # type: ignore[arg-type]
+
+    def refused(**_facts: Any) -> None:
+        raise AccessRefused("s3://lake is refused", next_step="wait")
+
+    sink._mark = SimpleNamespace(write=refused)  # type: ignore[assignment]
+    with pytest.raises(OSError, match="its own"), marked([sink], threading.Event()):
+        raise OSError("its own")
+    assert [record.getMessage() for record in caplog.records] == [
+        "MarkOfRun failed at its end: s3://lake is refused wait"
+    ]
 
 
 def test_other_queries_of_the_session_are_not_measured() -> None:
@@ -181,6 +250,8 @@ def test_the_batch_log_is_written_at_most_once_a_second() -> None:
     for number, at in enumerate([0.0, 0.2, 0.9, 1.1, 1.2]):
         now[0] = at
         sink.batch(report_of(PROGRESS | {"batchId": number}, APPLIED))
+        sink.tick()
+    sink.close()
     sink.close()
     assert written == [[0], [1, 2, 3], [4]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import threading
@@ -42,6 +43,23 @@ class Query:
 def stopping() -> tuple[threading.Event, Gate]:
     stop = threading.Event()
     return stop, Gate(stop)
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(ConnectionRefusedError("gone"), "INFO"), (RuntimeError("hm"), "WARNING")]
+)
+def test_what_spark_raises_at_its_end_is_logged(
+    error: Exception, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning, but of a JVM that is gone: the signal that ends the run ends that, too."""
+
+    def stop() -> None:
+        raise error
+
+    with caplog.at_level(logging.INFO, "headpond.spark.stopping"):
+        assert bounded(stop, 5)
+    (record,) = caplog.records
+    assert (record.levelname, str(error) in record.getMessage()) == (level, True)
 
 
 def test_no_batch_begins_once_a_stop_is_asked_for() -> None:

@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headpond import __version__
@@ -41,6 +41,10 @@ logger = logging.getLogger("headpond.batches")
 
 FLUSH_S = 1.0
 """The batch log is written at most once in so long: a commit per batch of ten milliseconds would not pay."""
+MOST_HELD = 1_000
+"""Batches that wait where the batch log cannot be written; the oldest are left out."""
+AGAIN_S = 1.0
+"""After so long the end of a run is marked again, where that failed."""
 
 
 def sinks_of(pipeline: Pipeline) -> list[Sink]:
@@ -85,11 +89,25 @@ def marked(sinks: Sequence[Sink], stop: threading.Event) -> Iterator[None]:
         raise
     finally:
         for sink in sinks:
-            with suppress(HeadpondError):  # told when it was met
+            with _told(sink):
                 sink.close()
         for mark in marks:
-            with suppress(HeadpondError):
-                mark.ended("stopped" if state == "finished" and stop.is_set() else state, said)
+            ended = "stopped" if state == "finished" and stop.is_set() else state
+            try:
+                mark.ended(ended, said)
+            except Exception:  # noqa: BLE001 - told where it is met again
+                time.sleep(AGAIN_S)
+                with _told(mark):
+                    mark.ended(ended, said)
+
+
+@contextmanager
+def _told(sink: Sink) -> Iterator[None]:
+    """Log what a sink raises at its end: how the run went is another matter."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever it meets
+        logging.getLogger(__name__).warning("%s failed at its end: %s", type(sink).__name__, error)
 
 
 class LogLines:
@@ -133,8 +151,7 @@ class Batches:
 
     def batch(self, report: BatchReport) -> None:
         """Take in a batch."""
-        self._waiting.append(report)
-        self.tick()
+        self._waiting = [*self._waiting[1 - MOST_HELD :], report]
 
     def idle(self) -> None:
         """Nothing to write."""
@@ -146,9 +163,10 @@ class Batches:
 
     def close(self) -> None:
         """Write what waits."""
-        self._log.add(self._waiting)
-        self._waiting = []
-        self._flushed = self._clock()
+        if self._waiting:
+            self._log.add(self._waiting)
+            self._waiting = []
+            self._flushed = self._clock()
 
 
 class MarkOfRun:
@@ -179,7 +197,6 @@ class MarkOfRun:
     def idle(self) -> None:
         """Spark says that the query goes on."""
         self._facts["progress_ms"] = time.time_ns() // 1_000_000
-        self.tick()
 
     def tick(self) -> None:
         """Write the mark where that was not done just now."""
@@ -195,5 +212,6 @@ class MarkOfRun:
         self._write()
 
     def _write(self) -> None:
-        self._written = self._clock()
+        begun = self._clock()
         self._mark.write(**self._facts)
+        self._written = begun  # not where it failed: the next tick is to try again

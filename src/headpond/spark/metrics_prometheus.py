@@ -7,6 +7,7 @@ them: `headpond.batch.duration` is `headpond_batch_duration_seconds`, `headpond.
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from headpond.tables.measured import BatchReport
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
-_TEXTFILE_TICKS = 10
-"""The file is written with each batch, and about every ten seconds without one, so that its age tells."""
+_TEXTFILE_S = 10.0
+"""The file is written with each batch, and so often without one, so that its age tells."""
 
 
 def prometheus_name(instrument: Instrument) -> str:
@@ -66,7 +67,8 @@ class Prometheus:
                 self._metrics["headpond.changes"].labels(pipeline, table, outcome)
         self._server: Any = None
         self.address: tuple[str, int] | None = None
-        self._ticks = 0
+        self._written_at = 0.0
+        self._is_written = False  # the file holds what is known
         if listen is not None:
             self._serve(listen)
         self._write()
@@ -87,15 +89,14 @@ class Prometheus:
                 child.set(value)
             else:
                 child.observe(value)
-        self._write()
+        self._is_written = False
 
     def idle(self) -> None:
         """Nothing to take in."""
 
     def tick(self) -> None:
-        """Write the file now and then."""
-        self._ticks += 1
-        if self._ticks % _TEXTFILE_TICKS == 0:
+        """Write the file after a batch, and now and then."""
+        if not self._is_written or time.monotonic() - self._written_at >= _TEXTFILE_S:
             self._write()
 
     def close(self) -> None:
@@ -128,6 +129,7 @@ class Prometheus:
         self.address = self._server.server_address[:2]
 
     def _write(self) -> None:
+        self._is_written = False
         if self._textfile is not None:
             try:
                 self._library.write_to_textfile(self._textfile, self.registry)
@@ -137,3 +139,4 @@ class Prometheus:
                     next_step="Correct monitor.textfile, or the folder's rights.",
                     path=self._textfile,
                 ) from error
+        self._is_written, self._written_at = True, time.monotonic()

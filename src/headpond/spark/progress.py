@@ -7,8 +7,8 @@
                                                                       batch log, run mark, metrics, log lines
 
 Spark calls a listener after a batch is committed. What a sink does takes no time of the next batch, except
-for the interpreter it shares; a sink that fails is told once and left out from then on, for measurements must
-not end a pipeline.
+for the interpreter it shares. Measurements must not end a pipeline: a sink that fails is told once, goes on
+taking batches in, and is asked to write again after a while, until it works.
 """
 
 from __future__ import annotations
@@ -50,20 +50,61 @@ FIRST_SIZES_S = 1.0
 TICK_S = 1.0
 
 
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
+"""How long a sink that failed is left alone: twice as long after each failure."""
+
+
 class Sink(Protocol):
-    """Where measurements go; called by one thread."""
+    """Where measurements go; called by one thread. What may fail belongs into `tick` and `close`."""
 
     def batch(self, report: BatchReport) -> None:
         """Take in a batch that is done."""
 
     def idle(self) -> None:
-        """Spark says that the query goes on, with nothing to read."""
+        """Take in that the query goes on, with nothing to read."""
 
     def tick(self) -> None:
-        """About once a second, whether there are batches or not."""
+        """Write what is to be written: after each batch, and about once a second without one.
+
+        One that raises is called again later, and must then try again what it could not do.
+        """
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Nothing more comes; may be called again."""
+
+
+class _Fed:
+    """A sink and how it fares."""
+
+    def __init__(self, sink: Sink, clock: Callable[[], float]) -> None:
+        self._sink, self._clock = sink, clock
+        self._wait_s, self._again_at = 0.0, 0.0  # no wait: it works
+
+    def take(self, call: Callable[[Sink], None]) -> None:
+        """Hand something over, and survive what the sink raises."""
+        try:
+            call(self._sink)
+        except Exception as error:  # noqa: BLE001 - measurements must not end a pipeline, whatever they meet
+            self._failed(error)
+
+    def tick(self) -> None:
+        """Let it write, unless it failed just now."""
+        if self._wait_s and self._clock() < self._again_at:
+            return
+        try:
+            self._sink.tick()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed(error)
+            return
+        if self._wait_s:
+            self._wait_s = 0.0
+            logger.info("%s works again", type(self._sink).__name__)
+
+    def _failed(self, error: Exception) -> None:
+        if not self._wait_s:
+            logger.warning("%s fails and is tried again: %s", type(self._sink).__name__, error)
+        self._wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s or FIRST_WAIT_S)
+        self._again_at = self._clock() + self._wait_s
 
 
 class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is untyped here
@@ -83,7 +124,7 @@ class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is unt
         sizes_every_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sinks = list(sinks)
+        self._sinks = [_Fed(sink, clock) for sink in sinks]
         self._sizes, self._sizes_every_s, self._clock = sizes, sizes_every_s, clock
         self._sizes_after, self._begun = 0.0, clock()
         self._applied: dict[int, Applied] = {}
@@ -176,21 +217,19 @@ class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is unt
                     self._give(lambda sink: sink.idle())
                 else:
                     self._give_batch(self._with_sizes(report))
+                    ticked = -TICK_S
             if self._clock() - ticked >= TICK_S:
                 ticked = self._clock()
-                self._give(lambda sink: sink.tick())
+                for each in self._sinks:
+                    each.tick()
         self._give(lambda sink: sink.close())
 
     def _give_batch(self, report: BatchReport) -> None:
         self._give(lambda sink: sink.batch(report))
 
     def _give(self, call: Callable[[Sink], None]) -> None:
-        for sink in list(self._sinks):
-            try:
-                call(sink)
-            except Exception as error:  # noqa: BLE001 - measurements must not end a pipeline, whatever they meet
-                self._sinks.remove(sink)
-                logger.warning("%s is left out from now on: %s", type(sink).__name__, error)
+        for each in self._sinks:
+            each.take(call)
 
     def _with_sizes(self, report: BatchReport) -> BatchReport:
         begun = self._clock()

@@ -12,13 +12,15 @@ Spark begins the next batch as soon as one is committed; the gate refuses it, be
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 GRACE_S = 20.0
 """With what comes after it, shorter than the 30 seconds after which Kubernetes kills."""
@@ -92,16 +94,26 @@ def end_query(query: Any, gate: Gate, grace_s: float = GRACE_S) -> int | None:
 
 
 def bounded(call: Callable[[], object], wait_s: float) -> bool:
-    """Call something that may hang, and say whether it came back in time; what it raises is dropped."""
+    """Call something that may hang, and say whether it came back in time; what it raises is logged."""
 
     def quietly() -> None:
-        with suppress(Exception):  # a JVM that is gone cannot be stopped any more
+        try:
             call()
+        except Exception as error:  # noqa: BLE001 - the run ends, whatever Spark says of it
+            # A JVM that is gone, by the signal that ends this run, say, cannot be stopped any more.
+            level = logging.INFO if _is_gone(error) else logging.WARNING
+            logger.log(level, "Spark did not end well: %s: %s", type(error).__name__, error)
 
     thread = threading.Thread(target=quietly, daemon=True)
     thread.start()
     thread.join(wait_s)
     return not thread.is_alive()
+
+
+def _is_gone(error: Exception) -> bool:
+    from py4j.protocol import Py4JNetworkError  # noqa: PLC0415 (comes with pyspark)
+
+    return isinstance(error, (OSError, Py4JNetworkError))
 
 
 def _committed(query: Any, batch_id: int) -> bool:
