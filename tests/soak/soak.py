@@ -9,7 +9,9 @@
 
 When the time is over, the weather ends, everything is read to its end, and each table is compared with what
 an independent model makes of the records that are in the streams. Then everything is read once more, with a
-new checkpoint: that must write nothing, and its figures must add up to the number of records.
+new checkpoint: that must write nothing, and headpond's own figures of it must add up to the number of
+records: what was there already, was older, waits or is refused. A soak in which too little went wrong is no
+soak: the faults last until each kind of process was killed (`LEAST`), and if that takes too long it fails.
 
 SOAK_SECONDS is how long faults last (900), SOAK_SEED repeats a run's draws, SOAK_FOLDER keeps its files
 there. The report goes to standard output as JSON, words go to standard error; exit code 1 says that
@@ -53,6 +55,12 @@ START_S = 10.0
 """So long after the start the first kill comes."""
 OUT_S = 300.0
 """How long a job may take to run to its end."""
+LEAST = {"driver": 1, "worker": 1, "executor": 1}
+"""What must have been killed, and how often."""
+LEAST_WEATHER = ("throttle", "InternalFailureException", "fail_entry", "cut_reply", "splits", "merges")
+"""What must have happened in the streams."""
+EXTRA_S = 240.0
+"""For so long the faults may go on beyond their time until all that was killed."""
 
 PIPELINE = """[source]
 stream = "{name}"
@@ -104,6 +112,8 @@ class Soak:
         }
         self.join = Job("join", self._join, folder / "join")
         self.jobs = [*self.pipelines.values(), self.join]
+        # One job is always on the cluster, so that there are executors to be killed.
+        self.on_cluster = self.draw.choice(self.jobs)
 
     def go(self) -> dict[str, Any]:
         """Run it and give the report.
@@ -135,19 +145,19 @@ class Soak:
 
     def _under_faults(self, producers: Producers) -> None:
         """Put records and kill until the time is over."""
-        masters = {job.name: LOCAL for job in self.jobs}
-        masters[self.draw.choice(self.jobs).name] = CLUSTER
+        masters = {job.name: LOCAL for job in self.jobs} | {self.on_cluster.name: CLUSTER}
         for job in self.jobs:
             job.start(masters[job.name])
         now = told_at = time.monotonic()
         end, kill_at = now + self.seconds, now + START_S
-        while now < end:
+        while now < end or (self._lacking() and now < end + EXTRA_S):
             self._make(now)
             self._put(producers, now)
             if now >= kill_at:
-                job = self.draw.choice(self.jobs)
-                if job.strike(self.draw) == "driver":
-                    masters[job.name] = self._master()
+                lacking = self._lacking()
+                job = self.on_cluster if "executor" in lacking else self.draw.choice(self.jobs)
+                if job.strike(self.draw, lacking) == "driver":
+                    masters[job.name] = self._master(job)
                 kill_at = now + self.draw.uniform(0.5, 6)
             for job in self.jobs:
                 job.watch(masters[job.name])
@@ -181,11 +191,16 @@ class Soak:
                 producers.put(side, maker.record())
         producers.send()
 
-    def _master(self) -> str:
-        return CLUSTER if self.draw.random() < 0.35 else LOCAL
+    def _master(self, job: Job) -> str:
+        return CLUSTER if job is self.on_cluster or self.draw.random() < 0.35 else LOCAL
 
-    def _killed(self) -> dict[str, int]:
-        return dict(sum((job.killed for job in self.jobs), Counter()))
+    def _killed(self) -> Counter[str]:
+        return sum((job.killed for job in self.jobs), Counter())
+
+    def _lacking(self) -> set[str]:
+        """What was not killed as often as it must be."""
+        killed = self._killed()
+        return {what for what, least in LEAST.items() if killed[what] < least}
 
     def _run(self, name: str, master: str, until: str) -> list[str]:
         """Write a pipeline's file anew, for the master of this start, and give the command that runs it."""
@@ -209,7 +224,7 @@ class Soak:
 
     def _accounts(self) -> dict[str, Any]:
         """Read everything to its end, compare, read everything again, and give the report."""
-        wrong = list(self.failed)
+        wrong = [*self.failed, *soak_checks.check_faults(self._killed(), LEAST, self.weather, LEAST_WEATHER)]
         self._out(self.jobs, "out")
         found = {name: list(held(self.endpoint, name)) for name in (*PIPELINES, *SIDES)}
         wrong += [
@@ -227,9 +242,12 @@ class Soak:
         again = self._again()
         wrong += soak_checks.check_replay_of_changes(again["changes"], changes)
         wrong += soak_checks.check_replay_of_ledger(again["ledger"], ledger)
+        wrong += soak_checks.check_replay_of_join(
+            again["join"], records=sum(len(found[side]) for side in SIDES), pairs=pairs.total()
+        )
+        have = soak_join.results(self.folder / "join" / "again")
+        wrong += soak_checks.compare("pairs of the join run again", have.elements(), pairs.elements())
         wrong += self._differences(changes, ledger)
-        for name, each in (("changes", changes), ("ledger", ledger)):
-            wrong += soak_checks.compare(f"accounts of {name}", [each.fates.total()], [each.records])
         return {
             "seed": self.seed,
             "seconds": self.seconds,
@@ -240,6 +258,7 @@ class Soak:
             "in_streams": {name: len(each) for name, each in found.items()},
             "accounts": {"changes": dict(changes.fates), "ledger": dict(ledger.fates)},
             "chunked_changes": dict(changes.whole),
+            "figures_again": soak_checks.accounts_of(again["changes"], again["ledger"], again["join"]),
             "pairs": pairs.total(),
             "as_expected": not wrong,
             "differences": wrong,
@@ -251,9 +270,12 @@ class Soak:
         return wrong + soak_checks.check_ledger(lake, ledger)
 
     def _again(self) -> dict[str, dict[str, Any]]:
-        """Run the pipelines over their whole streams with new checkpoints, and give their summaries."""
-        self._out(list(self.pipelines.values()), "again")
-        said = {name: (job.folder / "out.log").read_text() for name, job in self.pipelines.items()}
+        """Run all over their whole streams with new checkpoints, and give what they say of it.
+
+        The pipelines have the lakes that they had; the join, which remembers by its checkpoint, a new folder.
+        """
+        self._out(self.jobs, "again")
+        said = {job.name: (job.folder / "out.log").read_text() for job in self.jobs}
         return {name: json.loads(text.splitlines()[-1]) for name, text in said.items()}
 
     def _out(self, jobs: list[Job], until: str) -> None:
@@ -272,6 +294,10 @@ def words_of(report: dict[str, Any]) -> str:
     for name, fates in report["accounts"].items():
         parts = ", ".join(f"{number} {fate}" for fate, number in sorted(fates.items()))
         lines.append(f"{name}: {report['in_streams'][name]} records = {parts}")
+    for name, figures in report["figures_again"].items():
+        lines.append(
+            f"{name} again, by its own figures: {', '.join(f'{n} {what}' for what, n in figures.items())}"
+        )
     lines.append(f"join: {report['in_streams']['left']} and {report['in_streams']['right']} records, ")
     lines[-1] += f"{report['pairs']} pairs"
     for name, killed in report["killed"].items():

@@ -178,6 +178,8 @@ class ChangeMaker:
                 ("missing_key", json.dumps(good | {"after": {"order_id": 3}}).encode()),
                 ("unsupported_version", _with_source(good, version="2.0")),
                 ("unknown_table", _with_source(good, table="../../etc")),
+                ("unknown_table", _with_source(good, table="or\0ders")),
+                ("unknown_table", _with_source(good, schema="\0")),
             )
         )
         return self._remember(data, Meaning(reason=reason))
@@ -198,6 +200,7 @@ class Expected:
     current: dict[str, dict[tuple[int, ...], Change]] = field(default_factory=dict)
     tombstones: Counter[str] = field(default_factory=Counter)
     history: set[tuple[Any, ...]] = field(default_factory=set)
+    deletes: Counter[str] = field(default_factory=Counter)  # versions of histories that end a key
     log: dict[Identity, Change] = field(default_factory=dict)
     quarantine: dict[Identity, str] = field(default_factory=dict)
     pending: set[tuple[str, int]] = field(default_factory=set)
@@ -235,6 +238,8 @@ def expect(stream: Iterable[tuple[Identity, bytes]], meanings: dict[bytes, Meani
         each.sort(key=lambda change: change.ts_ns)
         newest.add(each[-1])
         if KEEP[table] == "history":
+            if gone := sum(change.row is None for change in each):
+                found.deletes[table] += gone
             ends = [change.ts_ns for change in each[1:]] + [None]
             found.history |= {
                 (wire(table, change.row), change.ts_ns, change.tx_id, end)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SHOWN = 5
 WRITTEN = ("upserts", "deletes", "appended")
 FIGURES = (*WRITTEN, "duplicates", "conflicting_duplicates", "stale", "superseded")
+_NOTHING: dict[str, Any] = {"tables": {}, "counters": {}, "quarantined": {}}
 
 
 def compare(what: str, found: Iterable[Any], wanted: Iterable[Any]) -> list[str]:
@@ -95,6 +96,54 @@ def check_ledger(lake: LedgerLake, wanted: ExpectedLedger) -> list[str]:
     return wrong + _quarantine(Path(lake.path) / "_headpond", wanted.quarantine)
 
 
+def check_faults(
+    killed: Counter[str], least: dict[str, int], weather: dict[str, int], least_weather: Iterable[str]
+) -> list[str]:
+    """Check that enough went wrong for the rest to mean something."""
+    wrong = [
+        f"killed: {killed[what]} of {what}, {number} must be"
+        for what, number in least.items()
+        if killed[what] < number
+    ]
+    return wrong + [f"the weather had no {what}" for what in least_weather if not weather.get(what)]
+
+
+def accounts_of(
+    changes: dict[str, Any], ledger: dict[str, Any], join: dict[str, int]
+) -> dict[str, dict[str, int]]:
+    """What the jobs say of their records when they read everything again, by their own figures.
+
+    Every record of changes is a whole change that a table knows, a piece of a chunked one that is known or
+    waits, or refused; every one of a ledger is a block, a control record, refused, or a revision, which a
+    table and its history take each; every one of a join is an input.
+    """
+
+    def known(tables: dict[str, Any]) -> Counter[str]:
+        return sum((Counter({f: table.get(f, 0) for f in FIGURES}) for table in tables.values()), Counter())
+
+    counters = changes["counters"]
+    of_changes = dict(known(changes["tables"])) | {
+        "pieces of chunked changes": counters.get("chunk_copies", 0),
+        "quarantined": sum(changes["quarantined"].values()),
+    }
+    counters = ledger["counters"]
+    of_ledger = {
+        "revisions": known(ledger["tables"]).total() // 2,
+        "blocks": counters.get("blocks", 0),
+        "controls": counters.get("controls", 0),
+        "quarantined": sum(ledger["quarantined"].values()),
+    }
+    return {"changes": of_changes, "ledger": of_ledger, "join": {"inputs": join.get("records", 0)}}
+
+
+def check_replay_of_join(counters: dict[str, int], *, records: int, pairs: int) -> list[str]:
+    """Check that a join counted every record once, dropped none, and counted the pairs that it gave."""
+    wanted = {"records": records, "joined": pairs, "emitted": pairs, "unmatched": 0, "late": 0}
+    wanted |= {"dropped_null_key": 0, "dropped_null_value": 0, "dropped_late": 0}
+    found = {name: counters.get(name, 0) for name in wanted}
+    return compare("figures of the join", found.items(), wanted.items())
+
+
 def check_replay_of_changes(summary: dict[str, Any], wanted: Expected) -> list[str]:
     """Check that reading the whole stream once more writes nothing, and that its figures add up."""
     tables, counters = summary["tables"], summary["counters"]
@@ -105,18 +154,25 @@ def check_replay_of_changes(summary: dict[str, Any], wanted: Expected) -> list[s
         told = sum(tables[name].get(figure, 0) for figure in FIGURES)
         # Late copies of a chunked change are known by their identity and not looked at again.
         wrong += compare(f"figures of {name}", [told], [wanted.full[name]])
-    return wrong
+    accounts = accounts_of(summary, _NOTHING, {})["changes"]
+    wrong += compare(
+        "sum of the changes' own figures", [sum(accounts.values())], [counters.get("records", 0)]
+    )
+    refused = Counter(wanted.quarantine.values())
+    wrong += compare("refused by reason", summary["quarantined"].items(), refused.items())
+    wrong += compare("pending", [summary["pending"]], [len(wanted.pending)])
+    return wrong + compare("deletes of histories", summary["deletes"].items(), wanted.deletes.items())
 
 
 def check_replay_of_ledger(summary: dict[str, Any], wanted: ExpectedLedger) -> list[str]:
     """Check the same of a ledger: every record is a block, a control, refused, or a revision."""
     tables, counters = summary["tables"], summary["counters"]
     wrong = _nothing_written(tables)
-    told = sum(table.get(figure, 0) for table in tables.values() for figure in FIGURES)
-    refused = wanted.fates["quarantined"]
-    parts = counters.get("blocks", 0) + counters.get("controls", 0) + told // 2 + refused
+    accounts = accounts_of(_NOTHING, summary, {})["ledger"]
     wrong += compare("records read again", [counters.get("records", 0)], [wanted.records])
-    return wrong + compare("figures of the ledger", [parts], [wanted.records])
+    refused = Counter(wanted.quarantine.values())
+    wrong += compare("refused by reason", summary["quarantined"].items(), refused.items())
+    return wrong + compare("sum of the ledger's own figures", [sum(accounts.values())], [wanted.records])
 
 
 def _nothing_written(tables: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ import psutil
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
 LOCAL, CLUSTER = "local[2,20]", "local-cluster[2,1,1024]"
@@ -79,8 +79,13 @@ class Job:
         self.kill_all()
         self.start(master)
 
-    def strike(self, draw: random.Random) -> str | None:
-        """Kill something of it that is there; say what, or null where it goes free."""
+    def strike(self, draw: random.Random, lacking: Collection[str] = ()) -> str | None:
+        """Kill something of it that is there; say what, or null where it goes free.
+
+        Args:
+            draw: of what.
+            lacking: what was not killed often enough yet, and comes first.
+        """
         assert self._process is not None
         if self._process.poll() is not None:
             return None
@@ -89,6 +94,10 @@ class Job:
         there = [what for what in VICTIMS if what == "driver" or found[what]]
         if not found["worker"] and draw.random() < EARLY:
             return None  # a job that only starts is killed too, but not always: it would never get anywhere
+        if lacking:
+            there = [what for what in there if what in lacking]
+            if not there:
+                return None  # what is wanted is still to come, and a driver killed now would keep it away
         what = draw.choices(there, [VICTIMS[each] for each in there])[0]
         if what == "driver":
             self.kill_all()

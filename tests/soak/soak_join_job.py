@@ -1,14 +1,17 @@
 """What the soak runs beside the pipelines, in a process of its own: a windowed join of two Kinesis streams.
 
-Arguments: endpoint, folder, master, `on` (run until killed) or `out` (run to the end of what is there). A
-record's value begins with its time in milliseconds and a bar; its tags become headers. Results are Parquet
-files in `folder/out`.
+Arguments: endpoint, folder, master, `on` (run until killed), `out` (run to the end of what is there), `again`
+(from the start to the end, with a checkpoint and results of its own; prints its counters as JSON). A record's
+value begins with its time in milliseconds and a bar; its tags become headers. Results are Parquet files in
+`folder/out`, or `folder/again`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,17 +61,25 @@ def main(endpoint: str, folder: Path, master: str, until: str) -> None:
         "inner",
         tasks=TASKS,
         headers="merge",
+        name="join",
     )
-    trigger: dict[str, Any] = {"availableNow": True} if until == "out" else {"processingTime": "1 second"}
+    again = until == "again"
+    trigger: dict[str, Any] = {"processingTime": "1 second"} if until == "on" else {"availableNow": True}
     query = (
         joined.select("key", "left_value", "right_value", "timestamp", "headers")
         .writeStream.format("parquet")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .option("path", str(folder / "out"))
+        .option("checkpointLocation", str(folder / ("checkpoint-again" if again else "checkpoint")))
+        .option("path", str(folder / ("again" if again else "out")))
         .trigger(**trigger)
         .start()
     )
     query.awaitTermination()
+    if again:
+        counted: Counter[str] = Counter()
+        for progress in query.recentProgress:
+            figures = progress.observedMetrics.get("join")
+            counted.update(figures.asDict() if figures is not None else {})
+        print(json.dumps(counted), flush=True)
     spark.stop()
 
 

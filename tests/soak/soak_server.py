@@ -36,6 +36,9 @@ class Weather:
         """Change until calm."""
         while not self._calm.is_set():
             self._count()
+            if not self.counted["splits"]:  # the shortest of soaks has both, whatever is drawn
+                self._split(self._streams[0])
+                self._merge(self._streams[1])
             self._faults()
             for _ in range(self._draw.randint(0, 2)):
                 self._reshard(self._draw.choice(self._streams))
@@ -64,21 +67,28 @@ class Weather:
 
     def _count(self) -> None:
         for rule in list(self._kinesis.faults.rules):
-            throttled = rule.effect == "refuse" and rule.code.startswith("Provisioned")
-            self.counted["throttle" if throttled else rule.code or rule.effect] += rule.hits
+            name = rule.code if rule.effect == "refuse" else rule.effect
+            self.counted["throttle" if name.startswith("Provisioned") else name] += rule.hits
         self._kinesis.faults.clear()
 
     def _reshard(self, stream: str) -> None:
-        engine, draw = self._kinesis.engine, self._draw
-        with_room = engine.stream(stream).open_shards
-        if len(with_room) >= MOST_SHARDS or (len(with_room) > 1 and draw.random() < 0.5):
-            at = draw.randrange(len(with_room) - 1)
-            engine.merge_shards(stream, with_room[at].shard_id, with_room[at + 1].shard_id)
-            self.counted["merges"] += 1
+        shards = len(self._kinesis.engine.stream(stream).open_shards)
+        if shards >= MOST_SHARDS or (shards > 1 and self._draw.random() < 0.5):
+            self._merge(stream)
         else:
-            shard = draw.choice(with_room)
-            engine.split_shard(stream, shard.shard_id, draw.randint(shard.low + 1, shard.high))
-            self.counted["splits"] += 1
+            self._split(stream)
+
+    def _merge(self, stream: str) -> None:
+        shards = self._kinesis.engine.stream(stream).open_shards
+        at = self._draw.randrange(len(shards) - 1)
+        self._kinesis.engine.merge_shards(stream, shards[at].shard_id, shards[at + 1].shard_id)
+        self.counted["merges"] += 1
+
+    def _split(self, stream: str) -> None:
+        shard = self._draw.choice(self._kinesis.engine.stream(stream).open_shards)
+        at = self._draw.randint(shard.low + 2, shard.high - 1)
+        self._kinesis.engine.split_shard(stream, shard.shard_id, at)
+        self.counted["splits"] += 1
 
 
 def main(seed: int, streams: list[str]) -> None:

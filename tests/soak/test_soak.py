@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -138,6 +139,7 @@ def test_a_job_that_ends_by_itself_is_told_of(tmp_path: Path) -> None:
     draw = random.Random(1)
     job.start("any")
     try:
+        assert [job.strike(draw, {"executor"}) for _ in range(50)] == [None] * 50
         while job.strike(draw) != "driver":
             pass  # it looks as if it were only starting, and mostly goes free
         job.watch("other")
@@ -161,10 +163,20 @@ def test_a_job_that_ends_by_itself_is_told_of(tmp_path: Path) -> None:
 def test_a_replay_that_writes_is_told() -> None:
     """Figures of reading again must add up, and nothing may be written."""
     maker = ChangeMaker(5)
-    records = placed([data for _ in range(20) for _, data in maker.transaction()])
+    records = placed([data for _ in range(150) for _, data in maker.transaction()])
     wanted = soak_changes.expect(records, maker.meanings)
     tables = {name: {"duplicates": wanted.full[name]} for name in soak_changes.KEYS}
-    summary = {"tables": tables, "counters": {"records": wanted.records}}
+    pieces = wanted.records - sum(wanted.full.values()) - len(wanted.quarantine)
+    summary = {
+        "tables": tables,
+        "counters": {"records": wanted.records, "chunk_copies": pieces},
+        "quarantined": Counter(wanted.quarantine.values()),
+        "pending": len(wanted.pending),
+        "deletes": wanted.deletes,
+    }
+    assert wanted.quarantine
+    assert wanted.pending
+    assert wanted.deletes
     assert soak_checks.check_replay_of_changes(summary, wanted) == []
     tables[soak_changes.ORDERS] = {"duplicates": wanted.full[soak_changes.ORDERS] - 1, "upserts": 1}
     assert soak_checks.check_replay_of_changes(summary, wanted) == [
@@ -172,3 +184,35 @@ def test_a_replay_that_writes_is_told() -> None:
     ]
     tables[soak_changes.ORDERS]["duplicates"] -= 1
     assert len(soak_checks.check_replay_of_changes(summary, wanted)) > 1
+    tables[soak_changes.ORDERS] = {"duplicates": wanted.full[soak_changes.ORDERS]}
+    assert soak_checks.check_replay_of_changes(summary, wanted) == []
+    # Headpond's own sums are held beside the records it says it read, each part for itself.
+    for part, other in (
+        ("counters", {"records": wanted.records, "chunk_copies": pieces - 1}),
+        ("quarantined", {}),
+        ("pending", 0),
+        ("deletes", {}),
+    ):
+        assert soak_checks.check_replay_of_changes(summary | {part: other}, wanted), part
+
+
+def test_a_join_that_drops_or_repeats_is_told() -> None:
+    """Its counters must be those of all records and of all pairs."""
+    good = {"records": 10, "joined": 4, "emitted": 4}
+    assert soak_checks.check_replay_of_join(good, records=10, pairs=4) == []
+    for name in ("records", "joined", "emitted", "late", "dropped_null_key", "dropped_late", "unmatched"):
+        spoilt = Counter(good) + Counter({name: 1})
+        assert soak_checks.check_replay_of_join(spoilt, records=10, pairs=4), name
+
+
+def test_a_soak_that_did_nothing_is_told() -> None:
+    """Each kind of kill and of weather must have been."""
+    least, kinds = {"driver": 1, "worker": 2}, ("throttle", "splits")
+    done = Counter(driver=1, worker=2)
+    assert soak_checks.check_faults(done, least, {"throttle": 1, "splits": 3}, kinds) == []
+    assert soak_checks.check_faults(
+        Counter(driver=1, worker=1), least, {"throttle": 1, "splits": 0}, kinds
+    ) == [
+        "killed: 1 of worker, 2 must be",
+        "the weather had no splits",
+    ]
