@@ -250,6 +250,44 @@ def test_a_group_that_waits_too_long_is_quarantined_and_can_come_again() -> None
     assert ids(lake) == [7]
 
 
+def nested(depth: int) -> str:
+    """An image that brackets are so deep in, itself the first of them."""
+    return '{"id": 7, "x": ' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
+
+
+@pytest.mark.parametrize("bound", [20, 512, 700])
+def test_a_whole_change_may_be_as_deep_as_one_that_came_whole(bound: int) -> None:
+    """By the bound of the configuration, which the envelope of a main record keeps to as well."""
+    config = DsqlConfig(tables=(TABLE,), max_depth=bound)
+    for depth, fits in ((bound - 1, True), (bound, False)):
+        image, chunked, plain = nested(depth), AssemblingLake(config), AssemblingLake(config)
+        note = json.loads(nested(bound - 1))
+        chunked.feed([main_record(1, image, 2, note=note), part(2, 0, image[:9]), part(3, 1, image[9:])])
+        source = {"version": "1.0", "ts_ns": 5, "txId": "tx", "schema": "public", "table": "t"}
+        plain.feed([line(1, {"type": "full", "op": "c", "source": source, "after": json.loads(image)})])
+        assert ids(chunked) == ids(plain) == [7] * fits
+        assert {reason for _, reason in plain.refused()} == (set() if fits else {"invalid_json"})
+        found = {"bad_reassembled_image"}
+        assert {reason for _, reason in chunked.refused()} == (set() if fits else found)
+
+
+@pytest.mark.parametrize("step", ["another member", "time-out"])
+def test_a_record_that_cannot_be_read_any_more_is_refused_and_not_gone(step: str) -> None:
+    """It waited under other rules; what was with it waits on, or times out under a reason of its own."""
+    deep = main_record(1, '{"id": 7}', 2, note=json.loads(nested(40)))
+    lake = fed([deep, part(2, 0, '{"id"')])
+    assert lake.open_ids() == 1
+    lake.config = DsqlConfig(tables=(TABLE,), max_depth=20)
+    if step == "another member":
+        lake.feed([part(3, 1, ": 7}")])
+        assert lake.refused() == [("1", "invalid_json")]
+        lake.feed([main_record(4, '{"id": 7}', 2)])
+        assert ids(lake) == [7]
+    else:
+        lake.assemble(decode_lines([]), START + timedelta(hours=2))
+        assert lake.refused() == [("1", "invalid_json"), ("2", "orphan_fragment")]
+
+
 def test_a_claim_of_endless_fragments_waits_without_harm() -> None:
     """Numbers of any size cost nothing."""
     lake = fed([main_record(1, "{}", 10**30), part(2, 0, "x")])

@@ -281,6 +281,15 @@ def test_the_image_hash_ignores_what_does_not_matter() -> None:
     assert rows.column("m:image_hash").to_pylist() == [image_hash(same[0])] * 2 + [image_hash("{}")]
 
 
+def test_a_key_deeper_than_the_default_bound_is_read_where_the_bound_is_another() -> None:
+    """In a log that tells deletes apart by what they name."""
+    spec = TableSpec(name="t", schema="public", table="t", keys=("id",), keep="log", dedupe="content")
+    deep = '{"id": ' + "[" * 700 + "]" * 700 + "}"
+    record = change("d", before={"id": 0}).replace(b'{"id": 0}', deep.encode())
+    decoded = decode(records_of(record), DsqlConfig(tables=(spec,), max_depth=1_000))
+    assert (reasons(decoded), decoded.tables["t"]["m:before"].to_pylist()) == ([], [deep])
+
+
 def test_an_unknown_op_is_counted() -> None:
     """It is an upsert."""
     decoded = decode(records_of(change("D", after={"id": 1}), change("u", after={"id": 2})), CONFIG)

@@ -51,7 +51,7 @@ from headpond.changes.schemas import (
     PENDING_SCHEMA,
     QUARANTINE_SCHEMA,
 )
-from headpond.formats.dsql import Chunked, ChunkRef, Fragment, parse
+from headpond.formats.dsql import Chunked, ChunkRef, Fragment, Refused, parse
 from headpond.formats.dsql_batch import DECODED_SCHEMA
 from headpond.formats.json_strict import RefusedJson, read_object
 from headpond.formats.rows import USER_RECORD_SCHEMA
@@ -150,7 +150,7 @@ def assemble_step(
         data_of: gives the record of a row whose data is null; null when all data is there.
         no_room: why none of the groups can wait any longer; empty when they can.
     """
-    step = _Step(rules, texts or TextsInMemory(), data_of, no_room)
+    step = _Step(rules, texts or TextsInMemory(), data_of, no_room, config.max_depth)
     groups = grouped(state.to_pylist(), arrived.to_pylist())
     whole: list[tuple[Group, Row]] = []
     for group in groups:
@@ -177,11 +177,13 @@ class _Step:
         texts: Texts,
         data_of: Callable[[Row], bytes] | None,
         no_room: str,
+        max_depth: int,
     ) -> None:
         self.rules = rules
         self.texts = texts
         self.data_of = data_of
         self.no_room = no_room
+        self.max_depth = max_depth
         self.kept: list[Row] = []
         self.refused: list[Row] = []
         self.finished: list[tuple[Place, ...]] = []
@@ -195,12 +197,21 @@ class _Step:
                 {"reason": reason, "detail": detail, **origin, "format_version": FORMAT_VERSION}
             )
 
-    def take_in(self, group: Group) -> None:
-        """Sort members into main and fragments; copies and conflicting mains do not stay."""
+    def take_in(self, group: Group) -> list[Row]:
+        """Sort members into main and fragments; copies and conflicting mains do not stay.
+
+        Returns:
+            The rows without those that went to quarantine: conflicting ones, and those that cannot be read any
+            more, because the rules were others when they were kept.
+        """
+        read: list[Row] = []
         # Of several copies the first to arrive stays, whether a crash made some of them old or not.
         for row in sorted((*group.old, *group.new), key=in_order):
             data = self.data_of(row) if row["data"] is None and self.data_of is not None else row["data"]
-            record = parse(data)
+            record = parse(data, max_depth=self.max_depth)
+            if isinstance(record, Refused):
+                self.refuse([row], record.reason, record.detail)
+                continue
             if isinstance(record, Fragment):
                 versions = group.fragments.setdefault((record.chunk_id, record.index), {})
                 text = self.texts.put(record.data)
@@ -213,6 +224,9 @@ class _Step:
                     self.counters["chunk_copies"] += 1
                 else:
                     self.refuse([row], "chunk_conflict", "another change has the same chunk_id")
+                    continue
+            read.append(row)
+        return read
 
     def complete(self, group: Group) -> Row | None:
         """Put a group's images together; give the whole change as `DECODED_SCHEMA` row, or None."""
@@ -264,7 +278,7 @@ class _Step:
             return _Failed("checksum_mismatch", f"no combination of {tried} has the crc32c {ref.crc32c}")
         whole = self.texts.joined(texts)
         try:
-            read_object(whole)
+            read_object(whole, max_depth=self.max_depth - 1)  # it lies inside of a change
         except RefusedJson as error:
             return _Failed("bad_reassembled_image", f"{error.reason}: {error.detail}")
         for place, text in zip(places, texts, strict=True):
@@ -292,7 +306,7 @@ class _Step:
     def time_out(self, rows: list[Row]) -> None:
         """Quarantine a group that waited too long."""
         group = Group(new=rows)
-        self.take_in(group)
+        rows = self.take_in(group)
         change = group.change
         why = f"; {self.no_room}" if self.no_room else ""
         if change is None:

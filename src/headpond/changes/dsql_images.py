@@ -82,7 +82,8 @@ def _members(text: bytes) -> Mapping[str, Any]:
     try:
         return _MEMBERS.decode(text)
     except RecursionError:  # the strict reader needs no stack; it has read this text before
-        return {name: token.encode() for name, token in read_object(text.decode()).items()}
+        read = read_object(text.decode(), max_depth=len(text))
+        return {name: token.encode() for name, token in read.items()}
 
 
 def _together(found: Members, read: Members, rest: np.ndarray[Any, np.dtype[np.int64]]) -> Members:

@@ -197,7 +197,7 @@ class _Work:
         mains = [row for row in group.rows if row["chunk_id"] is None]
         data_of = self.reader(mains)
         for main in mains:
-            record = parse(data_of(main))
+            record = parse(data_of(main), max_depth=self.chunks.config.max_depth)
             if main["status"] == FINISHED or not isinstance(record, Chunked):
                 return True
             refs = [ref for ref in (record.before_chunk, record.after_chunk) if ref is not None]
