@@ -14,7 +14,8 @@ from headpond.kinesis.efo_turns import Turns
 from headpond.kinesis.options import Limits, read_options
 from headpond.kinesis.plan import Planner
 from headpond.kinesis.positions import Offset, read_offset
-from headpond.kinesis.read import read_range
+from headpond.kinesis.read import ShardRange, read_range
+from headpond.kinesis.watch import refuse_another
 
 if TYPE_CHECKING:
     from headpond.kinesis.calls import StreamCalls
@@ -71,12 +72,23 @@ class Driver:
         return through_json(self.planner.latest(start, Limits()))
 
     def read(self, start: Offset, end: Offset) -> list[Row]:
-        rows: list[Row] = []
+        ranges = self.planner.ranges(start, end)
         calls = self.reading()
-        for wanted in self.planner.ranges(start, end):
-            loss = LossRule(
-                STREAM, self.planner.retention_ms, self.settings.fail_on_data_loss, wanted.known_ms
-            )
+        try:
+            return [row for wanted in ranges for row in self._rows(calls, wanted, end)]
+        finally:
+            if isinstance(calls, FanOut):
+                calls.close()
+
+    def _rows(self, calls: StreamCalls, wanted: ShardRange, end: Offset) -> list[Row]:
+        def check() -> None:
+            refuse_another(STREAM, end.created_ms, calls.describe().created_ms)
+
+        loss = LossRule(
+            STREAM, self.planner.retention_ms, self.settings.fail_on_data_loss, wanted.known_ms, check=check
+        )
+        return [
+            (row["shard_id"], int(row["sequence_number"]), row["data"])
             for batch in read_range(
                 calls,
                 wanted,
@@ -84,13 +96,9 @@ class Driver:
                 stream=STREAM,
                 records_per_page=self.settings.records_per_page,
                 sleep=lambda _seconds: None,
-            ):
-                rows += [
-                    (row["shard_id"], int(row["sequence_number"]), row["data"]) for row in batch.to_pylist()
-                ]
-        if isinstance(calls, FanOut):
-            calls.close()
-        return rows
+            )
+            for row in batch.to_pylist()
+        ]
 
     def run(self, start: Offset, most: int = 200) -> tuple[Offset, list[list[Row]]]:
         """Plan and read until nothing is new; each batch is read twice and must give the same."""

@@ -285,7 +285,9 @@ class TestLoss:
         assert flat(batches) == [r for r in left if r[0].endswith("0") or r[1] > taken]
         assert "is gone" in caplog.text
 
-    def test_a_planned_batch_whose_end_was_trimmed(self, kinesis: LocalKinesis) -> None:
+    def test_a_planned_batch_whose_end_was_trimmed(
+        self, kinesis: LocalKinesis, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """A batch that was planned and cannot be read whole any more is loss, not a shorter batch."""
         put(kinesis, 40)
         driver = Driver(kinesis, maxRecordsPerTrigger="10")
@@ -293,8 +295,14 @@ class TestLoss:
         end = driver.next(start)
         mine = [row[1] for row in held(kinesis) if row[0].endswith("0")]
         kinesis.engine.trim(STREAM, "shardId-000000000000", mine[-1])
-        with pytest.raises(DataLoss, match="the batch's end"):
+        first = end.shards["shardId-000000000000"].first
+        with pytest.raises(DataLoss, match=f"the position {first} is gone.*{mine[-1]}"):
             driver.read(start, end)
+        tolerant = Driver(kinesis, failOnDataLoss="false")
+        assert {row[0] for row in tolerant.read(start, end)} == {"shardId-000000000001"}
+        last = end.shards["shardId-000000000000"].sequence_number
+        assert f"the batch's end {last} is gone; the records left are those before" in caplog.text
+        assert f"before the position at {first} and from {mine[-1]} on" in caplog.text
 
     def test_a_vanished_shard(self, kinesis: LocalKinesis, caplog: pytest.LogCaptureFixture) -> None:
         """A shard that expired before its end was read is loss; one with an END mark is not."""

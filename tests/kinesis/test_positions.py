@@ -72,7 +72,7 @@ def broken(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (broken(v=2), "version 2"),
+        (broken(v=3), "version 3"),
         (broken(v=True), "version True"),
         (broken(v=None), "version None"),
         ([], "no object"),

@@ -29,11 +29,12 @@ class Mark(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A part of a shard chosen for a batch."""
+    """A part of a shard chosen for a batch; `first` is the number of its first record, None without one."""
 
     end: Position
     records: int
     size_bytes: int
+    first: str | None
 
 
 class Ahead:
@@ -109,7 +110,7 @@ class Ahead:
         Returns:
             The new position and what was taken; the old position when it is nothing.
         """
-        taken, taken_bytes, last = 0, 0, None
+        taken, taken_bytes, first, last = 0, 0, None, None
         stop = until.number if until is not None and until.kind == "SEQ" else None
         nothing_wanted = until is not None and until.kind in ("TS", "HORIZON")
         while self._marks and not nothing_wanted:
@@ -122,10 +123,11 @@ class Ahead:
             if stop is not None and int(mark.sequence_number) > stop:
                 break
             self._marks.popleft()
+            first = first or mark.sequence_number
             taken, taken_bytes, last = taken + 1, taken_bytes + mark.size_bytes, mark
         self._held_bytes -= taken_bytes
         if last is not None:
             self.position = after(last.sequence_number, last.arrival_ms)
         if self._cursor.closed and not self._marks and (until is None or until == END):
             self.position = END
-        return Taken(self.position, taken, taken_bytes)
+        return Taken(self.position, taken, taken_bytes, first)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headpond.errors import ConfigurationError
 from headpond.formats.kpl import Aggregate, decode
 from headpond.kinesis.leases import Leases, read_leases
-from headpond.kinesis.positions import END, HORIZON, Position, Start, after, at_time
+from headpond.kinesis.positions import END, HORIZON, Position, Start, after, at_time, refuse_far_future
 from headpond.kinesis.replies import Record
 from headpond.kinesis.shards import ancestors
 from headpond.kinesis.tip import first_after
@@ -15,12 +15,16 @@ from headpond.kinesis.tip import first_after
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headpond.kinesis.calls import StreamCalls
+    from headpond.kinesis.calls import StreamCalls, StreamFacts
     from headpond.kinesis.cursor import LossRule
     from headpond.kinesis.options import SourceSettings
     from headpond.kinesis.shards import Listing
 
     EachShard = Callable[[Callable[[str], Position], Iterable[str]], list[tuple[str, Position]]]
+
+
+_MARGIN_MS = 300_000
+_MARGIN_SHARE = 10
 
 
 class Beginning:
@@ -53,10 +57,15 @@ class Beginning:
         """Say where each listed shard begins.
 
         Raises:
-            ConfigurationError: A shard is named that is not listed, or the lease table cannot be used.
+            ConfigurationError: A shard is named that is not listed, a time has not come yet by the service's
+                clock, or the lease table cannot be used.
             DataLoss: What a lease points at is gone, and that is fatal.
         """
         leases = self._leases()
+        given = self._settings.start if leases is None else leases.start
+        for rule in {given.rule, *given.shards.values()}:
+            if rule != "LATEST" and rule.kind == "TS":
+                refuse_far_future(rule.time_ms or 0, self._calls.date_ms(), "The startingPosition")
         if leases is None:
             return resolve(self._settings.start, shards, now_ms)
         rules = leases.start.shards
@@ -92,6 +101,23 @@ class Beginning:
         opened = decode(record.data, tags=False)
         count = len(opened.records) if isinstance(opened, Aggregate) else 1
         return at if done < count - 1 else after(record.sequence_number, record.arrival_ms)
+
+
+def repeatable(positions: dict[str, Position], facts: StreamFacts, now_ms: int) -> dict[str, Position]:
+    """Give the positions from which a first batch can be read more than once.
+
+    The oldest records of a full stream expire while the batch that begins with them is being read, so where a
+    query first begins, those that have less than five minutes left are passed over. Where the stream is
+    too young to have any the positions stay as they are.
+    """
+    margin_ms = min(_MARGIN_MS, facts.retention_ms // _MARGIN_SHARE)
+    edge_ms = now_ms - facts.retention_ms + margin_ms
+    if facts.created_ms >= edge_ms:
+        return positions
+    return {
+        shard_id: at_time(edge_ms) if at.is_moving and (at.time_ms or 0) < edge_ms else at
+        for shard_id, at in positions.items()
+    }
 
 
 def resolve(start: Start, shards: Listing, now_ms: int) -> dict[str, Position]:

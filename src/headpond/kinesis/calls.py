@@ -46,11 +46,11 @@ _PASSING = {
     "ServiceUnavailable",
     "ServiceUnavailableException",
 }
-_NOT_FOUND, _NOT_THERE = "ResourceNotFoundException", "InvalidArgumentException"
+_NOT_FOUND, NOT_THERE = "ResourceNotFoundException", "InvalidArgumentException"
 _NO_SUCH_PLACE = {
-    "GetShardIterator": (_NOT_FOUND, _NOT_THERE),
-    "GetRecords": (_NOT_FOUND, _NOT_THERE),
-    "SubscribeToShard": (_NOT_FOUND, _NOT_THERE),
+    "GetShardIterator": (_NOT_FOUND, NOT_THERE),
+    "GetRecords": (_NOT_FOUND, NOT_THERE),
+    "SubscribeToShard": (_NOT_FOUND, NOT_THERE),
     "DescribeStreamConsumer": (_NOT_FOUND,),
 }
 _SERVER_ERROR = 500

@@ -3,6 +3,10 @@
 A cursor that starts after a record asks for that record again and drops it. Where the service has
 forgotten it, the records behind it may be gone too, which nothing else would tell: the service goes on
 at the oldest record without a word. They are counted as lost unless they cannot have expired.
+
+A refusal ends nothing by itself: only a shard that is not listed any more is gone. A moment that has not
+come yet by the service's clock has no records yet, and a position that the service will not start at is
+loss, gone on from at the oldest record.
 """
 
 from __future__ import annotations
@@ -11,11 +15,14 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headpond.errors import DataLoss
-from headpond.kinesis.calls import IteratorExpired, PlaceRefused
+from headpond.errors import DataLoss, ServiceFailure
+from headpond.kinesis.calls import NOT_THERE, IteratorExpired, PlaceRefused
+from headpond.kinesis.positions import CLOCK_SKEW_MS, refuse_far_future
 from headpond.kinesis.replies import Page
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headpond.kinesis.calls import IteratorKind, StreamCalls
     from headpond.kinesis.positions import Position
     from headpond.kinesis.replies import Record
@@ -35,6 +42,7 @@ class LossRule:
         fatal: Whether loss ends the query (`failOnDataLoss`) or is a warning.
         known_ms: Until when it is known that nothing followed the position; 0: not known.
         tolerated: Where losses that did not end the query are noted, each once.
+        check: Raises ConfigurationError where the stream is not the one the positions are of.
     """
 
     stream: str
@@ -42,13 +50,25 @@ class LossRule:
     fatal: bool = True
     known_ms: int = 0
     tolerated: set[str] | None = None
+    check: Callable[[], None] | None = None
+
+    def check_stream(self) -> None:
+        """Make sure, before anything is judged, that the stream was not created anew meanwhile.
+
+        Raises:
+            ConfigurationError: It was.
+        """
+        if self.check is not None:
+            self.check()
 
     def lost(self, shard_id: str, what: str, **facts: Any) -> None:
         """Report records that are gone.
 
         Raises:
+            ConfigurationError: The stream is another one now: it never had them.
             DataLoss: Unless loss is only warned of.
         """
+        self.check_stream()
         message = f"Records of {shard_id} in {self.stream} are lost: {what}."
         if self.fatal:
             raise DataLoss(
@@ -81,21 +101,34 @@ class ShardCursor:
         self._iterator: str | None = None
         self._unproven = start.kind in ("SEQ", "AT")  # whether the start's own record was not met yet
         self._before_start = start.kind == "TS"
+        self._refused: str | None = None  # the code, until the records that are left were seen
+        self._from_horizon = False  # whether the next place is the oldest record, whatever the start was
         self.last: str | None = None
         self.closed = start.kind == "END"
         self.behind_ms = -1
 
     def next_page(self, limit: int = MOST_RECORDS_PER_PAGE) -> list[Record]:
-        """Read one page: records in order, none twice; none at all at the tip, at a gap or at the end."""
+        """Read one page: records in order, none twice; none at all at the tip, at a gap or at the end.
+
+        Raises:
+            ConfigurationError: The stream is another one now, or the start lies in times to come.
+            DataLoss: Records after the start are gone, and that is fatal.
+            ServiceFailure: The service refuses every place of a shard that it lists.
+        """
         if self.closed:
             return []
         # One more where the start's own record will be dropped.
         dropped = self._unproven and self._start.kind == "SEQ"
         page = self._page(min(limit + dropped, MOST_RECORDS_PER_PAGE))
+        if page is None:
+            self.behind_ms = 0
+            return []
         self._iterator, self.behind_ms = page.next_iterator, page.behind_ms
         self.closed = page.next_iterator is None
         records = page.records
-        if self._unproven and (records or self.closed):
+        if self._refused is not None and (records or self.closed or self.at_tip):
+            records = self._tell_refused(records)
+        if self._unproven and (records or self.closed or (self.at_tip and self._has_aged())):
             self._unproven = False
             records = self._prove_start(records)
         if self._before_start and records:
@@ -107,7 +140,7 @@ class ShardCursor:
             records = records[skipped:]
             self._before_start = not records
         if records:
-            self.last = records[-1].sequence_number
+            self.last, self._from_horizon = records[-1].sequence_number, False
         return records
 
     @property
@@ -115,7 +148,8 @@ class ShardCursor:
         """Whether the last reply reached the newest record."""
         return self.behind_ms == 0
 
-    def _page(self, limit: int) -> Page:
+    def _page(self, limit: int) -> Page | None:
+        """Ask; None where the moment to start at has not come yet."""
         while True:
             try:
                 if self._iterator is None:
@@ -124,27 +158,90 @@ class ShardCursor:
             except IteratorExpired:
                 self._iterator = None
             except PlaceRefused as refused:
-                # The shard or the stream went while it was being read.
-                self._loss.lost(self._shard_id, f"the service answers {refused.code}", code=refused.code)
-                return Page([], None, 0)
+                self._iterator = None
+                self._loss.check_stream()
+                if refused.code == NOT_THERE and self._is_to_come():
+                    return None
+                if self._is_gone(refused):
+                    return Page([], None, 0)
+                self._refused, self._from_horizon, self._unproven = refused.code, True, False
 
     def _open(self) -> str:
         """Get an iterator for where the cursor stands."""
+        start = self._start
+        if self._from_horizon or (self.last is None and start.kind == "HORIZON"):
+            return self._calls.iterator(self._shard_id, "TRIM_HORIZON")
         if self.last is not None:
             return self._calls.iterator(self._shard_id, "AFTER_SEQUENCE_NUMBER", number=self.last)
-        if self._start.kind == "TS":
-            return self._calls.iterator(self._shard_id, "AT_TIMESTAMP", time_ms=self._start.time_ms)
-        if self._start.kind == "HORIZON":
-            return self._calls.iterator(self._shard_id, "TRIM_HORIZON")
-        kind: IteratorKind = "AT_SEQUENCE_NUMBER" if self._unproven else "AFTER_SEQUENCE_NUMBER"
-        number = self._start.sequence_number
-        try:
-            return self._calls.iterator(self._shard_id, kind, number=number)
-        except PlaceRefused as refused:
-            what = f"the service does not start at {number} any more ({refused.code})"
-            self._loss.lost(self._shard_id, what, sequence_number=number, code=refused.code)
-            self._unproven = False
-            return self._calls.iterator(self._shard_id, "TRIM_HORIZON")
+        if start.kind == "TS":
+            return self._calls.iterator(self._shard_id, "AT_TIMESTAMP", time_ms=start.time_ms)
+        kind: IteratorKind = (
+            "AT_SEQUENCE_NUMBER" if self._unproven or start.kind == "AT" else "AFTER_SEQUENCE_NUMBER"
+        )
+        return self._calls.iterator(self._shard_id, kind, number=start.sequence_number)
+
+    # Refusals
+
+    @property
+    def _place(self) -> str:
+        """Where the cursor stands, for messages."""
+        return self._start.words if self.last is None else f"after {self.last}"
+
+    def _is_to_come(self) -> bool:
+        """Whether the start is a moment that the service's clock has not reached: clocks differ a little."""
+        if self._start.kind != "TS" or self.last is not None or self._from_horizon:
+            return False
+        time_ms, now_ms = self._start.time_ms or 0, self._calls.now_ms()
+        refuse_far_future(time_ms, now_ms, f"The position of {self._shard_id} in {self._loss.stream}")
+        return time_ms > now_ms - CLOCK_SKEW_MS
+
+    def _is_gone(self, refused: PlaceRefused) -> bool:
+        """Whether the shard itself is gone, which is told as loss."""
+        shards = {shard.shard_id: shard for shard in self._calls.list_shards()}
+        shard = shards.get(self._shard_id)
+        if shard is not None and not self._from_horizon:
+            return False
+        if shard is not None and not shard.closed:
+            raise ServiceFailure(
+                f"The service lists {self._shard_id} of {self._loss.stream} as open and will not start at "
+                f"its oldest record ({refused.code}).",
+                next_step="Run again; if it lasts, ask what answers at the endpoint.",
+                shard_id=self._shard_id,
+                code=refused.code,
+            )
+        what = "is not listed any more" if shard is None else "is closed and has no record left"
+        self._loss.lost(
+            self._shard_id,
+            f"the shard {what} ({refused.code}); all that followed is gone, from {self._place} to its end",
+            code=refused.code,
+            position=self._place,
+            oldest=None,
+        )
+        self._refused = None
+        return True
+
+    def _tell_refused(self, records: list[Record]) -> list[Record]:
+        """Tell of the gap from a place that was refused to what is left, and give what is new of that."""
+        code, self._refused = self._refused, None
+        oldest = records[0].sequence_number if records else None
+        number = self._start.sequence_number if self.last is None else self.last
+        self._loss.lost(
+            self._shard_id,
+            f"the service does not start {self._place} any more ({code}), and the oldest record left is "
+            f"{oldest or 'none'}",
+            sequence_number=number,
+            oldest=oldest,
+            code=code,
+        )
+        # Numbers are compared with those that this shard gave itself; a start may be a foreign one.
+        return records if self.last is None else [each for each in records if each.number > int(self.last)]
+
+    # The start's own record
+
+    def _has_aged(self) -> bool:
+        """Whether the start's own record is older than the stream keeps records, as far as is known."""
+        time_ms = self._start.time_ms or 0
+        return time_ms > 0 and time_ms + self._loss.retention_ms <= self._calls.now_ms()
 
     def _prove_start(self, records: list[Record]) -> list[Record]:
         """Drop the start's own record (AT keeps it), or find out whether anything was lost with it."""

@@ -10,6 +10,7 @@
      "stream": "orders", "v": 1}
 
     SEQ      after the record of this number, which arrived at t
+    AT       before the record of this number, which is the next to be read
     END      the shard was read to its end and is closed
     TS       at the first record that arrived at t or later; nothing read yet
     HORIZON  at the oldest record there is; nothing read yet
@@ -17,6 +18,13 @@
 As the end of a batch SEQ and END are included; TS and HORIZON say that nothing is read. `created` is when
 the stream was created: a stream deleted and made anew under the same name is another stream. Numbers and
 times (ms since 1970) are decimal text, compared as integers. Source: spec "Kinesis", section 7.
+
+Two notes may stand beside a position; with one the offset is of version 2, without of version 1. They say
+nothing of where the reader stands, so positions that differ in them alone are equal.
+
+    u   (SEQ, TS, HORIZON) until then nothing unread had expired
+    f   (SEQ, END) number of the first record of the batch that ended here, where that batch began at a time
+        or a horizon, which move on as records expire; 0: there was no record
 """
 
 from __future__ import annotations
@@ -25,12 +33,17 @@ import json
 import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from headpond.errors import ConfigurationError, DamagedInput
 
-VERSION = 1
+VERSIONS = (1, 2)
+NO_RECORD = "0"
+"""As `first`: none; the service gives no such number."""
 Kind = Literal["SEQ", "AT", "END", "TS", "HORIZON"]
+
+CLOCK_SKEW_MS = 60_000
+"""A moment so little ahead of the service's clock may come from another clock: it is waited for."""
 
 _DIGITS = re.compile(r"[0-9]{1,200}", re.ASCII)
 _FIELDS: dict[str, tuple[str, ...]] = {
@@ -40,17 +53,34 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "TS": ("t",),
     "HORIZON": (),
 }
+_NOTES: dict[str, tuple[str, ...]] = {
+    "SEQ": ("u", "f"),
+    "AT": (),
+    "END": ("f",),
+    "TS": ("u",),
+    "HORIZON": ("u",),
+}
 _NUMBERED = ("AFTER_SEQUENCE_NUMBER", "AT_SEQUENCE_NUMBER")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in one shard; use `after`, `before`, `at_time` and the constants to make one."""
+    """A place in one shard; use `after`, `before`, `at_time` and the constants to make one.
+
+    Attributes:
+        kind: What it is.
+        sequence_number: Of SEQ and AT.
+        time_ms: Of SEQ (arrival of its record) and TS.
+        until_ms: Until when nothing unread had expired, where it is noted.
+        first: Number of the first record of the batch that ends here, where it is noted.
+    """
 
     kind: Kind
     sequence_number: str | None = None
     time_ms: int | None = None
+    until_ms: int | None = field(default=None, compare=False)
+    first: str | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, str]:
         """Write the position."""
@@ -59,13 +89,42 @@ class Position:
             value["s"] = self.sequence_number
         if self.time_ms is not None:
             value["t"] = str(self.time_ms)
+        if self.until_ms is not None:
+            value["u"] = str(self.until_ms)
+        if self.first is not None:
+            value["f"] = self.first
         return value
+
+    @property
+    def words(self) -> str:
+        """The position in a sentence of loss: from where on."""
+        if self.kind == "TS":
+            return f"at {as_utc(self.time_ms or 0)}"
+        if self.kind == "SEQ":
+            arrived = f" (arrived {as_utc(self.time_ms)})" if self.time_ms else ""
+            return f"at {self.sequence_number}{arrived}"
+        return {"AT": f"at {self.sequence_number}", "END": "at its end"}.get(
+            self.kind, "at its oldest record"
+        )
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether what follows changes as records expire: no record says where it is."""
+        return self.kind in ("TS", "HORIZON")
 
     @property
     def number(self) -> int:
         """The sequence number as a number, to be compared; only SEQ and AT have one."""
         assert self.sequence_number is not None
         return int(self.sequence_number)
+
+
+def as_utc(time_ms: int) -> str:
+    """Write a time for a message, to the second."""
+    try:
+        return f"{_EPOCH + timedelta(seconds=time_ms // 1000):%Y-%m-%dT%H:%M:%SZ}"
+    except OverflowError:
+        return f"{time_ms} ms"
 
 
 HORIZON = Position("HORIZON")
@@ -96,12 +155,13 @@ class Offset:
     shards: dict[str, Position] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Write the offset, keys sorted: equal offsets are equal texts."""
+        """Write the offset, keys sorted: offsets that are equal, notes included, are equal texts."""
+        noted = any(at.until_ms is not None or at.first is not None for at in self.shards.values())
         return {
             "created": str(self.created_ms),
             "shards": {name: at.to_json() for name, at in sorted(self.shards.items())},
             "stream": self.stream,
-            "v": VERSION,
+            "v": 2 if noted else 1,
         }
 
 
@@ -114,9 +174,10 @@ def read_offset(value: object) -> Offset:
     if not isinstance(value, dict):
         raise _damaged("it is no object")
     version = value.get("v")
-    if version != VERSION or isinstance(version, bool):
+    if version not in VERSIONS or isinstance(version, bool):
+        known = " and ".join(map(str, VERSIONS))
         raise DamagedInput(
-            f"The checkpoint holds a Kinesis offset of version {version!r}; this headpond reads {VERSION}.",
+            f"The checkpoint holds a Kinesis offset of version {version!r}; this headpond reads {known}.",
             next_step="Open the checkpoint with the headpond that wrote it, or begin with a new one.",
             reason="offset_version",
             version=version,
@@ -136,21 +197,20 @@ def read_position(value: object, shard_id: str) -> Position:
     """Read one shard's position.
 
     Raises:
-        DamagedInput: It is not one of the five kinds with just that kind's fields.
+        DamagedInput: It is not one of the five kinds with just that kind's fields and notes.
     """
     if not isinstance(value, dict):
         raise _damaged(f"the position of {shard_id} is no object")
     kind = value.get("p")
-    if not isinstance(kind, str) or kind not in _FIELDS or set(value) != {"p", *_FIELDS[kind]}:
+    if (
+        not isinstance(kind, str)
+        or kind not in _FIELDS
+        or set(value) - set(_NOTES[kind]) != {"p", *_FIELDS[kind]}
+    ):
         raise _damaged(f"the position of {shard_id} is {json.dumps(value, default=str)}")
-    if kind == "SEQ":
-        number = _digits(value["s"], f"s of {shard_id}")
-        return after(number, int(_digits(value["t"], f"t of {shard_id}")))
-    if kind == "AT":
-        return before(_digits(value["s"], f"s of {shard_id}"))
-    if kind == "TS":
-        return at_time(int(_digits(value["t"], f"t of {shard_id}")))
-    return END if kind == "END" else HORIZON
+    texts = {name: _digits(value[name], f"{name} of {shard_id}") for name in value if name != "p"}
+    time_ms, until_ms = (int(texts[name]) if name in texts else None for name in "tu")
+    return Position(cast("Kind", kind), texts.get("s"), time_ms, until_ms, texts.get("f"))
 
 
 def _digits(value: object, what: str) -> str:
@@ -245,6 +305,27 @@ def _time_ms(text: str, whole: str) -> int:
     if moment.tzinfo is None:
         raise _wrong_start(whole, f"{text!r} says no time zone, as Z or +02:00 would")
     return max(0, (moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+def refuse_far_future(time_ms: int, now_ms: int, whose: str) -> None:
+    """Refuse a starting moment that has not come yet, unless the clocks may just differ.
+
+    Args:
+        time_ms: The moment.
+        now_ms: The service's clock.
+        whose: What has that position, for the message.
+
+    Raises:
+        ConfigurationError: It lies more than `CLOCK_SKEW_MS` ahead.
+    """
+    if time_ms > now_ms + CLOCK_SKEW_MS:
+        raise ConfigurationError(
+            f"{whose} is the time {as_utc(time_ms)}, which has not come yet: the service's clock says "
+            f"{as_utc(now_ms)}.",
+            next_step="Begin with a new checkpoint and a startingPosition that is not in the future; LATEST "
+            "means now.",
+            option="startingPosition",
+        )
 
 
 def _wrong_start(text: str, why: str) -> ConfigurationError:

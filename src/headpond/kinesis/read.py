@@ -78,14 +78,24 @@ def read_range(
     until = wanted.end.number if wanted.end.kind == "SEQ" else None
     idle, left = 0, wanted.records
     while not cursor.closed:
+        before = cursor.last
         records = cursor.next_page(min(records_per_page, left) if left > 0 else records_per_page)
         left -= len(records)
         if until is not None and records and records[-1].number >= until:
             kept = [record for record in records if record.number <= until]
             if kept:
                 yield to_batch(kept, stream, wanted.shard_id)
-            if not kept or kept[-1].number != until:
-                loss.lost(wanted.shard_id, f"the batch's end {until} is gone", sequence_number=str(until))
+            last = kept[-1].sequence_number if kept else before
+            if last is None or int(last) != until:
+                oldest = records[len(kept)].sequence_number
+                loss.lost(
+                    wanted.shard_id,
+                    f"the batch's end {until} is gone; the records left are those {_up_to(wanted, last)} "
+                    f"and from {oldest} on",
+                    sequence_number=str(until),
+                    last=last,
+                    oldest=oldest,
+                )
             return
         if records:
             yield to_batch(records, stream, wanted.shard_id)
@@ -101,7 +111,17 @@ def read_range(
                 )
             sleep(EMPTY_REPLY_PAUSE_S)
     if until is not None and (cursor.last is None or int(cursor.last) < until):
-        loss.lost(wanted.shard_id, f"the shard ends before {until}", sequence_number=str(until))
+        loss.lost(
+            wanted.shard_id,
+            f"the shard ends before {until}, the batch's end; the records left are those "
+            f"{_up_to(wanted, cursor.last)}",
+            sequence_number=str(until),
+            last=cursor.last,
+        )
+
+
+def _up_to(wanted: ShardRange, last: str | None) -> str:
+    return f"before the position {wanted.start.words}" if last is None else f"up to {last}"
 
 
 def to_batch(records: list[Record], stream: str, shard_id: str) -> pa.RecordBatch:

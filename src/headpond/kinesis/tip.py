@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
-from headpond.kinesis.positions import END, HORIZON, Position, after, at_time
+from headpond.kinesis.positions import END, HORIZON, NO_RECORD, Position, after, at_time
 
 if TYPE_CHECKING:
     from headpond.kinesis.calls import StreamCalls
@@ -49,6 +49,8 @@ class Tip(NamedTuple):
         oldest_ms: When the first record arrived, if there is one that counts.
         behind_ms: How far the last reply was behind the newest record; -1: not known.
         look: How many records like these a next look should ask for at first.
+        first: Number of the first record after the start, `NO_RECORD` where the shard ends without one; None:
+            not looked at.
     """
 
     end: Position
@@ -57,6 +59,14 @@ class Tip(NamedTuple):
     oldest_ms: int | None = None
     behind_ms: int = -1
     look: int = 1
+    first: str | None = None
+
+
+class Cut(NamedTuple):
+    """Where a span ends, None where the shard has not so much; and the first record, as in `Tip`."""
+
+    tip: Tip | None
+    first: str | None
 
 
 def find_tip(
@@ -118,7 +128,7 @@ def find_cut(
     span_ms: int,
     *,
     until_ms: int | None = None,
-) -> Tip | None:
+) -> Cut:
     """Find where a batch ends that is to take so much time's records: with the first one of a later moment.
 
     A MiB or 5,000 records are always taken, for which a shard with few records may have needed longer. As a
@@ -132,16 +142,16 @@ def find_cut(
         span_ms: So much time.
         until_ms: When the last record arrived that is wanted at all; None: not known.
 
-    Returns:
-        The cut; None when the shard has not so much after `start`.
     """
     cursor = ShardCursor(calls, shard_id, start, loss)
     begun = _begun(cursor, start, None)
-    oldest_ms = begun.tip.oldest_ms
+    first, oldest_ms = begun.tip.first, begun.tip.oldest_ms
     if until_ms is not None and oldest_ms is not None and until_ms - oldest_ms <= span_ms:
-        return None
+        return Cut(None, first)
     near = _peeked(cursor, begun, None)
-    return None if near.settled else _cut(_Shard(calls, shard_id, loss, None), near.tip, span_ms)
+    if near.settled:
+        return Cut(None, first)
+    return Cut(_cut(_Shard(calls, shard_id, loss, None), near.tip, span_ms), first)
 
 
 def first_after(
@@ -196,14 +206,13 @@ def _begun(cursor: ShardCursor, start: Position, newest_ms: int | None, look: in
     if found is None:
         return _Near(Tip(start, idle=cursor, behind_ms=cursor.behind_ms, look=look))
     if isinstance(found, Position):
-        return _Near(Tip(found, behind_ms=0))
-    oldest_ms = found[0].arrival_ms
+        return _Near(Tip(found, behind_ms=0, first=NO_RECORD))
+    first, oldest_ms = found[0].sequence_number, found[0].arrival_ms
     if _is_young(found[0], newest_ms):
         return _Near(Tip(start, young_ms=oldest_ms, behind_ms=cursor.behind_ms, look=look))
     end, settled = _counted(cursor, found, start, newest_ms)
-    return _stood(
-        cursor, Tip(end, oldest_ms=oldest_ms, look=_worth_peeking(found)), len(found), settled=settled
-    )
+    tip = Tip(end, oldest_ms=oldest_ms, look=_worth_peeking(found), first=first)
+    return _stood(cursor, tip, len(found), settled=settled)
 
 
 def _peeked(cursor: ShardCursor, near: _Near, newest_ms: int | None) -> _Near:

@@ -30,6 +30,7 @@ from headpond.kinesis.options import Limits, SourceSettings, read_options
 from headpond.kinesis.plan import Planner
 from headpond.kinesis.positions import Offset, read_offset
 from headpond.kinesis.read import TIP_PATIENCE, ShardRange, read_range
+from headpond.kinesis.watch import refuse_another
 from headpond.spark.errors import carried
 from headpond.spark.rows import as_spark, chosen_columns, source_schema
 from headpond.spark.settled import settle_worker
@@ -57,6 +58,7 @@ class KinesisPartition(InputPartition):  # type: ignore[misc]  # pyspark is unty
 
     ranges: list[ShardRange] = field(default_factory=list)
     retention_ms: int = 0
+    created_ms: int = 0  # when the stream was created that the ranges are of
     consumer_arn: str | None = None  # of enhanced fan-out; None: polling
 
 
@@ -73,7 +75,13 @@ def _read_shard(
 ) -> Iterator[pa.RecordBatch]:
     stream = settings.connection.stream
     found = OpenCounters()
-    loss = LossRule(stream, task.retention_ms, settings.fail_on_data_loss, wanted.known_ms)
+
+    def check() -> None:
+        refuse_another(stream, task.created_ms, calls.describe().created_ms)
+
+    loss = LossRule(
+        stream, task.retention_ms, settings.fail_on_data_loss, wanted.known_ms, tolerated=None, check=check
+    )
     for records in read_range(
         calls,
         wanted,
@@ -146,7 +154,8 @@ class _Planning:
         tasks = []
         for first in range(0, len(ranges), many):
             task = KinesisPartition(None)
-            task.ranges, task.retention_ms = ranges[first : first + many], self.planner.retention_ms
+            task.ranges = ranges[first : first + many]
+            task.retention_ms, task.created_ms = self.planner.retention_ms, end.created_ms
             task.consumer_arn = self._consumer_arn
             tasks.append(task)
         return tasks

@@ -1,0 +1,504 @@
+"""What expires while nobody reads, moments to come, and streams made anew: told, never passed over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from source_kit import CONSUMER, STREAM, Driver, Row, held, put
+
+from headpond.errors import ConfigurationError, DataLoss, ServiceFailure
+from headpond.kinesis.cursor import LossRule, ShardCursor
+from headpond.kinesis.local import Settings
+from headpond.kinesis.positions import END, HORIZON, Offset, after, at_time, read_offset
+from headpond.kinesis.testing import ManualClock, local_kinesis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headpond.kinesis.local import LocalKinesis
+
+HOUR_MS = 3_600_000
+SHARD = "shardId-000000000000"
+BOUNDS = ["none", "64 MiB"]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["polling", pytest.param("efo", marks=pytest.mark.thorough)])
+def kinesis(clock: ManualClock, request: pytest.FixtureRequest) -> Iterator[LocalKinesis]:
+    """A stream of one shard, whose batches are read by polling and by subscription alike."""
+    settings = Settings(resubscribe_ms=0, heartbeat_ms=5)
+    with local_kinesis(STREAM, clock=clock, settings=settings) as running:
+        if request.param == "efo":
+            running.engine.consumers.register(STREAM, CONSUMER)
+        yield running
+
+
+def numbers(batches: list[list[Row]]) -> list[int]:
+    """The numbers that `put` wrote into the records."""
+    return sorted(int(data.rstrip(b".")) for batch in batches for _, _, data in batch)
+
+
+def trim_first(kinesis: LocalKinesis, count: int) -> int:
+    """Let the oldest records expire; gives the number of the oldest one left."""
+    oldest = kinesis.engine.records(STREAM)[count].sequence_number
+    kinesis.engine.trim(STREAM, SHARD, oldest)
+    return oldest
+
+
+class TestTimesToCome:
+    """A moment that has not come yet is refused, unless clocks may just differ; it never ends a shard."""
+
+    @pytest.mark.parametrize("fatal", ["true", "false"])
+    @pytest.mark.parametrize("bound", BOUNDS)
+    @pytest.mark.parametrize("available_now", [False, True])
+    def test_a_future_start_is_refused(
+        self, kinesis: LocalKinesis, fatal: str, bound: str, *, available_now: bool
+    ) -> None:
+        """By the rule, per shard, and in a batch read; with the service's time and what to do."""
+        put(kinesis, 10)
+        later = '{"shardId-000000000000": {"p": "TS", "t": "4070908800000"}}'
+        for start in ("AT_TIMESTAMP 2030-01-01T00:00:00Z", later):
+            options = {"startingPosition": start, "failOnDataLoss": fatal, "maxBytesPerTrigger": bound}
+            driver = Driver(kinesis, **options)
+            if available_now:
+                driver.planner.fix_ends()
+            with pytest.raises(ConfigurationError, match=r"has not come yet.*2026-01-01T00:00:00Z") as caught:
+                driver.initial()
+            assert caught.value.facts["option"] == "startingPosition"
+            with pytest.raises(ConfigurationError, match="has not come yet"):
+                Driver(kinesis, **options).planner.span()
+
+    @pytest.mark.parametrize("fatal", ["true", "false"])
+    @pytest.mark.parametrize("bound", BOUNDS)
+    def test_a_checkpoint_of_the_future_is_refused(
+        self, kinesis: LocalKinesis, fatal: str, bound: str
+    ) -> None:
+        """One that was written before this was refused, or by a clock that is far off."""
+        created_ms = kinesis.engine.stream(STREAM).created_ms
+        at = Offset(STREAM, created_ms, {SHARD: at_time(created_ms + HOUR_MS)})
+        with pytest.raises(
+            ConfigurationError, match="position of shardId-000000000000 in orders is the time"
+        ):
+            Driver(kinesis, failOnDataLoss=fatal, maxBytesPerTrigger=bound).next(at)
+
+    @pytest.mark.parametrize("fatal", ["true", "false"])
+    @pytest.mark.parametrize("bound", BOUNDS)
+    @pytest.mark.parametrize("available_now", [False, True])
+    def test_a_clock_that_is_a_little_ahead_is_waited_for(
+        self, kinesis: LocalKinesis, clock: ManualClock, fatal: str, bound: str, *, available_now: bool
+    ) -> None:
+        """What comes from the moment on is read, and nothing from before."""
+        put(kinesis, 5)
+        text = datetime.fromtimestamp((clock() + 3_000) / 1000, UTC).isoformat()
+        options = {
+            "failOnDataLoss": fatal,
+            "maxBytesPerTrigger": bound,
+            "startingPosition": f"AT_TIMESTAMP {text}",
+        }
+        driver = Driver(kinesis, **options)
+        start = driver.initial()
+        assert driver.next(start) == start
+        clock.advance(5_000)
+        put(kinesis, 5, first=5)
+        clock.advance(1_000)
+        if available_now:
+            driver = Driver(kinesis, **options)
+            driver.planner.fix_ends()
+        _, batches = driver.run(driver.initial())
+        assert numbers(batches) == [5, 6, 7, 8, 9]
+        assert driver.planner.tolerated_losses == 0
+
+    def test_reading_waits_in_both_modes(self, kinesis: LocalKinesis, clock: ManualClock) -> None:
+        """A cursor at the moment gives nothing, is not closed, and goes on when the moment comes."""
+        driver = Driver(kinesis)
+        driver.calls.describe()
+        cursor = ShardCursor(
+            driver.reading(), SHARD, at_time(clock() + 3_000), LossRule(STREAM, 24 * HOUR_MS)
+        )
+        assert (cursor.next_page(), cursor.closed, cursor.at_tip) == ([], False, True)
+        clock.advance(4_000)
+        put(kinesis, 1)
+        found = cursor.next_page()
+        assert [record.data[:1] for record in found] == [b"0"]
+
+
+class TestRefusals:
+    """A refusal is loss, told with both sides, and the end of a shard only where the shard is gone."""
+
+    @pytest.mark.parametrize("bound", BOUNDS)
+    def test_a_refused_position_is_gone_on_from(
+        self, kinesis: LocalKinesis, caplog: pytest.LogCaptureFixture, bound: str
+    ) -> None:
+        """An open shard stays open; all that is left is read, and the gap counted."""
+        put(kinesis, 5)
+        oldest = kinesis.engine.records(STREAM)[0].sequence_number
+        created_ms = kinesis.engine.stream(STREAM).created_ms
+        at = Offset(STREAM, created_ms, {SHARD: after("7", 1)})
+        driver = Driver(kinesis, failOnDataLoss="false", maxBytesPerTrigger=bound)
+        end, batches = driver.run(at)
+        assert numbers(batches) == [0, 1, 2, 3, 4]
+        assert end.shards[SHARD].kind == "SEQ"
+        assert driver.planner.tolerated_losses == 1
+        assert "does not start at 7 (arrived 1970-01-01T00:00:00Z) any more (InvalidArg" in caplog.text
+        assert f"the oldest record left is {oldest}" in caplog.text
+
+    @pytest.mark.parametrize("fatal", ["true", "false"])
+    def test_an_open_shard_that_refuses_everything_is_a_failure(
+        self, kinesis: LocalKinesis, fatal: str
+    ) -> None:
+        """Neither an end nor a loss: the listing says that it is there."""
+        put(kinesis, 5)
+        driver = Driver(kinesis, failOnDataLoss=fatal)
+        start = driver.initial()
+        kinesis.faults.refuse("InvalidArgumentException", calls=("GetShardIterator",))
+        with pytest.raises(ServiceFailure, match="lists shardId-000000000000 of orders as open"):
+            driver.next(start)
+
+    def test_a_shard_that_goes_while_it_is_read(
+        self, kinesis: LocalKinesis, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Its last position and its end are the two sides of the gap."""
+        put(kinesis, 5)
+        driver = Driver(kinesis)
+        number = kinesis.engine.records(STREAM)[1].sequence_number
+        for fatal in (True, False):
+            loss = LossRule(STREAM, 24 * HOUR_MS, fatal)
+            cursor = ShardCursor(driver.calls, SHARD, HORIZON, loss)
+            assert len(cursor.next_page(2)) == 2
+            if fatal:
+                clock.advance(1_000)
+                kinesis.engine.split_shard(STREAM, SHARD)
+            if not fatal:
+                shard = kinesis.engine.stream(STREAM).shards.pop(SHARD)
+                with caplog.at_level("WARNING"):
+                    assert cursor.next_page() == []
+                assert cursor.closed
+                kinesis.engine.stream(STREAM).shards[SHARD] = shard
+                assert f"all that followed is gone, from after {number} to its end" in caplog.text
+
+
+class TestRetention:
+    """A query that was away longer than records are kept says so, wherever it stood."""
+
+    @pytest.mark.parametrize("bound", BOUNDS)
+    @pytest.mark.parametrize("left", [5, 0])
+    def test_at_a_time(self, kinesis: LocalKinesis, clock: ManualClock, bound: str, left: int) -> None:
+        """LATEST resolved, ten records, a pause beyond the retention; also where nothing is left to see."""
+        options = {"startingPosition": "LATEST", "maxBytesPerTrigger": bound}
+        clock.advance(5_000)
+        driver = Driver(kinesis, **options)
+        at = driver.next(driver.initial())
+        assert at.shards[SHARD].kind == "TS"
+        clock.advance(HOUR_MS)
+        put(kinesis, 10)
+        clock.advance(30 * HOUR_MS)
+        put(kinesis, left, first=10) if left else None
+        with pytest.raises(
+            DataLoss, match=r"at 2026-01-01T00:00:05Z.*what came until 2026-01-01T07:00:0.Z may"
+        ):
+            Driver(kinesis, **options).next(at)
+        tolerant = Driver(kinesis, **options, failOnDataLoss="false")
+        _, batches = tolerant.run(at)
+        assert numbers(batches) == list(range(10, 10 + left))
+        assert tolerant.planner.tolerated_losses == 1
+
+    @pytest.mark.parametrize("available_now", [False, True])
+    def test_at_a_childs_horizon(
+        self, kinesis: LocalKinesis, clock: ManualClock, *, available_now: bool
+    ) -> None:
+        """The parent was read to its end, and what its children got has expired with it."""
+        put(kinesis, 3)
+        clock.advance(1_000)
+        driver = Driver(kinesis)
+        at, _ = driver.run(driver.initial())
+        kinesis.engine.split_shard(STREAM, SHARD)
+        at = driver.next(at)
+        assert [at.shards[name].kind for name in sorted(at.shards)] == ["END", "HORIZON", "HORIZON"]
+        assert at.shards["shardId-000000000001"].until_ms is None
+        again = Driver(kinesis)
+        assert again.next(at) == at
+        clock.advance(HOUR_MS)
+        put(kinesis, 10, first=3)
+        clock.advance(30 * HOUR_MS)
+        put(kinesis, 5, first=13)
+        for fatal in ("true", "false"):
+            driver = Driver(kinesis, failOnDataLoss=fatal)
+            if available_now:
+                driver.planner.fix_ends()
+            if fatal == "true":
+                with pytest.raises(DataLoss, match="its parent shardId-000000000000 has expired"):
+                    driver.next(at)
+            else:
+                _, batches = driver.run(at)
+                assert numbers(batches) == list(range(13, 18))
+                assert driver.planner.tolerated_losses == 2
+
+    def test_an_idle_shard_beside_a_busy_one(self, clock: ManualClock) -> None:
+        """The batches of the busy one write down until when nothing came to the idle one."""
+        with local_kinesis(STREAM, shards=2, clock=clock) as kinesis:
+            low, high = kinesis.engine.shards(STREAM)
+
+            def put_one(shard: Any, text: bytes) -> None:
+                kinesis.engine.put(STREAM, "k", text, explicit_hash_key=shard.low)
+                clock.advance(1_000)
+
+            put_one(low, b"0")
+            driver = Driver(kinesis)
+            at = driver.next(driver.initial())
+            assert at.shards[high.shard_id].kind == "HORIZON"
+            clock.advance(20 * HOUR_MS)
+            driver.calls.describe()
+            put_one(low, b"1")
+            at = driver.next(at)
+            until_ms = at.shards[high.shard_id].until_ms
+            assert until_ms is not None
+            assert abs(until_ms - clock()) < 5_000
+            clock.advance(10 * HOUR_MS)
+            put_one(high, b"2")
+            kept = Driver(kinesis, failOnDataLoss="false")
+            kept.next(at)
+            assert kept.planner.tolerated_losses == 0
+            clock.advance(20 * HOUR_MS)
+            with pytest.raises(
+                DataLoss, match="position is at its oldest record, nothing is known since 2026"
+            ):
+                Driver(kinesis).next(at)
+
+    @pytest.mark.parametrize("bound", BOUNDS)
+    @pytest.mark.parametrize("count", [0, 3])
+    def test_a_quiet_stream_that_was_watched_is_no_loss(
+        self, kinesis: LocalKinesis, clock: ManualClock, bound: str, count: int
+    ) -> None:
+        """Four times in a retention an offset is written anew, so that a restart knows what was known."""
+        options = {"startingPosition": "TRIM_HORIZON" if count else "LATEST", "maxBytesPerTrigger": bound}
+        if count:
+            put(kinesis, count)
+        clock.advance(5_000)
+        driver = Driver(kinesis, **options)
+        at = driver.next(driver.initial())
+        written = 0
+        for _ in range(72):
+            clock.advance(HOUR_MS)
+            driver.calls.describe()
+            end = driver.next(at)
+            assert end == at
+            assert driver.read(at, end) == []
+            written += end.to_json() != at.to_json()
+            at = end
+        assert 8 <= written <= 13
+        clock.advance(10 * HOUR_MS)
+        put(kinesis, 5, first=count)
+        _, batches = Driver(kinesis, **options).run(at)
+        assert numbers(batches) == list(range(count, count + 5))
+        clock.advance(30 * HOUR_MS)
+        with pytest.raises(DataLoss):
+            Driver(kinesis, **options).next(at)
+
+    def test_where_everything_expired_and_nothing_came(
+        self, kinesis: LocalKinesis, clock: ManualClock
+    ) -> None:
+        """After the last record of an offset ten came and went unread: an empty shard does not hide it."""
+        put(kinesis, 3)
+        driver = Driver(kinesis)
+        at, _ = driver.run(driver.initial())
+        clock.advance(HOUR_MS)
+        put(kinesis, 10, first=3)
+        clock.advance(30 * HOUR_MS)
+        for fixed in (False, True):
+            driver = Driver(kinesis)
+            if fixed:
+                driver.planner.fix_ends()
+            with pytest.raises(DataLoss):
+                driver.next(at)
+
+    @pytest.mark.parametrize("start", ["TRIM_HORIZON", "AT_TIMESTAMP 2020-01-01T00:00:00Z", "LATEST"])
+    @pytest.mark.parametrize("bound", BOUNDS)
+    def test_beginning_is_no_loss(
+        self, kinesis: LocalKinesis, clock: ManualClock, start: str, bound: str
+    ) -> None:
+        """On an old stream that has forgotten much, with children of expired parents; and on an empty one."""
+        put(kinesis, 5)
+        kinesis.engine.split_shard(STREAM, SHARD)
+        clock.advance(50 * HOUR_MS)
+        for first in (5, 10):
+            driver = Driver(kinesis, startingPosition=start, maxBytesPerTrigger=bound)
+            at = driver.next(driver.initial())
+            put(kinesis, 5, first=first)
+            clock.advance(1_000)
+            _, batches = driver.run(at)
+            assert set(numbers(batches)) >= set(range(first, first + 5))
+
+
+class TestRepeats:
+    """A batch that begins at a time or a horizon gives the same rows again, or says what is gone."""
+
+    @pytest.mark.parametrize("bound", [*BOUNDS, "span"])
+    @pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST"])
+    @pytest.mark.parametrize("available_now", [False, True])
+    def test_what_expires_after_planning_is_missed(
+        self, kinesis: LocalKinesis, clock: ManualClock, bound: str, start: str, *, available_now: bool
+    ) -> None:
+        """By the same planner and by the one of a query that was started again."""
+        options = {"startingPosition": start} | (
+            {"maxSpanPerTrigger": "none"} if bound == "span" else {"maxBytesPerTrigger": bound}
+        )
+        clock.advance(5_000)
+        driver = Driver(kinesis, **options)
+        at = driver.initial()
+        if start == "LATEST":
+            at = driver.next(at)
+            clock.advance(1_000)
+        put(kinesis, 20)
+        clock.advance(1_000)
+        if available_now:
+            driver.planner.fix_ends()
+        end = driver.next(at)
+        first = kinesis.engine.records(STREAM)[0].sequence_number
+        assert numbers([driver.read(at, end)]) == list(range(20))
+        oldest = trim_first(kinesis, 5)
+        told = f"the position {first} is gone, and the oldest record left is {oldest}"
+        for reader in (driver, Driver(kinesis, **options)):
+            with pytest.raises(DataLoss, match=told):
+                reader.read(at, end)
+        tolerant = Driver(kinesis, **options, failOnDataLoss="false")
+        assert numbers([tolerant.read(at, end)]) == list(range(5, 20))
+        assert tolerant.planner.tolerated_losses == 1
+
+    @pytest.mark.parametrize("bound", [*BOUNDS, "span"])
+    def test_closed_shards_too(self, kinesis: LocalKinesis, bound: str) -> None:
+        """A shard read from its horizon to its end; one without records has nothing to read at all."""
+        options = {"maxSpanPerTrigger": "none"} if bound == "span" else {"maxBytesPerTrigger": bound}
+        put(kinesis, 20)
+        low, high = kinesis.engine.split_shard(STREAM, SHARD)
+        kinesis.engine.merge_shards(STREAM, low.shard_id, high.shard_id)
+        driver = Driver(kinesis, **options)
+        start = driver.initial()
+        end = driver.next(start)
+        assert end.shards[SHARD] == END
+        assert numbers([driver.read(start, end)]) == list(range(20))
+        trim_first(kinesis, 5)
+        with pytest.raises(DataLoss, match="is gone"):
+            Driver(kinesis, **options).read(start, end)
+        later = driver.next(end)
+        assert later.shards[low.shard_id] == later.shards[high.shard_id] == END
+        assert driver.planner.ranges(end, later) == []
+
+    @pytest.mark.parametrize("bound", BOUNDS)
+    def test_a_full_streams_oldest_records_are_left_out(
+        self, kinesis: LocalKinesis, clock: ManualClock, bound: str
+    ) -> None:
+        """Those that expire within five minutes, when a query begins: its first batch can be repeated."""
+        for number in range(30):
+            put(kinesis, 1, first=number)
+            clock.advance(60_000)
+        clock.advance(24 * HOUR_MS - 30 * 60_000 - 500)
+        driver = Driver(kinesis, maxBytesPerTrigger=bound)
+        start = driver.initial()
+        end = driver.next(start)
+        rows = driver.read(start, end)
+        assert numbers([rows]) == list(range(5, 30))
+        clock.advance(4 * 60_000)
+        assert len(held(kinesis)) == 26
+        assert Driver(kinesis, maxBytesPerTrigger=bound).read(start, end) == rows
+        clock.advance(2 * 60_000)
+        with pytest.raises(DataLoss):
+            Driver(kinesis, maxBytesPerTrigger=bound).read(start, end)
+
+    @pytest.mark.parametrize("end", ["SEQ", "END"])
+    def test_batches_of_older_offsets_are_read_as_they_were(self, kinesis: LocalKinesis, end: str) -> None:
+        """Without a first record's number beside it, an end is read up to from the oldest record."""
+        put(kinesis, 10)
+        newest = kinesis.engine.records(STREAM)[-1]
+        if end == "END":
+            kinesis.engine.split_shard(STREAM, SHARD)
+        created = str(kinesis.engine.stream(STREAM).created_ms)
+        place = (
+            {"p": "END"}
+            if end == "END"
+            else {"p": "SEQ", "s": str(newest.sequence_number), "t": str(newest.arrival_ms)}
+        )
+        old = {"v": 1, "stream": STREAM, "created": created, "shards": {SHARD: {"p": "HORIZON"}}}
+        start, to = read_offset(old), read_offset({**old, "shards": {SHARD: place}})
+        assert numbers([Driver(kinesis).read(start, to)]) == list(range(10))
+
+
+class TestAnotherStream:
+    """A stream that was deleted and made anew is refused at once, not taken for loss, and never read."""
+
+    @pytest.mark.parametrize("fatal", ["true", "false"])
+    @pytest.mark.parametrize("bound", BOUNDS)
+    @pytest.mark.parametrize("kind", ["SEQ", "TS", "HORIZON", "planned", "initial"])
+    def test_within_a_minute(
+        self, kinesis: LocalKinesis, clock: ManualClock, fatal: str, bound: str, kind: str
+    ) -> None:
+        """Wherever the running query stands, and whether a batch is planned or not."""
+        options = {
+            "startingPosition": "LATEST" if kind == "TS" else "TRIM_HORIZON",
+            "failOnDataLoss": fatal,
+            "maxBytesPerTrigger": bound,
+        }
+        clock.advance(1_000)
+        if kind in ("SEQ", "planned", "initial"):
+            put(kinesis, 5)
+        driver = Driver(kinesis, **options)
+        start = at = driver.initial()
+        if kind == "planned":
+            at = driver.next(start)
+        elif kind != "initial":
+            at, _ = driver.run(at)
+        if kind == "planned":
+            driver.settings = replace(driver.settings, consumer_name=None)  # it went with the stream
+        assert kind not in ("SEQ", "TS") or at.shards[SHARD].kind == kind
+        kinesis.engine.delete_stream(STREAM)
+        clock.advance(5_000)
+        kinesis.engine.create_stream(STREAM, 1)
+        put(kinesis, 7, first=100)
+        clock.advance(2_000)
+        step: Callable[[], object] = (
+            (lambda: driver.next(at)) if kind != "planned" else (lambda: driver.read(start, at))
+        )
+        with pytest.raises(ConfigurationError, match="was deleted and created anew"):
+            step()
+
+
+@pytest.mark.parametrize("span", ["none", "10 min"])
+def test_gaps_are_found_before_a_task_meets_them(
+    kinesis: LocalKinesis, clock: ManualClock, caplog: pytest.LogCaptureFixture, span: str
+) -> None:
+    """A fixed or closed end needs no look at the start, unless that may have expired: then it counts."""
+    put(kinesis, 10)
+    driver = Driver(kinesis)
+    at, _ = driver.run(driver.initial())
+    clock.advance(30 * HOUR_MS)
+    put(kinesis, 10, first=10)
+    clock.advance(1_000)
+    kinesis.engine.split_shard(STREAM, SHARD)
+    for available_now in (False, True):
+        tolerant = Driver(kinesis, failOnDataLoss="false", maxSpanPerTrigger=span)
+        if available_now:
+            tolerant.planner.fix_ends()
+        caplog.clear()
+        tolerant.next(at)
+        assert tolerant.planner.tolerated_losses == 1
+        assert f"the position {at.shards[SHARD].number} is gone, and the oldest record left is" in caplog.text
+
+
+def test_notes_do_not_tell_positions_apart() -> None:
+    """What is noted beside a position is kept in the checkpoint, and is not part of where a reader stands."""
+    noted = replace(after("5", 1), until_ms=9, first="3")
+    offset = Offset(
+        STREAM, 1, {SHARD: noted, "b": replace(HORIZON, until_ms=4), "c": replace(END, first="0")}
+    )
+    value = offset.to_json()
+    assert value["v"] == 2
+    assert value["shards"][SHARD] == {"p": "SEQ", "s": "5", "t": "1", "u": "9", "f": "3"}
+    again = read_offset(value)
+    assert again.to_json() == value
+    assert again == offset == Offset(STREAM, 1, {SHARD: after("5", 1), "b": HORIZON, "c": END})
