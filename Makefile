@@ -4,7 +4,7 @@ BIN := .venv/bin
 SET_UP := $(PYTHON) scripts/set_up.py
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo check test test-maven test-delta test-cluster test-package test-versions test-connect test-peers test-faults fuzz soak bench docs constraints clean
+.PHONY: help demo check test test-maven test-delta test-cluster test-package test-versions test-oldest test-later test-connect test-peers test-faults fuzz soak bench docs constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -54,10 +54,15 @@ test-package: ## headpond as a wheel, in an environment with nothing but what it
 
 SOME_SPARK := tests/spark/test_source.py tests/spark/test_source_secrets.py tests/spark/test_measured_run.py tests/spark/test_follow.py tests/spark/test_join.py
 
-test-versions: ## the oldest Spark that is supported, and the newest Python that is there
+test-versions: test-oldest test-later ## the oldest Spark that is supported, and the newest Python that is there
+
+test-oldest: ## the oldest Spark that is supported
 	@$(SET_UP) test
 	@$(SET_UP) delta
 	.bench/envs/delta/bin/python -m pytest -m "spark and not maven and not faults" $(SOME_SPARK)
+
+test-later: ## the newest Python that is there
+	@$(SET_UP) test
 	@$(SET_UP) later
 	@if [ -x .bench/envs/later/bin/python ]; then \
 	.bench/envs/later/bin/python -m pytest -n 3 -m "not spark and not maven and not faults and not peers and not thorough and not browser and not cluster and not package and not connect" && \
