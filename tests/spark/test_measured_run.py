@@ -66,7 +66,8 @@ def run(folder: Path, source: str, options: str, records: int, **environment: st
     # The event log holds every plan as Spark shows it; before 4.3 with the options of its source.
     (folder / "events").mkdir()
     text += f'"spark.eventLog.enabled" = "true"\n"spark.eventLog.dir" = "{(folder / "events").as_uri()}"\n'
-    text += '"spark.eventLog.compress" = "false"\n[monitor]\ntextfile = "m.prom"\n'
+    text += '"spark.sql.ui.explainMode" = "extended"\n"spark.eventLog.compress" = "false"\n'
+    text += '[monitor]\ntextfile = "m.prom"\n'
     (folder / "p.toml").write_text(text)
     command = [sys.executable, "-m", "headpond", "run", str(folder / "p.toml"), "--until-caught-up"]
     process = subprocess.Popen(

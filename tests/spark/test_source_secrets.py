@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headpond.cli.demo import pipeline_text
 from headpond.kinesis.testing import local_kinesis, put_all, read_all
+from headpond.pipeline import load
 from headpond.spark import register
+from headpond.spark.decoding import Rules
+from headpond.spark.following import decoded_changes
 from headpond.spark.redaction import REDACTED_OPTIONS
 from token_service import EXTERNAL_ID, KEY, ROLE, SECRET, TOKEN, Sts, leaks
 
@@ -60,6 +64,35 @@ def test_nothing_secret_in_plans_progress_logs_events_checkpoints_and_errors(tmp
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"spark.log", "events", "checkpoint"} <= {path.relative_to(tmp_path).parts[0] for path in files}
     assert not {str(path): found for path in files if (found := leaks(path.read_text(errors="replace")))}
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (f'stream = "orders"\nrole_arn = "{ROLE}"\nrole_external_id = "{EXTERNAL_ID}"', ""),
+        (
+            'archive = "s3://lake/records/*"',
+            f'storage_options = {{ aws_access_key_id = "{KEY}", aws_secret_access_key = "{SECRET}" }}',
+        ),
+    ],
+    ids=["stream", "archive"],
+)
+def test_the_plan_of_a_followed_pipeline_shows_no_secret(
+    spark: SparkSession, tmp_path: Path, source: str, target: str
+) -> None:
+    """Its sources are registered by themselves, not by `register`."""
+    file = tmp_path / "pipeline.toml"
+    file.write_text(pipeline_text(source, path="lake").replace('path = "lake"', f'path = "lake"\n{target}'))
+    wanted = load(file)
+    before = spark.conf.get(REDACTED_OPTIONS)
+    try:
+        spark.conf.set(REDACTED_OPTIONS, "(?i)url")
+        frame = decoded_changes(spark, wanted, Rules(wanted.dsql_config()))
+        shown = frame._jdf.queryExecution().toString()
+    finally:
+        spark.conf.set(REDACTED_OPTIONS, str(before))
+    assert "headpond-decoded" in shown
+    assert not leaks(shown)
 
 
 def test_what_the_session_leaves_out_already_stays_left_out(spark: SparkSession) -> None:
