@@ -10,7 +10,8 @@ import pyarrow as pa
 from headpond.formats.header_batch import decode_headers_column
 from headpond.formats.headers import encode_headers
 from headpond.formats.outer_join_buffer import Side
-from headpond.windows.join_batch import Arrivals, BatchJoin, initial_state
+from headpond.windows.join_batch import BatchJoin, initial_state
+from headpond.windows.join_batch_arranged import Arrivals
 from headpond.windows.rules import JoinCounters, JoinRules, JoinType, JoinWindows
 from support import vector_json
 

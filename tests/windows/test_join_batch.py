@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from join_cuts import cut, expected, rules_of, run, scenarios
 
-from headpond.windows import join_batch
+from headpond.windows import join_batch_arranged
 from headpond.windows.rules import HeadersOf
 
 SCENARIOS = {each["name"]: each for each in scenarios()}
@@ -30,8 +30,8 @@ def check(name: str, sizes: tuple[int, ...]) -> None:
 @pytest.fixture
 def bad_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """All keys fall on two hash values."""
-    real = join_batch.hash_keys
-    monkeypatch.setattr(join_batch, "hash_keys", lambda keys: real(keys) % np.uint64(2))
+    real = join_batch_arranged.hash_keys
+    monkeypatch.setattr(join_batch_arranged, "hash_keys", lambda keys: real(keys) % np.uint64(2))
 
 
 @pytest.mark.parametrize("name", SCRIPTED)

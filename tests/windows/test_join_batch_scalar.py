@@ -12,7 +12,7 @@ from join_lines import random_records, random_rules
 
 from headpond.formats.header_batch import decode_headers_column
 from headpond.formats.window_values import ValueFormat
-from headpond.windows import BufferFormat, JoinStores, StreamJoin, join_batch, join_chunk_codec
+from headpond.windows import BufferFormat, JoinStores, StreamJoin, join_batch_arranged, join_chunk_codec
 from headpond.windows.join_batch import BatchJoin, initial_state
 from headpond.windows.join_chunk_codec import (
     decode_chunk,
@@ -100,7 +100,7 @@ def one_case(seed: int) -> None:
 def hashes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes as they are, or all the same."""
     if request.param:
-        for module in (join_batch, join_chunk_codec):
+        for module in (join_batch_arranged, join_chunk_codec):
             monkeypatch.setattr(module, "hash_keys", lambda keys: np.zeros(len(keys), np.uint64))
 
 

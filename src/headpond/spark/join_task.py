@@ -21,18 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.streaming import StatefulProcessor
 
 from headpond.errors import UsageError
 from headpond.spark.errors import carried
-from headpond.spark.join_pack import TIME, cut_small, from_blob
+from headpond.spark.join_arrivals import arrivals_of
+from headpond.spark.join_pack import cut_small
 from headpond.spark.join_worker import settle
-from headpond.windows.join_arrival import arrival_order
-from headpond.windows.join_batch import Arrivals, BatchJoin, initial_state
+from headpond.windows.join_batch import BatchJoin, initial_state
 from headpond.windows.join_chunk_cache import FileCache, MemoryCache
 from headpond.windows.join_chunk_codec import (
     decode_chunk,
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
     from headpond.formats.window_values import ValueFormat
     from headpond.spark.join_columns import SideColumns
     from headpond.windows.join_batch_results import Results
-    from headpond.windows.join_batch_runs import Int64, Rows
+    from headpond.windows.join_batch_runs import Rows
     from headpond.windows.join_chunks import TaskState
 
 OUT_DDL = (
@@ -168,7 +166,7 @@ class JoinProcessor(StatefulProcessor):  # type: ignore[misc]
             keeps_headers=plan.state_format.has_headers,
         )
         counters = JoinCounters()
-        arrivals = arranged(received, plan.columns)
+        arrivals = arrivals_of(received, plan.columns)
         for step in join.steps(state, arrivals, now_ms):
             for blobs in _blobs(step.results):
                 yield pd.DataFrame({"blob": blobs, **dict.fromkeys(FIGURES, 0)}, columns=OUT_COLUMNS)
@@ -289,80 +287,6 @@ def _received(frames: Any) -> tuple[list[bytes], int]:
         blobs += [bytes(blob) for blob in frame["blob"] if len(blob)]
         now_ms = int(frame["now_ms"].iloc[0])
     return blobs, now_ms
-
-
-def arranged(blobs: list[bytes], columns: tuple[SideColumns, ...]) -> dict[Side, Arrivals]:
-    """Put packed records into their order of arrival."""
-    tables: dict[Side, list[pa.Table]] = {each.side: [] for each in columns}
-    for blob in blobs:
-        side, table = from_blob(blob)
-        tables[side].append(table)
-    by_position: list[tuple[SideColumns, pa.RecordBatch, Int64]] = []
-    sides: list[tuple[Int64, Int64]] = []
-    for each in columns:
-        if not tables[each.side]:
-            continue
-        table = pa.concat_tables(tables[each.side]).combine_chunks()
-        order, ranks = _by_position(table, each)
-        batch = table.to_batches()[0]
-        ts = batch.column(TIME).to_numpy()
-        by_position.append((each, batch, order))
-        sides.append((ts[order], ranks))
-    found = {}
-    for (each, batch, order), (rows, places) in zip(by_position, arrival_order(sides), strict=True):
-        chosen = order[rows]
-        taken = batch if _is_identity(chosen) else batch.take(pa.array(chosen))
-        ts = taken.column(TIME).to_numpy()
-        found[each.side] = Arrivals(taken.select(each.schema.names), ts, places)
-    return found
-
-
-def _by_position(table: pa.Table, columns: SideColumns) -> tuple[Int64, Int64]:
-    """Give the order by source partition and position, and in it the rank of each row's partition."""
-    partition = _partition_ranks(table, columns.partition_columns)
-    keys = [partition]
-    for name in columns.position_columns:
-        column = table.column(name).combine_chunks()
-        if column.null_count:
-            raise UsageError(f"A record's {name} is null: its place in its source is not known.", column=name)
-        if pa.types.is_integer(column.type):
-            keys.append(column.cast(pa.int64()).to_numpy())
-        else:
-            # Sequence numbers are decimal text beyond 64 bits: the longer is the greater.
-            text = pc.utf8_ltrim(column.cast(pa.string()), characters="0")
-            keys += [pc.utf8_length(text).to_numpy(), np.asarray(pc.rank(text, tiebreaker="dense"))]
-    keys = [np.asarray(key, np.int64) for key in keys]
-    if _ascending(keys):
-        return np.arange(len(table)), keys[0]
-    order = np.lexsort(keys[::-1])
-    return order, keys[0][order]
-
-
-def _partition_ranks(table: pa.Table, names: list[str]) -> Int64:
-    ranks = np.zeros(len(table), np.int64)
-    for name in names:
-        column = table.column(name).combine_chunks()
-        distinct = column.unique()
-        if len(distinct) > 1:
-            # By the values, not by their order of appearance.
-            by_value = distinct.take(pc.sort_indices(distinct))
-            rank = pc.index_in(column, by_value).to_numpy().astype(np.int64)
-            ranks = ranks * len(distinct) + rank
-    return ranks
-
-
-def _ascending(keys: list[Int64]) -> bool:
-    """Whether rows are in order already, as those of one source partition mostly are."""
-    before = np.zeros(max(0, len(keys[0]) - 1), np.bool_)
-    equal = np.ones_like(before)
-    for key in keys:
-        before |= equal & (key[:-1] < key[1:])
-        equal &= key[:-1] == key[1:]
-    return bool((before | equal).all())
-
-
-def _is_identity(order: Int64) -> bool:
-    return bool((order == np.arange(len(order))).all())
 
 
 def _blobs(results: Results) -> Iterator[list[bytes]]:

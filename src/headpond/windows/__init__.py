@@ -3,14 +3,29 @@
 ::
 
     formats/window_values, window_keys     the bytes
+
     segments, segment, segmented           time segments, retention, reads: one logic …
-    rocks, rocks_segment, rocks_store      … on RocksDB, with migration in place
-    adapters, changelog, caching, metered  the layers of the KIP, one class each
-    stores                                 suppliers and builders
+    rocks, layouts, locks                  … on RocksDB: one open database, where what lies in it, who owns it
+    rocks_segment, rocks_store             segments and stores on it
+    segment_copy, swap                     a segment rewritten aside and put in its place
     directory, migration                   directories that Kafka Streams left: reading and rewriting them
+    contract, adapters, changelog, caching, metered, wrapped, serdes, values
+                                           the layers of the KIP, one class each, and what goes through them
+    stores                                 suppliers and builders
+
     rules                                  the windowed join: windows, type, headers, counters
-    join_scalar, join_stores, outer_buffer the join on these stores, one record at a time
-    join_state, join_handover              what a join keeps, also where Kafka Streams stopped
+    join_scalar, join_stores               … on these stores, one record at a time: the oracle
+    outer_buffer, rocks_buffer             its records that wait for a partner
+    join_batch                             … a batch at a time
+      join_arrival, join_batch_arranged      in which order records come
+      join_batch_runs, join_batch_pairs      who meets whom
+      join_batch_waiting, join_batch_expiry  who meets nobody, and when that is sure
+      join_batch_results                     what comes out
+      join_chunks, join_chunk_codec, join_chunk_cache   its state, in chunks of columns
+      join_keys                              which task a key belongs to
+    join_state, join_handover, join_adopt  what a join keeps, also where Kafka Streams stopped
+    join_rescale                           the same state for another number of tasks
+    join_scenario, join_replay, join_fates time-lines to try a join on, and what became of each record
 """
 
 from headpond.formats.headers import Header, Headers, SerializationError

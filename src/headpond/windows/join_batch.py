@@ -17,24 +17,19 @@ Source: spec "window store", section 8; "join on Spark", section 4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from headpond.errors import UsageError
 from headpond.formats.outer_join_buffer import Side
+from headpond.windows.join_batch_arranged import Arranged, Arrivals, arranged, counted
 from headpond.windows.join_batch_expiry import BEFORE, NEVER, Expiry
+from headpond.windows.join_batch_pairs import MAX_PAIRS, PairFinder, TooManyPairs
 from headpond.windows.join_batch_results import Pairs, ResultRows, Results, Source
-from headpond.windows.join_batch_runs import Bool, Int64, Probes, Rows
-from headpond.windows.join_batch_waiting import OTHER_SIDE, Candidates, walk_order
+from headpond.windows.join_batch_waiting import Candidates, walk_order
 from headpond.windows.join_chunks import Numbers, SideState, TaskState, next_side_state
-from headpond.windows.join_keys import hash_keys
 from headpond.windows.rules import (
-    MAX_TIMESTAMP_MS,
-    NO_TIME,
     Emit,
     JoinClock,
     JoinCounters,
@@ -45,30 +40,9 @@ from headpond.windows.rules import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_PAIRS = 4_000_000
-"""How many pairs are held at once; a batch that has more is worked off in parts. Some 50 bytes each."""
+    import pyarrow as pa
 
-
-@dataclass(frozen=True)
-class Arrivals:
-    """The new records of one side.
-
-    Attributes:
-        records: `key`, `headers` (headersBytes, not null), `value`, then further columns.
-        ts: timestamps, ms.
-        at: place of each record in the order of arrival over both sides, 0 to n - 1; ascending.
-    """
-
-    records: pa.RecordBatch
-    ts: Int64
-    at: Int64
-
-    def part(self, start: int, stop: int) -> Arrivals:
-        """Give the records that arrive in [start, stop), counted anew from 0."""
-        first, end = (int(each) for each in np.searchsorted(self.at, (start, stop)))
-        return Arrivals(
-            self.records.slice(first, end - first), self.ts[first:end], self.at[first:end] - start
-        )
+    from headpond.windows.join_batch_runs import Int64
 
 
 @dataclass(frozen=True)
@@ -78,32 +52,6 @@ class Step:
     state: TaskState
     results: Results
     counters: JoinCounters
-
-
-@dataclass
-class _Batch:
-    """A batch in order of arrival; arrays of n unless said otherwise."""
-
-    ts: Int64
-    left: Bool
-    has_key: Bool
-    has_value: Bool
-    row: Int64  # row among its side's records
-    stream: Int64  # stream time, the record included
-    observed: dict[Side, Int64]  # greatest timestamp of the side before the record
-    incoming: dict[Side, Rows] = field(default_factory=dict)  # records with key and value, seq = arrival
-    base: dict[Side, int] = field(default_factory=dict)  # first global row of the batch's records
-
-    @property
-    def valid(self) -> Bool:
-        return self.has_key & self.has_value
-
-    def of(self, side: Side) -> Bool:
-        return self.left if side is Side.LEFT else ~self.left
-
-
-class TooManyPairs(Exception):
-    """A batch has more pairs than are to be held at once."""
 
 
 class BatchJoin:
@@ -127,7 +75,7 @@ class BatchJoin:
     ) -> None:
         self.rules = rules
         self.schemas = schemas
-        self._max_pairs = max_pairs
+        self._finder = PairFinder(rules, max_pairs)
         self._keeps_headers = keeps_headers
         self._self_join = rules.type is JoinType.SELF
         self._sides = (Side.LEFT,) if self._self_join else (Side.LEFT, Side.RIGHT)
@@ -156,7 +104,7 @@ class BatchJoin:
 
     def _step(self, state: TaskState, arrivals: dict[Side, Arrivals], count: int, now_ms: int) -> Step:
         rules = self.rules
-        batch = self._arranged(state, arrivals, count)
+        batch = arranged(state, arrivals, count, {side: self.schemas[side] for side in self._sides})
         sources = {
             side: Source.of(
                 self.schemas[side],
@@ -166,11 +114,11 @@ class BatchJoin:
             for side in self._sides
         }
         rows = ResultRows(self._self_join)
-        pairs = {side: self._pairs(state, batch, side, count, rows) for side in self._sides}
-        counters = self._counted(batch)
+        pairs = {side: self._finder.pairs(state, batch, side, count, rows) for side in self._sides}
+        counters = counted(batch, rules)
         counters.joined = sum(len(each.trigger) for each in pairs.values())
         if self._self_join:
-            counters.joined += self._with_itself(batch, rows)
+            counters.joined += self._finder.with_itself(batch, rows)
         clock = replace(state.clock, observed=dict(state.clock.observed))
         waiting = dict.fromkeys(self._sides, np.empty(0, np.int64))
         if rules.buffers:
@@ -198,134 +146,10 @@ class BatchJoin:
         results = Results(rows.sorted(), sources, batch.left, batch.row, rules, self._keeps_headers)
         return Step(after, results, counters)
 
-    def _arranged(self, state: TaskState, arrivals: dict[Side, Arrivals], count: int) -> _Batch:
-        ts, row = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        left, has_key, has_value = (np.zeros(count, np.bool_) for _ in range(3))
-        for side, each in arrivals.items():
-            ts[each.at] = each.ts
-            row[each.at] = np.arange(len(each.at))
-            left[each.at] = side is Side.LEFT
-            has_key[each.at] = _present(each.records.column("key"))
-            has_value[each.at] = _present(each.records.column("value"))
-        if count and (ts.min() < 0 or ts.max() > MAX_TIMESTAMP_MS):
-            bad = int(ts.min()) if ts.min() < 0 else int(ts.max())
-            raise UsageError(
-                f"A record has the timestamp {bad} ms; a join takes 0 to {MAX_TIMESTAMP_MS}.",
-                next_step="Filter such records out before the join, or give them a time.",
-                timestamp=bad,
-            )
-        # A self-join alone drops records before they count for the stream time.
-        counted = np.where(has_key & has_value, ts, NO_TIME) if self._self_join else ts
-        stream = np.maximum.accumulate(np.append(state.clock.stream_time, counted))[1:]
-        batch = _Batch(ts, left, has_key, has_value, row, stream, {})
-        for side in self._sides:
-            mine = batch.of(side) & batch.valid
-            seen = np.append(state.clock.observed[side], np.where(mine, ts, NO_TIME))
-            batch.observed[side] = np.maximum.accumulate(seen)[:-1]
-            batch.base[side] = sum(chunk.rows for chunk in state.sides[side].chunks)
-            batch.incoming[side] = self._incoming(arrivals.get(side), np.flatnonzero(mine), side)
-        return batch
-
-    def _incoming(self, arrivals: Arrivals | None, at: Int64, side: Side) -> Rows:
-        """Records with key and value in order of arrival."""
-        if arrivals is None:
-            empty = pa.RecordBatch.from_pylist([], self.schemas[side])
-            return Rows(empty, np.empty(0, np.int64), at, np.empty(0, np.uint64))
-        records, ts = arrivals.records, arrivals.ts
-        if len(at) != len(ts):
-            rows = np.searchsorted(arrivals.at, at)
-            records, ts = records.take(pa.array(rows)), ts[rows]
-        return Rows(records, ts, at, hash_keys(records.column("key")))
-
-    def _pairs(self, state: TaskState, batch: _Batch, side: Side, count: int, rows: ResultRows) -> Pairs:
-        """Find the partners of one side's new records."""
-        rules, mine = self.rules, batch.incoming[side]
-        other = side if self._self_join else OTHER_SIDE[side]
-        bounds = [(rules.before_ms(side), rules.after_ms(side))]
-        if self._self_join:
-            bounds.append((rules.windows.after_ms, rules.windows.before_ms))
-        found: list[Pairs] = []
-        for phase, (before, after) in enumerate(bounds):
-            first = np.maximum(mine.ts - before, 0)
-            np.maximum(first, batch.observed[other][mine.seq] - rules.retention_ms + 1, out=first)
-            if rules.emit is Emit.FINAL and not self._self_join and rules.is_outer(other):
-                closed = rules.after_ms(other) + rules.windows.grace_ms
-                np.maximum(first, batch.stream[mine.seq] - closed, out=first)
-            probes = Probes.of(mine.hashes, first, np.maximum(mine.ts + after, 0))
-            some = self._partners(state, batch, side, other, probes=probes, count=count)
-            own = batch.base[side] + batch.row[some.trigger]
-            rows.add_joined(side, phase, some, own, batch.ts[some.trigger])
-            found.append(some)
-        return _together(found)
-
-    def _partners(
-        self, state: TaskState, batch: _Batch, side: Side, other: Side, *, probes: Probes, count: int
-    ) -> Pairs:
-        found = []
-        mine = batch.incoming[side]
-        keys = mine.records.column("key")
-        total = base = 0
-        for chunk in state.sides[other].chunks:
-            asked = probes.within(chunk.min_ts, chunk.max_ts)
-            if len(asked.first):
-                number, rows = chunk.data.run.find(asked)
-                number, rows = _same_keys(keys, asked.number[number], chunk.data, rows)
-                found.append(Pairs(mine.seq[number], base + rows, chunk.data.ts[rows], chunk.data.seq[rows]))
-                total += len(rows)
-                self._bounded(total, count)
-            base += chunk.rows
-        theirs = batch.incoming[other]
-        if len(theirs):
-            number, rows = theirs.run.find(probes)
-            number = probes.number[number]
-            earlier = theirs.seq[rows] < mine.seq[number]
-            number, rows = number[earlier], rows[earlier]
-            self._bounded(total + len(rows), count)
-            number, rows = _same_keys(keys, number, theirs, rows)
-            seq = theirs.seq[rows]
-            found.append(
-                Pairs(mine.seq[number], base + batch.row[seq], theirs.ts[rows], seq + state.next_seq)
-            )
-        return _together(found)
-
-    def _bounded(self, pairs: int, count: int) -> None:
-        if pairs > self._max_pairs and count > 1:
-            raise TooManyPairs
-
-    def _with_itself(self, batch: _Batch, rows: ResultRows) -> int:
-        """Add the result of each record with itself, at its place among its pairs."""
-        mine = batch.incoming[Side.LEFT]
-        joins = mine.ts > batch.stream[mine.seq] - self.rules.retention_ms + 1
-        at = mine.seq[joins]
-        own = batch.base[Side.LEFT] + batch.row[at]
-        rows.add_self(at, own, batch.ts[at])
-        return len(at)
-
-    def _counted(self, batch: _Batch) -> JoinCounters:
-        rules = self.rules
-        after = np.where(batch.left, rules.after_ms(Side.LEFT), rules.after_ms(Side.RIGHT))
-        null_key = ~batch.has_key
-        shown = np.zeros(len(batch.ts), np.bool_)
-        for side in self._sides:
-            if rules.is_outer(side):
-                shown |= batch.of(side) & null_key & batch.has_value
-        counters = JoinCounters(
-            records=len(batch.ts),
-            out_of_order=int((batch.ts < batch.stream).sum()),
-            late=int((batch.ts + after + rules.windows.grace_ms < batch.stream).sum()),
-            dropped_null_key=int((null_key & ~shown).sum()),
-            dropped_null_value=int((batch.has_key & ~batch.has_value).sum()),
-        )
-        for side in self._sides:
-            mine = batch.incoming[side]
-            observed = np.maximum(batch.observed[side][mine.seq], mine.ts)
-            counters.dropped_late += int((mine.ts < observed - rules.retention_ms + 1).sum())
-        return counters
-
     def _unmatched(
         self,
         state: TaskState,
-        batch: _Batch,
+        batch: Arranged,
         pairs: dict[Side, Pairs],
         *,
         rows: ResultRows,
@@ -383,27 +207,6 @@ class BatchJoin:
         stays = walk.taken == NEVER
         stays[position] = False
         return {side: np.sort(gids[stays & (left == (side is Side.LEFT))]) for side in self._sides}
-
-
-def _together(found: list[Pairs]) -> Pairs:
-    if len(found) == 1:
-        return found[0]
-    names = ("trigger", "partner", "partner_ts", "partner_seq")
-    empty = [np.empty(0, np.int64)]
-    return Pairs(*(np.concatenate([getattr(each, name) for each in found] or empty) for name in names))
-
-
-def _same_keys(keys: pa.Array, number: Int64, rows: Rows, found: Int64) -> tuple[Int64, Int64]:
-    """Drop pairs whose hashes are equal and whose keys are not."""
-    if not len(found):
-        return number, found
-    equal = pc.equal(keys.take(pa.array(number)), rows.records.column("key").take(pa.array(found)))
-    same: Bool = np.asarray(equal)
-    return (number, found) if same.all() else (number[same], found[same])
-
-
-def _present(column: pa.Array) -> Bool | bool:
-    return True if not column.null_count else np.asarray(column.is_valid())
 
 
 def initial_state(rules: JoinRules) -> TaskState:

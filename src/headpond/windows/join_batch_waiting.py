@@ -10,12 +10,11 @@ import pyarrow.compute as pc
 
 from headpond.formats.outer_join_buffer import Side
 from headpond.windows.join_batch_expiry import NEVER, Waiting
+from headpond.windows.rules import OTHER_SIDE
 
 if TYPE_CHECKING:
     from headpond.windows.join_batch_results import Pairs, Source
     from headpond.windows.join_batch_runs import Bool, Int64
-
-OTHER_SIDE = {Side.LEFT: Side.RIGHT, Side.RIGHT: Side.LEFT}
 
 
 @dataclass

@@ -23,6 +23,7 @@ from headpond.formats.outer_join_buffer import BufferFormat, Side
 from headpond.windows.rules import (
     MAX_TIMESTAMP_MS,
     NO_MIN_TIME,
+    OTHER_SIDE,
     HeadersOf,
     JoinClock,
     JoinCounters,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from headpond.windows.join_stores import JoinStores
     from headpond.windows.outer_buffer import Waiting
     from headpond.windows.rules import JoinRules
-
-OTHER = {Side.LEFT: Side.RIGHT, Side.RIGHT: Side.LEFT}
 
 
 class JoinRecord(NamedTuple):
@@ -180,7 +179,7 @@ class StreamJoin:
         """Join a record with what the other side's store holds; tells whether there was anything."""
         first = self.rules.first_partner(record.side, record.timestamp, self._stream_time)
         last = self.rules.last_partner(record.side, record.timestamp)
-        other = OTHER[record.side]
+        other = OTHER_SIDE[record.side]
         found = False
         for partner_time, partner in self.stores.of(other).fetch(key, first, last):
             found = True

@@ -28,6 +28,7 @@ MAX_SPAN_MS = 1 << 61
 """The longest span of time; three of them still fit into 64 bits."""
 MAX_TIMESTAMP_MS = (1 << 62) - 1
 """The greatest timestamp of a record; with a span added it still fits into 64 bits."""
+OTHER_SIDE = {Side.LEFT: Side.RIGHT, Side.RIGHT: Side.LEFT}
 NO_TIME = -1
 """Stream time, and a side's observed time, before the first record."""
 NO_MIN_TIME = (1 << 63) - 1
