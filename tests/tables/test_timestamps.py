@@ -20,6 +20,8 @@ from headpond.tables.summary import lake_summary
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 ENTRY = (
     '[tables."public.t"]\nkeys = ["at"]\nkeep = "{keep}"\n'
     'columns = {{ at = "timestamp", seen = "timestamptz" }}\n'

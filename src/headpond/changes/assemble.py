@@ -201,8 +201,8 @@ class _Step:
         """Sort members into main and fragments; copies and conflicting mains do not stay.
 
         Returns:
-            The rows without those that went to quarantine: conflicting ones, and those that cannot be read any
-            more, because the rules were others when they were kept.
+            The rows without those that went to quarantine: conflicting ones, and those that cannot be read
+            any more, because the rules were others when they were kept.
         """
         read: list[Row] = []
         # Of several copies the first to arrive stays, whether a crash made some of them old or not.
