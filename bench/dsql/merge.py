@@ -108,8 +108,8 @@ def one(lake: Lake, spec: TableSpec, rows: int, kind: str, number: int) -> tuple
 def spark_session(folder: Path) -> Any:
     """Spark as `headpond run` starts it for `engine = "spark"`."""
     from headpond.spark import delta_settings  # noqa: PLC0415 - only where Spark is wanted
-    from headpond.spark.session import spark_session  # noqa: PLC0415
-    from headpond.spark.settings import spark_jars  # noqa: PLC0415
+    from headpond.spark.session import spark_session  # noqa: PLC0415 - only where Spark is wanted
+    from headpond.spark.settings import spark_jars  # noqa: PLC0415 - only where Spark is wanted
 
     settings = delta_settings({"spark.driver.memory": "2g"}, jars=spark_jars())
     return spark_session("bench", conf=settings, log_path=folder / "spark.log")

@@ -15,7 +15,6 @@ from headpond.formats.header_batch import (
     HEADERS_TYPE,
     canonical_headers,
     decode_headers_column,
-    encode_each,
     encode_headers_column,
     join_prefix,
     merge_headers_columns,
@@ -56,7 +55,9 @@ def test_columns_are_what_single_records_are(rows: list[Any], others: list[Any])
     assert pairs(decode_headers_column(encoded[1:])) == rows[1:]
     assert encode_headers_column(column([[("x", b"")], *rows])[1:]).equals(encoded)
     count = min(len(rows), len(others))
-    merged = merge_headers_columns(encoded[:count], encode_each(others[:count]))
+    merged = merge_headers_columns(
+        encoded[:count], pa.array([encode_headers(each) for each in others[:count]], pa.binary())
+    )
     assert pairs(decode_headers_column(merged)) == [a + b for a, b in zip(rows, others, strict=False)]
     values = pa.array([b"v" * len(each) for each in rows], pa.binary())
     payloads = join_prefix(encoded, values)

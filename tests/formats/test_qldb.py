@@ -159,7 +159,7 @@ def test_dot_compares_signed_bytes_from_the_last() -> None:
 ARN = "arn:aws:qldb:us-east-1:123456789012:stream/exampleLedger/IiPT4brpZCqCq3f4MTHbYy"
 H = "{{" + base64.b64encode(bytes(range(32))).decode() + "}}"
 REVISION = (
-    '{qldbStreamArn:"%s",recordType:"REVISION_DETAILS",payload:{tableInfo:{tableName:"T",tableId:"t"},'  # noqa: UP031
+    '{qldbStreamArn:"%s",recordType:"REVISION_DETAILS",payload:{tableInfo:{tableName:"T",tableId:"t"},'  # noqa: UP031 - braces all over
     'revision:{blockAddress:{strandId:"s",sequenceNo:7},hash:%s,data:{a:1,a:2},'
     'metadata:{id:"d",version:1,txTime:2019-09-18T17:00:14.602Z,txId:"x"}}}}' % (ARN, H)
 )

@@ -75,7 +75,7 @@ def test_each_dsl_format_has_its_store(tmp_path: Path) -> None:
     """`RocksDBDslStoreSuppliers` maps the four formats to the four stores."""
     assert [each.value for each in DslStoreFormat] == ["PLAIN", "TIMESTAMPED", "HEADERS", "PLAIN_HEADERS"]
     for store_format in DslStoreFormat:
-        supplier = RocksDBDslStoreSuppliers.window_store(store_format, "win", 600_000, 60_000, True)  # noqa: FBT003
+        supplier = RocksDBDslStoreSuppliers.window_store(store_format, "win", 600_000, 60_000, True)  # noqa: FBT003 - Kafka's own argument
         store = supplier.get(tmp_path / store_format)
         assert type(store) is ROCKSDB_STORES[store_format.value_format]
         assert store.settings == StoreSettings("win", 600_000, 60_000, retain_duplicates=True)
@@ -141,7 +141,7 @@ def test_the_other_typed_stores() -> None:
         ),
     ]
     for build, value_format, value in cases:
-        supplier = Stores.in_memory_window_store("win", 600_000, 60_000, False, value_format)  # noqa: FBT003
+        supplier = Stores.in_memory_window_store("win", 600_000, 60_000, False, value_format)  # noqa: FBT003 - Kafka's own argument
         with build(supplier, StringSerde(), StringSerde()).build() as store:
             store.put("k", value, START)
             assert store.fetch_at("k", START) == value
@@ -243,7 +243,7 @@ def test_a_format_change_never_changes_the_changelog(inner: ValueFormat, tmp_pat
     """Behind whatever old directory, the same is logged: plain value, context time, own headers."""
     records: list[ChangelogRecord] = []
     context = RecordContext(55, (("context", b"1"),))
-    supplier = RocksDBDslStoreSuppliers.window_store(_dsl(inner), "win", 600_000, 60_000, False)  # noqa: FBT003
+    supplier = RocksDBDslStoreSuppliers.window_store(_dsl(inner), "win", 600_000, 60_000, False)  # noqa: FBT003 - Kafka's own argument
     builder = Stores.window_store_with_headers_builder(supplier, BytesSerde(), BytesSerde())
     store = builder.with_logging_enabled(records.append).build(tmp_path, context)
     assert type(store.inner) is ChangeLoggingWindowBytesStoreWithHeaders

@@ -27,11 +27,11 @@ class _Line(msgspec.Struct, gc=False):
     shard: str | None = None
     shard_id: str | None = None
     shardId: str | None = None  # noqa: N815 - the service's spelling
-    sequenceNumber: str | None = None  # noqa: N815
+    sequenceNumber: str | None = None  # noqa: N815 - the names of the file format
     sequence_number: str | None = None
-    partitionKey: str | None = None  # noqa: N815
+    partitionKey: str | None = None  # noqa: N815 - the names of the file format
     partition_key: str | None = None
-    approximateArrivalTimestamp: int | None = None  # noqa: N815
+    approximateArrivalTimestamp: int | None = None  # noqa: N815 - the names of the file format
     approximate_arrival_timestamp: int | None = None
 
 

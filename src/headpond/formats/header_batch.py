@@ -25,7 +25,6 @@ from headpond.formats.headers import (
     Header,
     SerializationError,
     decode_headers,
-    encode_headers,
     encode_varint,
     prefix_bounds,
 )
@@ -280,11 +279,6 @@ def _decode_each(blocks: pa.Array) -> pa.Array:
                 f"Row {row}: {error.message}", next_step=error.next_step, **error.facts, row=row
             ) from error
     return pa.array([[{"key": k, "value": v} for k, v in each] for each in lists], HEADERS_TYPE)
-
-
-def encode_each(lists: list[list[Header]]) -> pa.Array:
-    """Encode Python lists of headers: the scalar way, for few records."""
-    return pa.array([encode_headers(each) for each in lists], pa.binary())
 
 
 _FEW = 64

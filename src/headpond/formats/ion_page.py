@@ -133,7 +133,7 @@ def timestamps(page: Page, body: Ints, stop: Ints) -> Timestamps:
     body = body + two
     length = length - two
     high, low = data[body + 1].astype(np.int64), data[body + 2].astype(np.int64)
-    usual &= (length >= _YEAR) & (high < _Z) & (high > 0) & (low >= _Z) & (length != 6)  # noqa: PLR2004
+    usual &= (length >= _YEAR) & (high < _Z) & (high > 0) & (low >= _Z) & (length != 6)  # noqa: PLR2004 - lengths, digits and times as Ion writes them
     year = high << 7 | low & 0x7F
     usual &= (year > 1) & (year < 9999)  # noqa: PLR2004 - the local year may be the next
     fields = [year]
@@ -146,11 +146,11 @@ def timestamps(page: Page, body: Ints, stop: Ints) -> Timestamps:
     leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
     usual &= (month >= 1) & (day >= 1) & (day <= _MONTH_DAYS[month])
     usual &= (month != _FEBRUARY) | (day < _LEAP_DAY) | leap
-    usual &= (hour < 24) & (minute < 60) & (second < 60)  # noqa: PLR2004
+    usual &= (hour < 24) & (minute < 60) & (second < 60)  # noqa: PLR2004 - lengths, digits and times as Ion writes them
     there = length > _FRACTION_AT
     exponent = data[body + _FRACTION_AT]
     digits = np.where(there, exponent & 0x3F, 0).astype(np.int64)
-    usual &= ~there | ((exponent > 0xC0) & (digits <= 9))  # noqa: PLR2004
+    usual &= ~there | ((exponent > 0xC0) & (digits <= 9))  # noqa: PLR2004 - lengths, digits and times as Ion writes them
     digits = np.minimum(digits, 9)
     first = body + _FRACTION_AT + 1
     stop = np.maximum(stop, first)

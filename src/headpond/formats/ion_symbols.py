@@ -169,7 +169,7 @@ def _known(data: bytes, at: int, end: int) -> tuple[Symbols, int] | None:
     first, stop = data[at + 1 : at + 3], 0
     if len(first) == 2 and first[0] & 0x80:  # noqa: PLR2004 - two bytes were asked for
         stop = at + 2 + (first[0] & 0x7F)
-    elif len(first) == 2 and first[1] & 0x80:  # noqa: PLR2004
+    elif len(first) == 2 and first[1] & 0x80:  # noqa: PLR2004 - two bytes
         stop = at + 3 + (first[0] << 7 | first[1] & 0x7F)
     if not 0 < stop <= end:
         return None

@@ -77,9 +77,9 @@ def windowed_join(
         ConfigurationError: Spark's state store is not RocksDB.
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - pyspark's own name for it; only when used
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - pyspark, only when used
 
-    from headpond.spark.join_task import FIGURES, OUT_DDL, JoinPlan, JoinProcessor  # noqa: PLC0415
+    from headpond.spark.join_task import FIGURES, OUT_DDL, JoinPlan, JoinProcessor  # noqa: PLC0415 - pyspark, only when used
 
     rules = JoinRules(JoinType(how), windows, HeadersOf(headers), Emit(emit), emit_interval_ms)
     if type(tasks) is not int or not 1 <= tasks <= MAX_TASKS:

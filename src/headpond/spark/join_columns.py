@@ -88,7 +88,7 @@ def side_columns(schema: StructType, side: Side) -> SideColumns:
         UsageError: A column is missing, or has a type that the join cannot take.
     """
     from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415 - imports pandas
-    from pyspark.sql.types import ArrayType, BinaryType, StringType, TimestampType  # noqa: PLC0415
+    from pyspark.sql.types import ArrayType, BinaryType, StringType, TimestampType  # noqa: PLC0415 - pyspark, only when used
 
     called = f"The {side.name.lower()} input"
     types = {field.name: field.dataType for field in schema.fields}

@@ -67,8 +67,8 @@ def database_options() -> Options:
     options.set_max_write_buffer_number(MAX_WRITE_BUFFERS)
     options.set_compression_type(DBCompressionType.none())
     options.set_compaction_style(DBCompactionStyle.universal())
-    options.create_if_missing(True)  # noqa: FBT003
-    options.create_missing_column_families(True)  # noqa: FBT003
+    options.create_if_missing(True)  # noqa: FBT003 - rocksdict's own
+    options.create_missing_column_families(True)  # noqa: FBT003 - rocksdict's own
     options.set_atomic_flush(True)
     options.set_keep_log_file_num(1)
     options.set_max_background_jobs(2)

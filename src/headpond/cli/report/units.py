@@ -11,7 +11,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
 def figure(number: float) -> str:
     """A number with thin spaces between thousands; decimals only below 10."""
-    text = f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.2g}"  # noqa: PLR2004
+    text = f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.2g}"  # noqa: PLR2004 - from two digits on
     return text.replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
@@ -21,7 +21,7 @@ def size(number: float) -> str:
     while number >= _KIBI and unit < len(_STEPS) - 1:
         number /= _KIBI
         unit += 1
-    return f"{number:.0f} {_STEPS[unit]}" if number >= 10 or unit == 0 else f"{number:.1f} {_STEPS[unit]}"  # noqa: PLR2004
+    return f"{number:.0f} {_STEPS[unit]}" if number >= 10 or unit == 0 else f"{number:.1f} {_STEPS[unit]}"  # noqa: PLR2004 - from two digits on
 
 
 def span(seconds: float) -> str:
