@@ -144,6 +144,40 @@ def test_faults_lose_and_repeat_nothing_and_5_s_are_kept(
     fan_out.close()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_5_s_are_kept_from_a_late_answer_on(
+    kinesis: LocalKinesis, clock: ManualClock, tmp_path: Path, *, shared: bool
+) -> None:
+    """A subscription that was given after 2 s and cut at once is not renewed 2 s too soon."""
+    kinesis.faults.delay(200, calls=("SubscribeToShard",), times=1)
+    kinesis.faults.cut_events(times=1)
+    put(kinesis, 3)
+    answered: list[int] = []
+
+    class Slow(Timed):
+        """A service whose first answer takes 2 s of its clock."""
+
+        def subscribe(self, consumer_arn: str, shard_id: str, start: dict[str, Any]) -> Any:
+            stream = super().subscribe(consumer_arn, shard_id, start)
+            if not answered:
+                clock.advance(2_000)
+            answered.append(clock())
+            return stream
+
+    calls = Slow(kinesis, clock)
+    one, other = (Turns(tmp_path if shared else None, clock=clock) for _ in range(2))
+    fan_out = calls.fan_out(one)
+    fan_out.iterator(SHARD, "TRIM_HORIZON")
+    arn = find_consumer(calls, calls.connection, CONSUMER)
+    if shared:
+        assert other.wait_s(arn, SHARD) == pytest.approx(5.1)
+    assert stripped(data_of(fan_out, 3)) == numbered(0, 3)
+    (_, first), (asked_ms, second) = calls.asked
+    assert first == second == "given"
+    assert asked_ms - answered[0] >= 5_000
+    fan_out.close()
+
+
 def test_two_readers_take_the_shard_from_each_other(kinesis: LocalKinesis, clock: ManualClock) -> None:
     """Two tasks on one shard, each unaware of the other, both read everything in order."""
     calls = Timed(kinesis, clock)

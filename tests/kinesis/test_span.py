@@ -138,7 +138,25 @@ def test_what_a_span_holds_is_not_read_to_plan_it(kinesis: LocalKinesis, clock: 
     assert sum(seen) <= 2 * (1 + 3 + 1)
     assert len(seen) == 6
     assert len(driver.read(start, end)) > 600
-    assert driver.planner.behind_ms() == dict.fromkeys(driver.planner.behind_ms(), 20 * MINUTE_MS)
+
+
+@pytest.mark.parametrize("bound", [{"maxSpanPerTrigger": "10 min"}, {"maxRecordsPerTrigger": "20"}])
+def test_how_far_planning_is_behind(kinesis: LocalKinesis, clock: ManualClock, bound: dict[str, str]) -> None:
+    """Per shard, from the last record looked at to the service's now; 0 at the tip."""
+    put_for(kinesis, clock, 30)
+    low, high = (shard.shard_id for shard in kinesis.engine.shards(STREAM))
+    driver = Driver(kinesis, **bound)
+    assert driver.planner.behind_ms() == {}
+    at = driver.next(driver.initial())
+    # A batch ends with the record of minute 10 of each shard, or with that of minute 9.
+    left_ms = 20 * MINUTE_MS if "maxSpanPerTrigger" in bound else 21 * MINUTE_MS
+    assert driver.planner.behind_ms() == {low: left_ms, high: left_ms}
+    driver.run(at)
+    assert driver.planner.behind_ms() == {low: 0, high: 0}
+    kinesis.engine.merge_shards(STREAM, low, high)
+    at, _ = driver.run(driver.next(driver.initial()))
+    (child,) = set(at.shards) - {low, high}
+    assert driver.planner.behind_ms() == {child: 0}
 
 
 def test_everything_is_asked_for_without_a_span(kinesis: LocalKinesis, clock: ManualClock) -> None:

@@ -215,6 +215,7 @@ class FanOut:
                 self._check_consumer(refused)
                 raise
             else:
+                self._turns.answered(self._consumer_arn, shard_id)
                 self._events = read_events(self._stream)
                 return
 

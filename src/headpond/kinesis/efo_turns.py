@@ -25,7 +25,7 @@ __all__ = ["SPACING_MS", "Turns", "turns_folder"]
 SPACING_MS = 5_000
 """Source: the documentation of SubscribeToShard."""
 
-_MARGIN_MS = 100  # the service counts from when it answers, which is later than when it is asked
+_MARGIN_MS = 100  # clocks of two processes, and the way of a request that was not answered
 
 
 def turns_folder() -> Path:
@@ -54,8 +54,7 @@ class Turns:
 
     def wait_s(self, consumer_arn: str, shard_id: str) -> float:
         """Take the next turn and say in how many seconds it is; nobody else gets one at that time."""
-        name = hashlib.sha256(f"{consumer_arn} {shard_id}".encode()).hexdigest()[:40]
-        now_ms = self._clock()
+        name, now_ms = _name(consumer_arn, shard_id), self._clock()
         turn_ms = self._next(self._own.get(name), now_ms)
         # Where no such folder can be had, the service refuses who comes too soon.
         with suppress(OSError):
@@ -63,8 +62,15 @@ class Turns:
         self._own[name] = turn_ms
         return max(0.0, turn_ms - now_ms) / 1000
 
-    def _shared(self, name: str, turn_ms: float, now_ms: float) -> float:
-        """Agree on a turn with the other processes."""
+    def answered(self, consumer_arn: str, shard_id: str) -> None:
+        """Note that a subscription was given just now: the service counts from then, however long it took."""
+        name, now_ms = _name(consumer_arn, shard_id), self._clock()
+        with suppress(OSError):
+            self._shared(name, now_ms, now_ms, is_past=True)
+        self._own[name] = max(now_ms, self._own.get(name, now_ms))
+
+    def _shared(self, name: str, turn_ms: float, now_ms: float, *, is_past: bool = False) -> float:
+        """Agree on a turn with the other processes, or tell them of one that was taken."""
         if self._folder is None:
             return turn_ms
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,7 +80,10 @@ class Turns:
             fcntl.flock(file, fcntl.LOCK_EX)
             text = os.read(file, 32)
             last_ms = float(text) if text.isdigit() else None
-            turn_ms = max(turn_ms, self._next(last_ms, now_ms))
+            if not is_past:
+                turn_ms = max(turn_ms, self._next(last_ms, now_ms))
+            elif last_ms is not None and now_ms < last_ms <= now_ms + self._spacing_ms * 10:
+                turn_ms = last_ms  # somebody took the next turn meanwhile
             os.ftruncate(file, 0)
             os.pwrite(file, b"%d" % turn_ms, 0)
         finally:
@@ -90,3 +99,7 @@ class Turns:
         if ahead_ms > self._spacing_ms * 10:
             return now_ms
         return max(now_ms, last_ms + self._spacing_ms)
+
+
+def _name(consumer_arn: str, shard_id: str) -> str:
+    return hashlib.sha256(f"{consumer_arn} {shard_id}".encode()).hexdigest()[:40]
