@@ -28,7 +28,7 @@ from headpond.tables.commit_lock import commit_lock
 from headpond.tables.remote import told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 COMMIT_ATTEMPTS = 10
 """How often a commit that lost against another writer is computed anew."""
@@ -191,6 +191,19 @@ class DeltaFile:
         with told(self.uri, self._options):
             table = pa.table(query.execute(f"SELECT {', '.join(expressions)} FROM t{condition}").read_all())  # noqa: S608 - quoted
         return table.cast(plain_types(table.schema))
+
+    def batches(self, columns: Sequence[str], where: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Read the named columns of those rows for which SQL `where` holds, some thousand rows at a time.
+
+        For rows of which few are kept: a table may be larger than memory.
+        """
+        condition = f" WHERE {where}" if where is not None else ""
+        query = QueryBuilder().register("t", self.open())
+        with told(self.uri, self._options):
+            reader = query.execute(f"SELECT {', '.join(map(quoted, columns))} FROM t{condition}")  # noqa: S608 - quoted
+            for part in reader:
+                batch = pa.record_batch(part)
+                yield batch.cast(plain_types(batch.schema))
 
     def count(self) -> int:
         """Count the rows from the file statistics, without reading data where those are complete."""

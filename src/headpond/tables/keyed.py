@@ -40,18 +40,33 @@ def rows_of_keys(
     wanted = changes.select(["m:key", *batch_keys]).group_by(["m:key", *batch_keys]).aggregate([])
     parts = (_in_buckets(typed, wanted["m:key"]), among(wanted[batch_keys[0]], columns[0]), where)
     conditions = [part for part in parts if part is not None]
-    found = typed.file.read([*columns, *own], " AND ".join(f"({part})" for part in conditions) or None)
-    found = _near(found, columns[0], wanted[batch_keys[0]])
+    found = _read_near(typed, [*columns, *own], conditions, wanted[batch_keys[0]])
     rows = wanted.join(found, keys=batch_keys, right_keys=columns, join_type="inner")
     return rows.select(["m:key", *own])
 
 
-def _near(found: pa.Table, column: str, values: pa.ChunkedArray) -> pa.Table:
-    """Leave out rows of other keys: a join would put all of them into a hash table first."""
-    kind = found[column].type
-    if kind != values.type or not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
-        return found
-    return found.filter(pc.is_in(found[column], value_set=values.unique()))
+def _read_near(
+    typed: TypedTable, columns: Sequence[str], conditions: Sequence[str], values: pa.ChunkedArray
+) -> pa.Table:
+    """Read rows whose first column has one of these values, and perhaps some others.
+
+    What is read is as large as the table where keys lie far apart; it is looked through as it comes.
+    """
+    where = " AND ".join(f"({part})" for part in conditions) or None
+    every = typed.file.schema()
+    schema = pa.schema([every.field(name).remove_metadata() for name in columns])
+    few = values.unique() if _hashed(values.type) and values.type == schema[0].type else None
+    parts = []
+    for batch in typed.file.batches(columns, where):
+        kept = batch if few is None else batch.filter(pc.is_in(batch.column(0), value_set=few))
+        if kept.num_rows:
+            parts.append(pa.table(kept))
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _hashed(kind: pa.DataType) -> bool:
+    """Say whether values of a type can be looked up in a set."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
 
 
 def _in_buckets(typed: TypedTable, keys: pa.ChunkedArray) -> str | None:
