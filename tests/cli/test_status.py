@@ -36,6 +36,7 @@ from headpond.cli.report.units import figure, size, span
 from headpond.cli.status import look
 from headpond.cli.status_drawing import draw, sparks
 from headpond.kinesis.local import LocalKinesis
+from headpond.kinesis.testing import ManualClock, local_kinesis
 from headpond.pipeline import load
 from headpond.tables.apply import apply_batch
 from headpond.tables.batch_log import batches_in
@@ -247,6 +248,56 @@ def test_a_lag_is_asked_of_the_stream(tmp_path: Path, cli: Cli) -> None:
         assert cli("health", file, "--max-lag", "0 s").code == 1
     away = cli("health", file, "--max-lag", "1 hour")
     assert (away.code, "lag_ms is unknown" in away.stdout.decode()) == (1, True)
+
+
+def test_each_shards_lag_is_that_of_its_oldest_unread_record(tmp_path: Path) -> None:
+    """From a checkpoint and a live stream: waiting, at the tip, done, empty, and unknown to the stream."""
+    clock = ManualClock()
+    with local_kinesis("s", shards=4, clock=clock) as kinesis:
+        shards = [shard.shard_id for shard in kinesis.engine.shards("s")]
+        lows = [shard.low for shard in kinesis.engine.shards("s")]
+        read_ms = clock()
+        read = [kinesis.engine.put("s", "k", b"0", explicit_hash_key=lows[n]) for n in (0, 1)]
+        clock.advance(60_000)
+        for n in (0, 2):
+            kinesis.engine.put("s", "k", b"1", explicit_hash_key=lows[n])
+            clock.advance(3_600_000)
+        file = tmp_path / "p.toml"
+        source = f'stream = "s"\nendpoint_url = "{kinesis.endpoint_url}"'
+        file.write_text(f'[source]\n{source}\nformat = "dsql"\n[target]\npath = "lake"\n{ENTRY}')
+        after = [{"p": "SEQ", "s": str(put.sequence_number), "t": str(read_ms)} for put in read]
+        gone = "shardId-000000000009"
+        positions = [
+            *after,
+            {"p": "END"},
+            {"p": "HORIZON", "u": str(read_ms)},
+            {"p": "TS", "t": str(read_ms)},
+        ]
+        offset = {
+            "v": 2,
+            "stream": "s",
+            "created": str(kinesis.engine.stream("s").created_ms),
+            "shards": dict(zip([*shards, gone], positions, strict=True)),
+        }
+        folder = tmp_path / "lake" / "_headpond" / "checkpoint"
+        for name, text in (("offsets", "v1\n{}\n" + json.dumps(offset)), ("commits", "v1\n{}")):
+            (folder / name).mkdir(parents=True)
+            (folder / name / "0").write_text(text)
+        found = look(load(str(file)))
+        clock.advance(1_800_000)
+        later = look(load(str(file)))
+    lags = [found["shards"][shard]["lag_ms"] for shard in [*shards, gone]]
+    # The service's clock is known from below, to a second.
+    assert lags[0] == pytest.approx(7_200_000, abs=2_000)
+    assert lags[1:] == [0, 0, 0, None]
+    assert later["shards"][shards[0]]["lag_ms"] == pytest.approx(9_000_000, abs=2_000)
+    assert found["lag_unknown"] is None
+    assert found["shards"][shards[0]] == {
+        "position": "SEQ",
+        "sequence_number": after[0]["s"],
+        "arrival_ms": read_ms,
+        "lag_ms": lags[0],
+    }
 
 
 # The page.
