@@ -14,7 +14,7 @@ from driver import records_of
 from headpond.changes.config import DsqlConfig, TableSpec
 from headpond.changes.dsql import Decoded, decode
 from headpond.changes.dsql_images import members_of
-from headpond.changes.model import changes_of, decode_version, image_hash
+from headpond.changes.model import decode_version, image_hash
 from headpond.changes.schemas import OWN_FIELDS, PENDING_SCHEMA, QUARANTINE_SCHEMA
 from headpond.changes.unknown import schema_and_table, unknown_name
 from headpond.errors import ConfigurationError
@@ -295,12 +295,6 @@ def test_an_unknown_op_is_counted() -> None:
     decoded = decode(records_of(change("D", after={"id": 1}), change("u", after={"id": 2})), CONFIG)
     assert decoded.counters == {"records": 2, "changes": 2, "unknown_op": 1}
     assert decoded.tables["t"].column("m:delete").to_pylist() == [False, False]
-
-
-def test_changes_can_be_read_one_by_one() -> None:
-    """The scalar view for people."""
-    (found,) = changes_of("t", decode(records_of(change(after={"id": 1})), CONFIG).tables["t"])
-    assert (found.table, found.key, found.op, found.values) == ("t", "[1]", "c", {"id": 1, "n": None})
 
 
 def test_an_empty_batch_gives_nothing() -> None:

@@ -23,8 +23,9 @@ from headpond.errors import ConfigurationError
 from headpond.formats.dsql_types import arrow_type
 from headpond.tables.current import CURRENT_OWN
 from headpond.tables.delta import DeltaFile
-from headpond.tables.history import DELETES_SCHEMA, HISTORY_OWN, Deletes, HistoryTable
+from headpond.tables.history import HISTORY_OWN, Deletes, HistoryTable
 from headpond.tables.log import LOG_OWN
+from headpond.tables.tombstones import TOMBSTONE_SCHEMA
 from headpond.tables.typed import TypedTable
 from support import vector_bytes, vector_json
 
@@ -171,7 +172,7 @@ def test_a_repeated_batch_makes_no_commit(tmp_path: Path) -> None:
     assert versions == [
         t.version() for t in (histories.tables["public.t"].typed.file, histories.deletes.facts.file)
     ]
-    assert histories.deletes.facts.file.schema().names == DELETES_SCHEMA.names
+    assert histories.deletes.facts.file.schema().names == TOMBSTONE_SCHEMA.names
 
 
 @pytest.mark.usefixtures("engine")

@@ -18,7 +18,6 @@ from headpond.tables.naming import (
     column_name,
     folded,
     table_folder,
-    table_of_folder,
     with_case_mark,
 )
 
@@ -65,6 +64,11 @@ REFUSED_BY_DELTA = re.compile(r"[ ,;{}()\n\t=.`\"]")
 def test_a_column_keeps_its_name_where_delta_allows_it(original: str, encoded: str) -> None:
     """Only what Delta refuses, and our own names, are written otherwise."""
     assert column_name(original) == encoded
+
+
+def table_of_folder(folder: str) -> str:
+    """The table's name back from its folder's: so no two tables have one folder."""
+    return unquote(folder.replace("~", "%"))
 
 
 @given(NAMES)

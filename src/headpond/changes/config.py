@@ -70,20 +70,23 @@ class TableSpec:
         if self.keep is None:
             object.__setattr__(self, "keep", "current" if self.keys else "log")
         if not self.keys and self.keep != "log":
-            raise self._wrong(
-                f"has no keys but keep = {self.keep!r}", 'Name its keys, or write keep = "log".'
+            raise wrong_entry(
+                self.name, f"has no keys but keep = {self.keep!r}", 'Name its keys, or write keep = "log".'
             )
         if len(set(self.keys)) < len(self.keys):
-            raise self._wrong(f"names a key twice: {', '.join(self.keys)}", "Name each key column once.")
+            raise wrong_entry(
+                self.name, f"names a key twice: {', '.join(self.keys)}", "Name each key column once."
+            )
         if left_out := set(self.keys) & set(self.except_columns):
-            raise self._wrong(f"leaves out its key {min(left_out)!r}", "Keep key columns.")
+            raise wrong_entry(self.name, f"leaves out its key {min(left_out)!r}", "Keep key columns.")
         if renamed := (set(self.keys) | set(self.columns)) & (set(self.rename) - set(self.rename.values())):
-            raise self._wrong(
-                f"uses {min(renamed)!r}, which it renames", "Use the new name in keys and columns."
+            raise wrong_entry(
+                self.name, f"uses {min(renamed)!r}, which it renames", "Use the new name in keys and columns."
             )
         for column, kind in self.columns.items():
             if parse_type(kind).name == "oidvector" and column in self.keys and self.keep != "log":
-                raise self._wrong(
+                raise wrong_entry(
+                    self.name,
                     f"has the key {column!r} of type {kind}, whose values a stream does not carry",
                     "Name other keys, or write keys = [] to keep a log of its changes.",
                 )
@@ -102,22 +105,28 @@ class TableSpec:
 
     def _check_partitions(self) -> None:
         if self.buckets is not None and not self.keys:
-            raise self._wrong("has buckets but no keys to hash", "Leave out buckets, or name its keys.")
+            raise wrong_entry(
+                self.name, "has buckets but no keys to hash", "Leave out buckets, or name its keys."
+            )
         for column in self.partition_by:
             if column in self.except_columns or not (column in self.columns or column in self.keys):
-                raise self._wrong(
+                raise wrong_entry(
+                    self.name,
                     f"is partitioned by {column!r}, which it need not have",
                     "Declare the column in columns, or partition by a key.",
                 )
             kind = self.columns.get(column)
             if kind is not None and parse_type(kind).name not in PARTITION_TYPES:
-                raise self._wrong(
+                raise wrong_entry(
+                    self.name,
                     f"is partitioned by {column!r} of type {kind}",
                     f"Partition by a column of one of the types {', '.join(sorted(PARTITION_TYPES))}.",
                 )
 
-    def _wrong(self, what: str, next_step: str) -> ConfigurationError:
-        return ConfigurationError(f"The table {self.name!r} {what}.", next_step=next_step, table=self.name)
+
+def wrong_entry(table: str, what: str, next_step: str) -> ConfigurationError:
+    """Give the error of a table's entry that contradicts itself."""
+    return ConfigurationError(f"The table {table!r} {what}.", next_step=next_step, table=table)
 
 
 MAX_COLUMNS = 1_600

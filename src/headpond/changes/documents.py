@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.changes.keys import json_texts
-from headpond.changes.schemas import VALUE
+from headpond.changes.schemas import VALUE, whole
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -81,7 +81,7 @@ def encode_versions(revisions: Any, listed: Any, hashes: Any, forms: Any, blocks
     parts = np.zeros((count, 8 + 1 + HASH_BYTES + 1 + 8), np.uint8)
     parts[:, :8] = _numpy(revisions).astype(">i8").view(np.uint8).reshape(count, 8)
     parts[:, 8] = _numpy(listed)
-    fixed = _whole(hashes).cast(pa.binary(HASH_BYTES))
+    fixed = whole(hashes).cast(pa.binary(HASH_BYTES))
     buffer = fixed.buffers()[1]
     if count:
         flat = np.frombuffer(buffer, np.uint8, count * HASH_BYTES, fixed.offset * HASH_BYTES)
@@ -100,10 +100,10 @@ def forms_of(redacted: Any, *, honour: bool) -> Any:
 
 def keys_of(document_ids: Any, revisions: Any | None = None) -> pa.Array:
     """Give canonical JSON of documents' ids, with the version where a history is kept."""
-    texts = json_texts(_whole(document_ids))
+    texts = json_texts(whole(document_ids))
     if revisions is None:
         return pc.binary_join_element_wise("[", texts, "]", "")
-    return pc.binary_join_element_wise("[", texts, ",", _whole(revisions).cast(pa.string()), "]", "")
+    return pc.binary_join_element_wise("[", texts, ",", whole(revisions).cast(pa.string()), "]", "")
 
 
 def ranked(rows: pa.Table, *, past: bool, honour: bool, listed: AbstractSet[Listing]) -> pa.Table:
@@ -124,11 +124,11 @@ def ranked(rows: pa.Table, *, past: bool, honour: bool, listed: AbstractSet[List
         forms_of(redacted, honour=honour),
         rows["m:block_sequence_no"],
     )
-    deletes = pa.repeat(False, rows.num_rows) if past else _whole(pc.equal(kinds, DELETE))
+    deletes = pa.repeat(False, rows.num_rows) if past else whole(pc.equal(kinds, DELETE))
     columns = {
         "m:key": keys_of(rows["m:document_id"], rows["m:revision"] if past else None),
         "m:version": versions,
-        "m:image_hash": _whole(rows["m:hash"]),
+        "m:image_hash": whole(rows["m:hash"]),
         "m:delete": deletes,
     }
     for name, values in columns.items():
@@ -151,23 +151,19 @@ def without_contents(rows: pa.Table, which: Any) -> pa.Table:
         rows: typed revisions.
         which: boolean per row; deletes have no contents and stay what they are.
     """
-    which = _whole(pc.and_(which, pc.not_equal(rows["m:kind"], DELETE)))
+    which = whole(pc.and_(which, pc.not_equal(rows["m:kind"], DELETE)))
     if not pc.any(which, min_count=0).as_py():
         return rows
     # Taken, not masked: beneath a mask the bytes would still be there, and be in whatever Arrow writes.
     taken = pa.array(np.arange(rows.num_rows), mask=which.to_numpy(zero_copy_only=False))
     for at, field in enumerate(rows.schema):
         if field.name.startswith(VALUE) or field.name in ("m:ion", "m:json", "m:data"):
-            rows = rows.set_column(at, field, _whole(rows[field.name]).take(taken))
+            rows = rows.set_column(at, field, whole(rows[field.name]).take(taken))
         elif field.name == "m:kind":
-            rows = rows.set_column(at, field, pc.if_else(which, REDACTED, _whole(rows[field.name])))
+            rows = rows.set_column(at, field, pc.if_else(which, REDACTED, whole(rows[field.name])))
     return rows
 
 
-def _whole(values: Any) -> Any:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-
-
 def _numpy(values: Any) -> np.ndarray[Any, np.dtype[Any]]:
-    found: np.ndarray[Any, np.dtype[Any]] = _whole(values).to_numpy(zero_copy_only=False)
+    found: np.ndarray[Any, np.dtype[Any]] = whole(values).to_numpy(zero_copy_only=False)
     return found

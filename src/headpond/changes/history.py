@@ -28,8 +28,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.ranks import Bools, Ints, key_codes, ranked, run_ends, whole
-from headpond.changes.schemas import TOMBSTONE_SCHEMA
+from headpond.changes.ranks import Bools, Ints, key_codes, ranked, run_ends
+from headpond.changes.schemas import DELETED_SCHEMA, whole
 
 HISTORY_COUNTERS = ("upserts", "deletes", "duplicates", "conflicting_duplicates")
 
@@ -87,7 +87,7 @@ def history_step(state: pa.Table, batch: pa.Table | pa.RecordBatch) -> HistoryOu
     ends = live & line.stored & line.followed & (line.stored_open | (line.end_ns < line.stored_end_ns))
     remembered = line.delete & ~line.known
     deletes = rows.take(pa.array(np.sort(line.winner[remembered])))
-    names = TOMBSTONE_SCHEMA.names
+    names = DELETED_SCHEMA.names
     return HistoryOutcome(
         inserts=line.taken(inserts),
         corrections=line.taken(corrections),

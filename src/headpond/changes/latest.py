@@ -24,8 +24,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.changes.model import decode_version
-from headpond.changes.ranks import Bools, Ints, key_codes, ranked, run_ends, whole
-from headpond.changes.schemas import ORIGIN_COLUMNS, QUARANTINE_SCHEMA, TOMBSTONE_SCHEMA, format_versions
+from headpond.changes.ranks import Bools, Ints, key_codes, ranked, run_ends
+from headpond.changes.schemas import (
+    DELETED_SCHEMA,
+    ORIGIN_COLUMNS,
+    QUARANTINE_SCHEMA,
+    format_versions,
+    whole,
+)
 
 COUNTERS = ("upserts", "deletes", "duplicates", "conflicting_duplicates", "stale", "superseded")
 
@@ -197,5 +203,5 @@ def _deletes(rows: pa.Table, at: Ints, versions: pa.Array) -> pa.Table:
 
 
 def _tombstones(rows: pa.Table) -> pa.Table:
-    names = [name for name in TOMBSTONE_SCHEMA.names if f"m:{name}" in rows.schema.names]
+    names = [name for name in DELETED_SCHEMA.names if f"m:{name}" in rows.schema.names]
     return rows.select([f"m:{name}" for name in names]).rename_columns(names)

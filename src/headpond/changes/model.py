@@ -1,4 +1,4 @@
-"""A change, its version and the hash of its image.
+"""The version of a change and the hash of its image.
 
 A version is bytes that compare as changes are ordered, whatever made them. Of a DSQL change::
 
@@ -17,19 +17,18 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.schemas import VALUE
+from headpond.changes.schemas import whole
 from headpond.formats.dsql_columns import bytes_of
 from headpond.formats.json_strict import read_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 MAX_CANONICAL_DEPTH = 64
 """Brackets a value may hold to be put into canonical form."""
@@ -37,21 +36,6 @@ MAX_CANONICAL_DEPTH = 64
 _STRING = msgspec.json.Decoder(str)
 _END = b"\x00\x00"
 _RANK = {True: b"\x00", False: b"\x01"}  # delete?
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change of one row, seen alone; batches hold the same in columns (`schemas.OWN_FIELDS`).
-
-    `key` is canonical JSON, `values` the typed columns, empty for a delete but for its key.
-    """
-
-    table: str
-    key: str | None
-    version: bytes
-    op: str
-    delete: bool
-    values: dict[str, Any]
 
 
 def encode_version(ts_ns: int, tx_id: str, *, delete: bool) -> bytes:
@@ -69,7 +53,7 @@ def encode_versions(
     ts_ns: pa.Array | pa.ChunkedArray, tx_id: pa.Array | pa.ChunkedArray, delete: pa.Array | pa.ChunkedArray
 ) -> pa.Array:
     """Give the versions of many DSQL changes; null where any part is null."""
-    ts_ns, tx_id, delete = (_whole(column) for column in (ts_ns, tx_id, delete))
+    ts_ns, tx_id, delete = (whole(column) for column in (ts_ns, tx_id, delete))
     times = pc.fill_null(ts_ns, 0).to_numpy(zero_copy_only=False).astype(">i8")
     heads = pa.Array.from_buffers(pa.binary(8), len(times), [None, pa.py_buffer(times.tobytes())])
     heads = pc.if_else(pc.is_valid(ts_ns), heads.cast(pa.binary()), pa.scalar(None, pa.binary()))
@@ -80,10 +64,6 @@ def encode_versions(
         )
     ranks = pc.if_else(delete, pa.scalar(_RANK[True]), pa.scalar(_RANK[False]))
     return pc.binary_join_element_wise(heads, texts, pa.scalar(_END), ranks, pa.scalar(b""))
-
-
-def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def canonical_token(token: str) -> str:
@@ -141,11 +121,3 @@ def sha256_each(texts: pa.Array) -> pa.Array:
     """SHA-256 of each binary value."""
     digest = hashlib.sha256
     return pa.array([digest(text).digest() for text in texts.to_pylist()], pa.binary())
-
-
-def changes_of(table: str, batch: pa.RecordBatch | pa.Table) -> Iterator[Change]:
-    """The changes of a typed batch one by one, for reading and testing; not for speed."""
-    names = [name for name in batch.schema.names if name.startswith(VALUE)]
-    for row in batch.to_pylist():
-        values = {name[len(VALUE) :]: row[name] for name in names}
-        yield Change(table, row["m:key"], row["m:version"], row["m:op"], row["m:delete"], values)

@@ -26,7 +26,7 @@ from headpond.changes.partition_names import unwritable
 from headpond.changes.qldb_config import AGAIN, OFFSET
 from headpond.changes.qldb_exported import with_exported
 from headpond.changes.qldb_facts import block_facts, redaction_forms
-from headpond.changes.schemas import ORIGIN_COLUMNS, OWN, PENDING_SCHEMA, QUARANTINE_SCHEMA, VALUE
+from headpond.changes.schemas import ORIGIN_COLUMNS, OWN, PENDING_SCHEMA, QUARANTINE_SCHEMA, VALUE, whole
 from headpond.formats.ion_columns import ion_columns, ion_json_column
 from headpond.formats.qldb_batch import decode_qldb
 from headpond.formats.qldb_model import OK
@@ -138,7 +138,7 @@ def _own_columns(records: pa.Table, found: DecodedQldb, config: LedgerConfig) ->
         elif name == "ion":
             values = revisions["data"] if config.raw_ion else pa.nulls(revisions.num_rows, field.type)
         elif name == "json":
-            data = _one_array(revisions["data"])
+            data = whole(revisions["data"])
             values = ion_json_column(data) if config.canonical_json else pa.nulls(len(data), field.type)
         elif name in (*ORIGIN_COLUMNS, "data"):
             values = origin[name]
@@ -193,11 +193,7 @@ def _again(rows: pa.Table, reasons: list[str], details: list[str]) -> pa.RecordB
 
 
 def _refused(records: pa.Table, reason: Any, detail: Any) -> pa.RecordBatch:
-    return quarantine_rows(_one_batch(records), _one_array(reason), _one_array(detail))
-
-
-def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return quarantine_rows(_one_batch(records), whole(reason), whole(detail))
 
 
 def _one_batch(rows: pa.Table) -> pa.RecordBatch:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from headpond.changes.config import MAX_COLUMNS
+from headpond.changes.config import MAX_COLUMNS, wrong_entry
 from headpond.errors import ConfigurationError
 from headpond.formats.ion import MAX_DEPTH
 from headpond.formats.ion_types import parse_ion_type
@@ -58,14 +58,17 @@ class DocumentSpec:
         for kind in self.columns.values():
             parse_ion_type(kind)
         if left_out := set(self.columns) & set(self.except_columns):
-            raise self._wrong(
-                f"leaves out the column {min(left_out)!r}, which it declares", "Keep one of both."
+            raise wrong_entry(
+                self.name, f"leaves out the column {min(left_out)!r}, which it declares", "Keep one of both."
             )
         if renamed := set(self.columns) & (set(self.rename) - set(self.rename.values())):
-            raise self._wrong(f"declares {min(renamed)!r}, which it renames", "Use the new name in columns.")
+            raise wrong_entry(
+                self.name, f"declares {min(renamed)!r}, which it renames", "Use the new name in columns."
+            )
         for column in self.partition_by:
             if parse_ion_type(self.columns.get(column, "json")).name not in PARTITION_TYPES:
-                raise self._wrong(
+                raise wrong_entry(
+                    self.name,
                     f"is partitioned by {column!r}, which is not declared as a type that can name folders",
                     f"Declare it as one of {', '.join(sorted(PARTITION_TYPES))}.",
                 )
@@ -106,9 +109,6 @@ class DocumentSpec:
             )
             column = name + AGAIN if taken else name
         return None if column in self.except_columns else column
-
-    def _wrong(self, what: str, next_step: str) -> ConfigurationError:
-        return ConfigurationError(f"The table {self.name!r} {what}.", next_step=next_step, table=self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.changes.schemas import whole
+
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -29,12 +31,6 @@ def key_codes(columns: list[pa.ChunkedArray]) -> tuple[Ints, int]:
     encoded = pa.concat_arrays([whole(column) for column in columns]).dictionary_encode()
     codes: Ints = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return codes, len(encoded.dictionary)
-
-
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    """The column's chunks as one array."""
-    combined = column.combine_chunks()
-    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def run_ends(groups: Any) -> Bools:

@@ -28,8 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.ranks import whole
-from headpond.changes.schemas import FORMAT_VERSION, VALUE
+from headpond.changes.schemas import FORMAT_VERSION, VALUE, whole
 from headpond.formats.dsql_columns import first_bytes
 
 if TYPE_CHECKING:

@@ -84,7 +84,7 @@ STATE_SCHEMA = pa.schema(
 )
 """What is known of keys before a batch; a key may have a live row and a tombstone at once."""
 
-TOMBSTONE_SCHEMA = pa.schema(
+DELETED_SCHEMA = pa.schema(
     [
         pa.field("key", pa.string()),
         pa.field("version", pa.binary()),
@@ -92,7 +92,15 @@ TOMBSTONE_SCHEMA = pa.schema(
         pa.field("tx_id", pa.string()),
     ]
 )
-"""Tombstones that a step wants written."""
+"""Deleted keys that a step wants written: tombstones, or deletes that a history remembers."""
+
+
+def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column's chunks as one array."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    combined = column.combine_chunks()
+    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def nulls(count: int, field: pa.Field) -> pa.Array:

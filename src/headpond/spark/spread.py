@@ -26,7 +26,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from headpond.changes.schemas import QUARANTINE_SCHEMA, TOMBSTONE_SCHEMA
+from headpond.changes.history import HISTORY_STATE_SCHEMA
+from headpond.changes.schemas import DELETED_SCHEMA, QUARANTINE_SCHEMA
 from headpond.spark.cells import unpack
 from headpond.spark.decoded import TABLE, gather
 from headpond.spark.outline import FACTS, SHAPE, outline_of
@@ -34,7 +35,6 @@ from headpond.spark.spread_steps import (
     CONTENT,
     DELETES,
     FIGURES,
-    KNOWN_SCHEMA,
     LATE,
     MARK,
     OVERTAKEN,
@@ -234,7 +234,7 @@ class _Spread:
         return rows.withColumn(_BUCKET, F.pmod(F.xxhash64(*by), F.lit(count))).groupBy(_BUCKET)
 
     def _known(self, name: str, keys: Iterable[str], columns: Columns, rows: DataFrame) -> DataFrame:
-        """What the lake knows of the keys of some changes, with the columns of `KNOWN_SCHEMA`."""
+        """What the lake knows of the keys of some changes, with the columns of `HISTORY_STATE_SCHEMA`."""
         typed, shape = self.lake.typed[name], self.outline.shapes[name]
         key = columns.number_of("m:key")
         own = {columns.number_of(VALUE + each): typed.column(each) for each in keys}
@@ -269,7 +269,7 @@ class _Spread:
             "tx_id",
             F.lit(None).cast("long").alias("valid_to_ns"),
         )
-        return live.select(*KNOWN_SCHEMA.names).unionByName(gone)
+        return live.select(*HISTORY_STATE_SCHEMA.names).unionByName(gone)
 
     def _merge(self, name: str, decided: _Decided) -> dict[str, Any] | None:
         """Merge the rows of one table; null when there are none."""
@@ -308,7 +308,7 @@ def _told(decided: dict[str, _Decided], part: str) -> pa.Table:
         for name, each in decided.items()
         for rows in each.of(part)
     ]
-    empty = TOMBSTONE_SCHEMA.append(pa.field("table", pa.string())).empty_table()
+    empty = DELETED_SCHEMA.append(pa.field("table", pa.string())).empty_table()
     return pa.concat_tables(found) if found else empty
 
 

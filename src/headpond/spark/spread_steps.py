@@ -49,19 +49,6 @@ PART, CONTENT, MARK = "part", "content", "mark"
 ROWS = "rows"
 """Figure: how many rows a bucket gives to the merge."""
 
-KNOWN_SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.string()),
-        pa.field("version", pa.binary()),  # of a tombstone or a remembered delete; null for a row
-        pa.field("image_hash", pa.binary()),
-        pa.field("live", pa.bool_()),
-        pa.field("ts_ns", pa.int64()),
-        pa.field("tx_id", pa.string()),
-        pa.field("valid_to_ns", pa.int64()),
-    ]
-)
-"""What is known of the keys of a batch, as Spark joins it."""
-
 
 def numbered(count: int) -> list[str]:
     """Names under which so many columns travel."""

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from headpond.changes.dsql import quarantine_rows
 from headpond.changes.dsql_rows import typed_rows
 from headpond.changes.model import quote
-from headpond.changes.schemas import ORIGIN_COLUMNS
+from headpond.changes.schemas import ORIGIN_COLUMNS, whole
 from headpond.errors import UsageError
 from headpond.formats.dsql_batch import DECODED_SCHEMA
 from headpond.formats.rows import USER_RECORD_SCHEMA
@@ -150,23 +150,23 @@ def _as_they_came(
     """Entries as user records and their decoded rows; the records say the same, in other bytes."""
     entries = entries.combine_chunks()
     count = entries.num_rows
-    whole = {name: _one(entries[name]) for name in entries.column_names}
+    columns = {name: whole(entries[name]) for name in entries.column_names}
     known: dict[str, Any] = {
         "verdict": pa.repeat("full", count),
-        "op": whole["_op"],
+        "op": columns["_op"],
         "schema": pa.repeat(spec.schema, count),
         "table": pa.repeat(spec.table, count),
         "version": pa.repeat("1.0", count),
-        "ts_ns": whole["_ts_ns"],
-        "tx_id": whole["_tx_id"],
-        "before": whole["_before"],
-        "after": whole["_after"],
+        "ts_ns": columns["_ts_ns"],
+        "tx_id": columns["_tx_id"],
+        "before": columns["_before"],
+        "after": columns["_after"],
     }
     decoded = [known.get(each.name, pa.nulls(count, each.type)) for each in DECODED_SCHEMA]
-    origin = {name: whole[f"_{name}"] for name in ORIGIN_COLUMNS if f"_{name}" in whole}
+    origin = {name: columns[f"_{name}"] for name in ORIGIN_COLUMNS if f"_{name}" in columns}
     record: dict[str, Any] = origin | {
         "aggregated": pa.repeat(False, count),
-        "data": _records(whole, spec, cluster),
+        "data": _records(columns, spec, cluster),
     }
     arrays = [
         record.get(each.name, pa.nulls(count, each.type)).cast(each.type) for each in USER_RECORD_SCHEMA
@@ -191,8 +191,3 @@ def _records(entries: dict[str, pa.Array], spec: TableSpec, cluster: str | None)
         quoted["_tx_id"], "}}", "",
     )  # fmt: skip
     return texts.cast(pa.binary())
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined

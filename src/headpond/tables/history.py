@@ -24,9 +24,11 @@ import pyarrow.compute as pc
 
 from headpond.changes.history import HISTORY_STATE_SCHEMA
 from headpond.changes.model import encode_versions
+from headpond.changes.schemas import FORMAT_VERSION
 from headpond.tables.delta import copied, literal, quoted, same
 from headpond.tables.keyed import among, rows_of_keys
 from headpond.tables.state import FactTable
+from headpond.tables.tombstones import TOMBSTONE_SCHEMA
 from headpond.tables.typed import VALUE
 
 if TYPE_CHECKING:
@@ -45,18 +47,6 @@ HISTORY_OWN = {
     "valid_to_ns": ("_valid_to_ns", pa.int64()),
 }
 """Own columns of a history of DSQL changes; `_valid_from_ns` equals `_ts_ns`."""
-
-FORMAT_VERSION = 1
-DELETES_SCHEMA = pa.schema(
-    [
-        pa.field("table", pa.string()),
-        pa.field("key", pa.string()),  # canonical JSON array of the key's values
-        pa.field("version", pa.binary()),  # comparable byte by byte
-        pa.field("ts_ns", pa.int64()),
-        pa.field("tx_id", pa.string()),
-        pa.field("format_version", pa.int32()),
-    ]
-)
 
 WHOLE = "%full"
 """Mark of a merge's source that says which rows are more than an end; no encoded column name is like it."""
@@ -171,7 +161,7 @@ class Deletes:
     """
 
     def __init__(self, file: DeltaFile) -> None:
-        self.facts = FactTable(file, DELETES_SCHEMA, ("table", "key", "version"))
+        self.facts = FactTable(file, TOMBSTONE_SCHEMA, ("table", "key", "version"))
 
     def of_keys(self, table: str, changes: pa.Table) -> pa.Table:
         """Read the deletes of a batch's keys, but for those before its earliest commit.

@@ -25,7 +25,6 @@ import hashlib
 import json
 import unicodedata
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from headpond.errors import ConfigurationError
 
@@ -184,8 +183,3 @@ def _folder(name: str, plain: str) -> str:
 
 def _tilde(character: str) -> str:
     return _escape(character).replace("%", "~")
-
-
-def table_of_folder(folder: str) -> str:
-    """Give the table's name back from its folder's name."""
-    return unquote(folder.replace("~", "%"))

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from headpond.changes.config import DsqlConfig
 from headpond.changes.contested import CONFLICTING
 from headpond.changes.decoders import decode
-from headpond.changes.schemas import ORIGIN_COLUMNS, QUARANTINE_SCHEMA
+from headpond.changes.schemas import ORIGIN_COLUMNS, QUARANTINE_SCHEMA, whole
 from headpond.formats.archive import BAD_LINE, read_lines
 from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA, open_records
 from headpond.formats.rows import USER_RECORD_SCHEMA
@@ -269,13 +269,9 @@ def _filled(rows: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     columns = known | missing
     arrays = [columns.get(each.name, pa.nulls(count, each.type)) for each in schema]
     table = pa.table(
-        [_one(array).cast(each.type) for array, each in zip(arrays, schema, strict=True)], schema=schema
+        [whole(array).cast(each.type) for array, each in zip(arrays, schema, strict=True)], schema=schema
     )
     return table.combine_chunks().to_batches()[0]
-
-
-def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _tell_anew(quarantine: FactTable, before: pa.Table, refused: pa.Table) -> None:

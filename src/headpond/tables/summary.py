@@ -6,6 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from headpond.changes.config import UNKNOWN
+from headpond.changes.history import HISTORY_COUNTERS
+from headpond.changes.latest import COUNTERS
 from headpond.tables.batch import OPEN
 from headpond.tables.ledger import LedgerLake
 
@@ -13,10 +15,8 @@ if TYPE_CHECKING:
     from headpond.tables.apply import Applied
     from headpond.tables.lake import Lake
 
-CURRENT_FIGURES = ("upserts", "deletes", "duplicates", "conflicting_duplicates", "stale", "superseded")
-HISTORY_FIGURES = ("upserts", "deletes", "duplicates", "conflicting_duplicates")
 LOG_FIGURES = ("appended", "duplicates")
-COUNTERS = (
+RUN_COUNTERS = (
     "records",
     "data_bytes",
     "changes",
@@ -28,7 +28,7 @@ COUNTERS = (
 )
 """Counters of a run of DSQL changes, which are told when they are 0, too."""
 
-_FIGURES = {"current": CURRENT_FIGURES, "history": HISTORY_FIGURES, "log": LOG_FIGURES}
+_FIGURES = {"current": COUNTERS, "history": HISTORY_COUNTERS, "log": LOG_FIGURES}
 
 
 def lake_summary(lake: Lake | LedgerLake, applied: Applied | None = None) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def lake_summary(lake: Lake | LedgerLake, applied: Applied | None = None) -> dic
     }
     if applied is not None:
         summary["batches"] = applied.batches
-        told = dict.fromkeys(COUNTERS, 0) | applied.counters | {OPEN: lake.pending.open_groups()}
+        told = dict.fromkeys(RUN_COUNTERS, 0) | applied.counters | {OPEN: lake.pending.open_groups()}
         summary["counters"] = dict(sorted(told.items()))
     return summary
 
@@ -92,7 +92,7 @@ def _ledger_summary(lake: LedgerLake, applied: Applied | None) -> dict[str, Any]
         tables[name] = {"rows": rows, "path": typed.file.uri, "keep": keep}
         if applied is not None:
             figures = applied.tables.get(name, Counter())
-            tables[name] |= {figure: figures.get(figure, 0) for figure in CURRENT_FIGURES}
+            tables[name] |= {figure: figures.get(figure, 0) for figure in COUNTERS}
         if there and (renamed := typed.renamed()):
             columns[name] = renamed
     summary: dict[str, Any] = {

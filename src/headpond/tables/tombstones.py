@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.changes.schemas import DELETED_SCHEMA, FORMAT_VERSION
 from headpond.tables.delta import copied, literal, same
 
 if TYPE_CHECKING:
     from headpond.tables.delta import DeltaFile
 
-FORMAT_VERSION = 1
 TOMBSTONE_SCHEMA = pa.schema(
     [
         pa.field("table", pa.string()),
-        pa.field("key", pa.string()),  # canonical JSON array of the key's values; "" for the horizon's row
-        pa.field("version", pa.binary()),  # comparable byte by byte
-        pa.field("ts_ns", pa.int64()),
-        pa.field("tx_id", pa.string()),
+        *DELETED_SCHEMA,  # `key`: canonical JSON array of its values; "" for the horizon's row
         pa.field("format_version", pa.int32()),
     ]
 )
+"""Shape of both tables of deleted keys: tombstones, and the deletes that histories remember."""
 HORIZON_KEY = ""
 """Key of the row that keeps the horizon; no canonical JSON is empty."""
 
