@@ -30,6 +30,7 @@ ROWS: list[dict[str, Any]] = [
     {"leaseKey": THIRD, "checkpoint": "TRIM_HORIZON", "parentShardId": [SECOND]},
 ]
 GIVEN = Start(HORIZON)
+CREATED_MS = 1_767_225_600_000
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_every_shape_of_export_reads_the_same(shape: str, *, packed: bool, tmp_p
     path = tmp_path / "leases.json"
     raw = SHAPES[shape].encode()
     path.write_bytes(gzip.compress(raw) if packed else raw)
-    leases = read_leases(str(path), STREAM, GIVEN)
+    leases = read_leases(str(path), STREAM, GIVEN, created_ms=CREATED_MS)
     assert leases.start == Start(HORIZON, {FIRST: before(NUMBER), SECOND: END, THIRD: HORIZON})
     assert leases.done == {FIRST: 17, SECOND: 0, THIRD: 0}
 
@@ -101,17 +102,17 @@ def test_what_is_no_lease_table_is_refused(text: str, says: str, tmp_path: Path)
     path = tmp_path / "leases.json"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ConfigurationError, match=re.escape(str(path))) as caught:
-        read_leases(str(path), STREAM, GIVEN, most_bytes=2000)
+        read_leases(str(path), STREAM, GIVEN, created_ms=CREATED_MS, most_bytes=2000)
     assert says in caught.value.message
 
 
 def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
     """Not there, and a gzip file cut short."""
     with pytest.raises(ConfigurationError, match="No such file"):
-        read_leases(str(tmp_path / "none.json"), STREAM, GIVEN)
+        read_leases(str(tmp_path / "none.json"), STREAM, GIVEN, created_ms=CREATED_MS)
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"x" * 1000)[:-12])
     with pytest.raises(ConfigurationError, match=r"cut\.gz"):
-        read_leases(str(tmp_path / "cut.gz"), STREAM, GIVEN)
+        read_leases(str(tmp_path / "cut.gz"), STREAM, GIVEN, created_ms=CREATED_MS)
 
 
 def test_times_come_from_the_option(tmp_path: Path) -> None:
@@ -119,10 +120,72 @@ def test_times_come_from_the_option(tmp_path: Path) -> None:
     path = tmp_path / "leases.json"
     rows = [{"leaseKey": FIRST, "checkpoint": "AT_TIMESTAMP"}, {"leaseKey": SECOND, "checkpoint": "LATEST"}]
     path.write_text(json.dumps(rows))
-    found = read_leases(str(path), STREAM, Start(at_time(9))).start
+    found = read_leases(str(path), STREAM, Start(at_time(9)), created_ms=CREATED_MS).start
     assert found.shards == {FIRST: at_time(9), SECOND: "LATEST"}
     with pytest.raises(ConfigurationError, match="does not say which time"):
-        read_leases(str(path), STREAM, GIVEN)
+        read_leases(str(path), STREAM, GIVEN, created_ms=CREATED_MS)
+
+
+def full_row(shard_id: str, checkpoint: str, *parents: str) -> dict[str, Any]:
+    """A row as KCL 3 writes it, with all its attributes and DynamoDB's types."""
+    row: dict[str, Any] = {
+        "leaseKey": {"S": shard_id},
+        "leaseOwner": {"S": "worker-1"},
+        "leaseCounter": {"N": "912"},
+        "ownerSwitchesSinceCheckpoint": {"N": "0"},
+        "checkpoint": {"S": checkpoint},
+        "checkpointSubSequenceNumber": {"N": "0"},
+        "pendingCheckpoint": {"NULL": True},
+        "pendingCheckpointSubSequenceNumber": {"NULL": True},
+        "pendingCheckpointState": {"NULL": True},
+        "childShardIds": {"SS": ["shardId-000000000007", "shardId-000000000008"]},
+        "startingHashKey": {"S": "0"},
+        "endingHashKey": {"S": "170141183460469231731687303715884105727"},
+        "throughputKBps": {"N": "12.75"},
+        "checkpointOwner": {"S": "worker-2"},
+        "lastCounterIncrementNanos": {"NULL": True},
+        "isMarkedForLeaseSteal": {"BOOL": False},
+    }
+    return row | ({"parentShardId": {"SS": list(parents)}} if parents else {})
+
+
+def test_rows_with_all_attributes(tmp_path: Path) -> None:
+    """What KCL 2 and 3 keep beside the checkpoint changes nothing, a prepared checkpoint neither."""
+    rows = [full_row(FIRST, NUMBER), full_row(SECOND, "SHARD_END"), full_row(THIRD, "TRIM_HORIZON", SECOND)]
+    rows[0]["pendingCheckpoint"] = {"S": NUMBER + "9"}
+    rows[0]["pendingCheckpointState"] = {"B": "c3RhdGU="}
+    path = tmp_path / "leases.json"
+    for text in (
+        json.dumps({"Items": rows, "Count": 3, "ScannedCount": 3, "ConsumedCapacity": None}),
+        "".join(json.dumps({"Item": row}) + "\n" for row in rows),
+    ):
+        path.write_text(text)
+        leases = read_leases(str(path), STREAM, GIVEN, created_ms=CREATED_MS)
+        assert leases.start == Start(HORIZON, {FIRST: before(NUMBER), SECOND: END, THIRD: HORIZON})
+    path.write_text(json.dumps({"Items": [{**rows[0], "checkpoint": {"NULL": True}}]}))
+    with pytest.raises(ConfigurationError, match="checkpoint of row 1 is true"):
+        read_leases(str(path), STREAM, GIVEN, created_ms=CREATED_MS)
+
+
+def test_leases_of_an_earlier_stream_are_not_taken(tmp_path: Path) -> None:
+    """The creation time in a key tells a stream from the one that had its name before."""
+    path = tmp_path / "leases.json"
+
+    def keyed(created_s: int, checkpoint: str) -> str:
+        return json.dumps(full_row(f"123456789012:{STREAM}:{created_s}:{FIRST}", checkpoint)) + "\n"
+
+    path.write_text(keyed(1_700_000_000, "SHARD_END") + keyed(1_767_225_600, NUMBER))
+    for created_ms in (CREATED_MS, CREATED_MS + 999):
+        leases = read_leases(str(path), STREAM, GIVEN, created_ms=created_ms)
+        assert leases.start.shards == {FIRST: before(NUMBER)}
+    with pytest.raises(
+        ConfigurationError, match=r"created at 1700000000, 1767225600 s, and .* 1767225601 s"
+    ) as e:
+        read_leases(str(path), STREAM, GIVEN, created_ms=CREATED_MS + 1_000)
+    assert "write the right one into the leaseKeys" in e.value.next_step
+    path.write_text(keyed(1_767_225_600, NUMBER).replace("1767225600", "soon"))
+    with pytest.raises(ConfigurationError, match="created at soon s"):
+        read_leases(str(path), STREAM, GIVEN, created_ms=CREATED_MS)
 
 
 def driver(kinesis: LocalKinesis, path: Path, rows: list[dict[str, Any]], **options: str) -> Driver:

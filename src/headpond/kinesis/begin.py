@@ -88,7 +88,10 @@ class Beginning:
         # Read when first needed: a query that has an offset in its checkpoint does without the file.
         path = self._settings.kcl_leases
         if self._held is None and path is not None:
-            self._held = read_leases(path, self._settings.connection.name, self._settings.start)
+            created_ms = self._calls.describe().created_ms
+            self._held = read_leases(
+                path, self._settings.connection.name, self._settings.start, created_ms=created_ms
+            )
         return self._held
 
     def _past_done(self, shard_id: str, at: Position, done: int) -> Position:

@@ -8,6 +8,10 @@
 
 One row per shard. A checkpoint names the last user record that was processed, by its Kinesis record and
 its place in that record's aggregate; whether others follow in the aggregate only the stream can tell.
+
+The keys of an application that reads several streams also name the stream and when it was created, in
+seconds: `123456789012:orders:1767225600:shardId-…3`. Leases of a stream that had the same name before say
+nothing of this one.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ MOST_BYTES = 64 << 20
 _GZIP = b"\x1f\x8b"
 _NUMBER = re.compile(r"[0-9]{1,200}", re.ASCII)
 _SUB_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+_SECOND_MS = 1_000
 _MULTI_STREAM_PARTS = 4  # account:stream:creation epoch:shard
 
 
@@ -48,7 +53,9 @@ class Leases(NamedTuple):
     done: dict[str, int]
 
 
-def read_leases(path: str, stream_name: str, given: Start, *, most_bytes: int = MOST_BYTES) -> Leases:
+def read_leases(
+    path: str, stream_name: str, given: Start, *, created_ms: int, most_bytes: int = MOST_BYTES
+) -> Leases:
     """Read an exported lease table.
 
     Args:
@@ -56,14 +63,16 @@ def read_leases(path: str, stream_name: str, given: Start, *, most_bytes: int = 
             or with DynamoDB's types; gzipped or not.
         stream_name: Whose leases to take where the table holds those of several streams.
         given: The option `startingPosition`: its time is what AT_TIMESTAMP in a lease means.
+        created_ms: When that stream was created.
         most_bytes: Largest file, unpacked.
 
     Raises:
-        ConfigurationError: The file cannot be read, or is not such a table; the message names the row.
+        ConfigurationError: The file cannot be read, is not such a table, or holds leases of an earlier stream
+            of that name only; the message names the row.
     """
     positions: dict[str, Position | Literal["LATEST"]] = {}
     done: dict[str, int] = {}
-    others = 0
+    others, earlier = 0, set[str]()
     for number, row in enumerate(_rows(path, most_bytes), 1):
         where = f"row {number}"
         item = _plain_item(row, path, where)
@@ -74,6 +83,9 @@ def read_leases(path: str, stream_name: str, given: Start, *, most_bytes: int = 
         if len(parts) == _MULTI_STREAM_PARTS and parts[1] != stream_name:
             others += 1
             continue
+        if len(parts) == _MULTI_STREAM_PARTS and not _is_creation(parts[2], created_ms):
+            earlier.add(parts[2])
+            continue
         shard_id = parts[-1]
         if shard_id in positions:
             raise _wrong(path, f"{where} is a second lease of {shard_id}")
@@ -82,11 +94,24 @@ def read_leases(path: str, stream_name: str, given: Start, *, most_bytes: int = 
         if not _SUB_NUMBER.fullmatch(str(sub_number)):
             raise _wrong(path, f"checkpointSubSequenceNumber of {where} is {_shown(sub_number)}")
         done[shard_id] = int(sub_number)
+    if not positions and earlier:
+        raise ConfigurationError(
+            f"The lease table {path} cannot be used: its leases of {stream_name} are of a stream created at "
+            f"{', '.join(sorted(earlier))} s, and this one was created at {created_ms // 1000} s.",
+            next_step="Export the leases of this stream; if the application was given another number in "
+            "place of the time, write the right one into the leaseKeys.",
+            option="kclLeases",
+        )
     if not positions:
         raise _wrong(
             path, f"it holds no lease of {stream_name}" + (f", but {others} of others" * bool(others))
         )
     return Leases(Start(HORIZON, positions), done)
+
+
+def _is_creation(text: str, created_ms: int) -> bool:
+    """Whether a lease key's creation epoch is that time; the service may tell fractions of its second."""
+    return text.isascii() and text.isdigit() and abs(int(text[:20]) * 1000 - created_ms) < _SECOND_MS
 
 
 def _position(checkpoint: object, given: Start, path: str, where: str) -> Position | Literal["LATEST"]:
