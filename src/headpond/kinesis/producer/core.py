@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["Producer", "summary"]
 
 _YIELD_EVERY = 1024
-_MOST_KEY_CHARACTERS = 256
 
 
 def _monotonic_ms() -> float:
