@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
+import threading
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,11 @@ from headpond.spark.delta_file import SparkFiles
 from headpond.spark.delta_jars import require_delta
 from headpond.spark.errors import carried
 from headpond.spark.handover import Folder
+from headpond.spark.keeper import Keeper, Round
 from headpond.spark.parts import apply_as_it_comes, apply_in_parts
 from headpond.spark.redaction import redact_options
 from headpond.spark.spread import apply_frame
+from headpond.spark.timeouts import TimeOuts, clock_of
 from headpond.tables.apply import Applied, Chunks, apply_batch
 from headpond.tables.beside import apply_beside
 from headpond.tables.ledger_apply import apply_records
@@ -40,10 +43,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headpond.pipeline import Pipeline
+    from headpond.spark.timeouts import ArchiveClock, StreamClock
     from headpond.tables.apply import DecodedBatch
+    from headpond.tables.lake import Lake
 
 logger = logging.getLogger(__name__)
 
+RETIRE_S = 3600.0
+"""How often a run that goes on drops tombstones."""
 
 ARCHIVE_BYTES_PER_TRIGGER = 512 << 20
 """What a batch of an archive takes, unless told, where its rows come to the driver as files, in parts."""
@@ -87,6 +94,7 @@ def follow(
     only: str | None = None,
     on_batch: Callable[[int, Applied], None] | None = None,
     on_begin: Callable[[int], None] | None = None,
+    on_given_up: Callable[[Applied], None] | None = None,
 ) -> StreamingQuery:
     """Start the query that applies the source's changes to the lake.
 
@@ -98,6 +106,8 @@ def follow(
         on_batch: called on the driver after each batch with its number and its figures.
         on_begin: called on the driver before the first write of each batch with its number; what it raises
             ends the query, with nothing of that batch written.
+        on_given_up: called with its figures after chunks that waited longer than `chunk_timeout` went to
+            quarantine, between two batches, in a thread of its own (`spark.timeouts`).
 
     Returns:
         The running query; `awaitTermination()` waits for it.
@@ -123,23 +133,28 @@ def follow(
         lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
     else:
         lake = lake.catching_up(only)
-    # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine.
-    config = replace(config, keep_data=lake.tombstones.newest_horizon_ns() is not None, only=only)
+    # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine. A run
+    # that goes on drops them where it found some; the first ones of a lake are dropped at the next start.
+    may_drop = lake.tombstones.version() >= 0 and not until_caught_up
+    keep_data = may_drop or lake.tombstones.newest_horizon_ns() is not None
+    config = replace(config, keep_data=keep_data, only=only)
 
     target = pipeline.target
     rules = ChunkRules(timeout_ms=target.chunk_timeout_ms)
     spread = merging and only is None
     folder = None if merging else _folder(spark)
 
-    # Files may come in any order: only a stream that is read in step with itself can tell what is late.
-    in_step = only is None and not (until_caught_up and pipeline.source.archive is not None)
-
-    def chunks(batch: DecodedBatch) -> Chunks:
-        now = batch.read_up_to if in_step else None
-        return Chunks(config, rules, target.chunk_memory_bytes, target.chunk_disk_bytes, now)
+    beside = _Beside(lake, Chunks(config, rules, target.chunk_memory_bytes, target.chunk_disk_bytes))
+    chunks = beside.chunks
+    if only is None:
+        beside.clock = clock_of(pipeline, until_caught_up=until_caught_up)
 
     @carried
     def apply(frame: DataFrame, batch_id: int) -> None:
+        with beside.writing:
+            apply_one(frame, batch_id)
+
+    def apply_one(frame: DataFrame, batch_id: int) -> None:
         if on_begin is not None:
             on_begin(batch_id)
         files.session = frame.sparkSession
@@ -155,7 +170,63 @@ def follow(
             on_batch(batch_id, applied)
 
     decoded = decoded_changes(spark, pipeline, Rules(config, spread, folder.path if folder else None))
-    return _started(decoded, pipeline, apply, until_caught_up=until_caught_up)
+    query = _started(decoded, pipeline, apply, until_caught_up=until_caught_up)
+    beside.start(query, None if until_caught_up else target.tombstone_retention_ms, on_given_up)
+    return query
+
+
+@dataclass(slots=True)
+class _Beside:
+    """What is done to the lake beside the batches, and how both keep out of each other's way."""
+
+    lake: Lake
+    waiting: Chunks
+    clock: StreamClock | ArchiveClock | None = None  # null: nothing is done
+    writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def chunks(self, batch: DecodedBatch) -> Chunks:
+        """How a batch puts chunks together: it gives nothing up, for it may come again later."""
+        if self.clock is not None:
+            self.clock.note(batch)
+        return self.waiting
+
+    def start(
+        self,
+        query: StreamingQuery,
+        retention_ms: int | None,
+        on_given_up: Callable[[Applied], None] | None,
+    ) -> None:
+        """Begin."""
+        is_active = lambda: query.isActive  # noqa: E731
+        if rounds := self.rounds(is_active, retention_ms, on_given_up):
+            Keeper(is_active, rounds).start()
+
+    def rounds(
+        self,
+        is_active: Callable[[], bool],
+        retention_ms: int | None,
+        on_given_up: Callable[[Applied], None] | None,
+    ) -> list[Round]:
+        """List what is done; tombstones are dropped where decoders keep what that needs."""
+        if self.clock is None:
+            return []
+        late = TimeOuts(
+            self.lake,
+            self.waiting,
+            self.clock,
+            self.writing,
+            is_active=is_active,
+            on_given_up=on_given_up,
+        )
+        rounds = [Round("Giving chunks up", late.every_s, late.look, at_once=True)]
+        if retention_ms is not None and self.waiting.config.keep_data:
+            rounds.append(Round("Dropping tombstones", RETIRE_S, partial(self.retire, retention_ms)))
+        return rounds
+
+    def retire(self, retention_ms: int) -> None:
+        """Drop old tombstones."""
+        with self.writing:
+            self.lake.retire_tombstones(retention_ms)
 
 
 def follow_ledger(

@@ -7,8 +7,7 @@
 
 Rows of a part take several times their size while they are compared and merged; the cells themselves are as
 large as the micro-batch, which the source's bounds keep small. What a table ends with does not depend on the
-cuts. Only the last part tells how far reading has come, so that no group of chunks is given up whose missing
-piece is in it.
+cuts.
 
 Where rows come as files (`handover`), parts are applied while others are still decoded: a batch that fails in
 between has applied some of its parts, and comes again whole.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from headpond.changes.assemble import ChunkRules
 from headpond.changes.schemas import PENDING_SCHEMA, QUARANTINE_SCHEMA
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow as pa
 
     from headpond.changes.config import DsqlConfig
@@ -31,14 +32,7 @@ class DecodedBatch:
     facts: dict[str, pa.Table] = field(default_factory=dict)
     """What a QLDB stream says beside the rows (`changes.qldb_facts`)."""
     newest_arrivals_us: dict[str, int] = field(default_factory=dict)
-    """Shard → arrival of its newest record in the batch, µs since 1970; tells how far reading has come."""
-
-    @property
-    def read_up_to(self) -> datetime | None:
-        """The arrival time before which no shard of the batch has anything unread."""
-        if not self.newest_arrivals_us:
-            return None
-        return datetime.fromtimestamp(min(self.newest_arrivals_us.values()) / 1_000_000, UTC)
+    """Shard → arrival of its newest record in the batch, µs since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
