@@ -15,21 +15,20 @@ import contextlib
 import importlib
 import os
 import sys
-import tempfile
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from headpond.errors import HeadpondError
 from headpond.spark.classes import keep_nothing
 from headpond.spark.java import find_java
+from headpond.spark.log_file import log_path
 from headpond.spark.session import started_context
 from headpond.spark.settings import check_checkpoint, session_settings
-from headpond.tables.remote import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import pyarrow as pa
     from pyspark import SparkContext
@@ -51,13 +50,6 @@ def start_options(pipeline: Pipeline, *, until_caught_up: bool, quick: bool = Fa
     # Where Python reads and merges, the JVM has too little to do for a slow start ever to pay.
     quick = quick or pipeline.target.engine == "embedded"
     return {"log_path": log_path(pipeline), "quick": quick, "ends": until_caught_up}
-
-
-def log_path(pipeline: Pipeline) -> Path:
-    """Where Spark's words go: beside the tables, or in a folder for passing things."""
-    if is_remote(pipeline.target.path):
-        return Path(tempfile.gettempdir()) / "headpond-spark.log"
-    return Path(pipeline.target.path) / "_headpond" / "logs" / "spark.log"
 
 
 class Starting:
