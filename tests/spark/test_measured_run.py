@@ -63,7 +63,7 @@ def run(folder: Path, source: str, options: str, records: int, **environment: st
     text = pipeline_text(source, path="lake")
     text = text.replace('path = "lake"', f'path = "lake"\nstorage_options = {options}')
     text += '[spark]\n"spark.hadoop.fs.s3a.secret.key" = "env:SPARK_SECRET"\n'
-    # The event log holds every plan as Spark shows it; before 4.3 with the options of its source.
+    # The event log holds every plan as Spark shows it.
     (folder / "events").mkdir()
     text += f'"spark.eventLog.enabled" = "true"\n"spark.eventLog.dir" = "{(folder / "events").as_uri()}"\n'
     text += '"spark.sql.ui.explainMode" = "extended"\n"spark.eventLog.compress" = "false"\n'
@@ -174,6 +174,7 @@ def test_a_run_is_measured_by_sparks_listener(ran: Ran) -> None:
     assert set(rows[-1]["lags_ms"]) <= {f"shardId-{number:012}" for number in range(2)}
     assert rows[-1]["lag_ms"] == 0
     assert rows[0]["sizes"]["public.order_items"]["files"] >= 1
+    assert json.loads(ran.out)["lag_ms"] == 0
     mark = mark_in(str(ran.folder / "lake")).read()
     assert mark is not None
     assert (mark["state"], mark["batch_id"], mark["run_id"]) == (

@@ -59,6 +59,8 @@ def _lines(summary: Mapping[str, Any]) -> list[Text]:
     if summary.get("digest"):
         verdict = summary["digest"]["verdict"]
         said.append(Text(f"saved digest: {verdict}", style="" if verdict == "ok" else "red"))
+    if summary.get("lag_ms"):
+        said.append(Text(f"behind the stream: {summary['lag_ms'] / 1000:,.1f} s", style="yellow"))
     if summary["pending"]:
         said.append(Text(f"pending: {summary['pending']} records wait for the rest of their chunks"))
     for name, unknown in summary["unknown_tables"].items():

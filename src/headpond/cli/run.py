@@ -82,6 +82,7 @@ def run(
     summary = lake_summary(lake, job.applied)
     summary["seconds"] = round(time.monotonic() - begun, 1)
     summary["left"] = job.left
+    summary["lag_ms"] = job.lag_ms
     output.result(summary, lambda: draw_summary(summary))
     if job.left is not None and log_format is None:
         output.say(f"Batch {job.left} was not done within {grace / 1000:g} s and is left to the next start.")

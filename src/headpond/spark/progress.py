@@ -127,6 +127,8 @@ class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is unt
         self._sinks = [_Fed(sink, clock) for sink in sinks]
         self._sizes, self._sizes_every_s, self._clock = sizes, sizes_every_s, clock
         self._sizes_after, self._begun = 0.0, clock()
+        self.lag_ms: int | None = None
+        """How far the last batch was planned behind the stream; null where no source has told."""
         self._applied: dict[int, Applied] = {}
         self._of_tables = False
         self._reports: queue.Queue[BatchReport | None] = queue.Queue(MOST_WAITING)
@@ -171,6 +173,7 @@ class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is unt
                 return  # a trigger without a batch
             applied = Applied(counters=Counter(records=int(told.get("numInputRows") or 0)))
         report = report_of(told, applied)
+        self.lag_ms = report.most_lag_ms
         while True:
             try:
                 self._reports.put_nowait(report)

@@ -59,6 +59,7 @@ class Run:
     spark_is_up: Callable[[], None] = lambda: None
     starting: Starting | None = None
     applied: Applied = field(default_factory=Applied)
+    lag_ms: int | None = None  # how far the last batch was planned behind the stream
     left: int | None = None  # a batch that was being applied when the grace was over
     hangs: bool = False  # Spark did not end in time: leave the process without waiting for it
     gate: Gate = field(init=False)
@@ -127,12 +128,14 @@ class Run:
                     only=self.only,
                     on_batch=count,
                     on_begin=self.gate.begin,
+                    on_given_up=self.applied.add,
                 )
                 measures.follows(query)
                 while not query.awaitTermination(STOP_CHECK_S):
                     if self.stop.is_set():
                         self.left = end_query(query, self.gate, self.grace_s)
                         break
+            self.lag_ms = measures.lag_ms
         except (PySparkException, Py4JError, OSError) as error:
             # A stop may reach Spark's JVM too (a signal to the whole group), or come between two batches.
             if headpond_error_of(error) is not None or not self.stop.is_set():
