@@ -23,7 +23,7 @@ from headpond.formats.header_batch import decode_headers_column, encode_headers_
 from headpond.formats.outer_join_buffer import Side
 from headpond.spark.errors import carried
 from headpond.spark.join_columns import MICROS, SideColumns
-from headpond.spark.join_worker import settle
+from headpond.spark.settled import settle_worker
 from headpond.windows.join_keys import murmur2, task_of
 from headpond.windows.rules import MAX_TIMESTAMP_MS
 
@@ -60,7 +60,7 @@ class Packer:
         yield from carried(self._packed)(batches)
 
     def _packed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        settle_worker()
         if _first_partition():
             # Every task is called in every batch: it tells its figures, and refuses a state not its own.
             yield _rows(list(self.labels), [_EMPTY_BLOB] * len(self.labels))
@@ -184,7 +184,7 @@ class Unpacker:
         yield from carried(self._unpacked)(batches)
 
     def _unpacked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        settle_worker()
         for batch in batches:
             held: list[pa.RecordBatch] = []
             rows = 0

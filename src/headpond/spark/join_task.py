@@ -29,7 +29,7 @@ from headpond.errors import UsageError
 from headpond.spark.errors import carried
 from headpond.spark.join_arrivals import arrivals_of
 from headpond.spark.join_pack import cut_small
-from headpond.spark.join_worker import settle
+from headpond.spark.settled import settle_worker
 from headpond.windows.join_batch import BatchJoin, initial_state
 from headpond.windows.join_chunk_cache import FileCache, MemoryCache
 from headpond.windows.join_chunk_codec import (
@@ -153,7 +153,7 @@ class JoinProcessor(StatefulProcessor):  # type: ignore[misc]
         """Do nothing: caches outlive the call on purpose."""
 
     def _handled(self, label: int, frames: Any) -> Iterator[pd.DataFrame]:
-        settle()
+        settle_worker()
         plan = self._plan
         task = plan.labels.index(label)
         received, now_ms = _received(frames)

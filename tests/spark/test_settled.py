@@ -1,4 +1,4 @@
-"""A worker of the join keeps what stays out of the collector's way, once for what it has loaded."""
+"""A worker that is used again keeps what stays out of the collector's way, once for what it has loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import types
 from typing import TYPE_CHECKING
 
-from headpond.spark import join_worker
+from headpond.spark import settled
 
 if TYPE_CHECKING:
     import pytest
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 def test_objects_are_exempted_once_and_again_when_modules_came(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second task of a worker does nothing; one after new modules were loaded does it again."""
     calls: list[str] = []
-    monkeypatch.setattr(join_worker, "_settled", 0)
+    monkeypatch.setattr(settled, "_settled", 0)
     monkeypatch.setattr(gc, "collect", lambda: calls.append("collect"))
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
-    join_worker.settle()
+    settled.settle_worker()
     assert calls == ["collect", "freeze"]
-    join_worker.settle()
+    settled.settle_worker()
     assert len(calls) == 2
     monkeypatch.setitem(sys.modules, "headpond_test_of_settle", types.ModuleType("headpond_test_of_settle"))
-    join_worker.settle()
+    settled.settle_worker()
     assert calls == ["collect", "freeze"] * 2
 
 
 def test_collections_after_it_do_not_walk_what_stayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What there was is in no generation any more; what comes after is collected as ever."""
-    monkeypatch.setattr(join_worker, "_settled", 0)
+    monkeypatch.setattr(settled, "_settled", 0)
     try:
-        join_worker.settle()
+        settled.settle_worker()
         assert gc.get_freeze_count() > len(sys.modules)
         cycle: list[object] = []
         cycle.append(cycle)
