@@ -89,11 +89,9 @@ soak: ## pipelines and a join under random faults and kills, then the accounts; 
 
 FIGURES := .bench/figures
 
-bench: ## every benchmark, with its peers where they can be installed; writes docs/performance-figures.md
+bench: ## every benchmark (AREAS="kpl qldb": those), beside its peers where they can be had; writes docs/performance-figures.md
 	@$(SET_UP) test
-	@$(BIN)/python bench/figures.py begin $(FIGURES)
-	@for driver in bench/*/run.py; do echo "== $$driver"; \
-	$(BIN)/python $$driver --json $(FIGURES)/$$(basename $$(dirname $$driver)).json || exit 1; done
+	@$(BIN)/python bench/figures.py run $(FIGURES) $(AREAS)
 	@$(BIN)/python bench/figures.py page $(FIGURES) docs/performance-figures.md
 
 docs: ## build the documentation into site/

@@ -1,8 +1,10 @@
 """From what the benchmarks wrote to the page with their figures.
 
-    python bench/figures.py begin FOLDER         note the machine, before the first benchmark
-    python bench/<area>/run.py --json FOLDER/<area>.json
-    python bench/figures.py page FOLDER PAGE     write the page
+    python bench/figures.py run FOLDER [AREA …]     run benchmarks, all of them unless named
+    python bench/figures.py page FOLDER PAGE        write the page from what they have left
+
+An area that is run again takes the place of its older figures; the machine, its load and the date are noted
+for each when it begins.
 
 A benchmark writes JSON: names lead to further names, in the end to a number or to a list of numbers, one for
 each round. Names whose values are all such lists are sides of one comparison, told by medians and ratios.
@@ -15,6 +17,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -23,16 +27,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MACHINE = "machine.json"
 PACKAGES = ("headpond", "pyspark", "pyarrow", "numpy", "deltalake", "rocksdict", "boto3")
+HERE = Path(__file__).parent
+
+
+class Area(NamedTuple):
+    """A benchmark whose figures are on the page."""
+
+    heading: str
+    unit: str
+    base: str  # the side that the others are divided by
+    driver: str  # below `bench/`
+
+
 AREAS = {
-    # area: its heading, what its numbers are, the side that the others are divided by
-    "kpl": ("KPL aggregates", "CPU seconds of one thread for all records of a round", "headpond"),
-    "dsql": ("Aurora DSQL changes", "CPU µs a record", "json.loads loop, no checks"),
-    "qldb": ("QLDB records", "CPU µs a record", "headpond"),
-    "producer": ("The producer", "as each heading says", "headpond"),
-    "kinesis": ("The Kinesis source", "as each name says", "headpond"),
-    "windows": ("Window stores and the join", "as each name says", "headpond"),
+    "kpl": Area(
+        "KPL aggregates", "CPU seconds of one thread for all records of a round", "headpond", "kpl/run.py"
+    ),
+    "dsql": Area("Aurora DSQL changes", "CPU µs a record", "json.loads loop, no checks", "dsql/run.py"),
+    "pipeline": Area("The whole job", "as each name says", "hand-written loop", "dsql/pipeline.py"),
+    "qldb": Area("QLDB records", "CPU µs a record", "headpond", "qldb/run.py"),
+    "producer": Area("The producer", "as each heading says", "headpond", "producer/run.py"),
+    "kinesis": Area("The Kinesis source", "as each name says", "headpond", "kinesis/run.py"),
+    "windows": Area("Window stores and the join", "as each name says", "headpond", "windows/run.py"),
 }
 INTRODUCTION = """Written by `make bench`, not by hand. What is measured, and what longer runs gave:
 [Performance](performance.md).
@@ -97,30 +114,27 @@ def _is_rounds(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, int | float) for each in value)
 
 
-def page(noted: Mapping[str, Any], figures: Mapping[str, Mapping[str, Any]]) -> str:
+def page(noted: Mapping[str, Mapping[str, Any]], figures: Mapping[str, Mapping[str, Any]]) -> str:
     """Write the page.
 
     Args:
-        noted: what `machine` told at the start.
+        noted: area → what `machine` told when it began.
         figures: area → its benchmark's JSON.
     """
-    versions = ", ".join(f"{name} {number}" for name, number in noted["versions"].items())
-    parts = [
-        "# Figures of the last run\n",
-        f"{INTRODUCTION}\n",
-        "| | |\n|---|---|",
-        f"| date | {noted['date']} |",
-        f"| machine | {noted['cpu']}, {noted['cores']} cores, {noted['system']} |",
-        f"| load at the start | {noted['load']} |",
-        f"| versions | {versions} |\n",
-    ]
+    parts = ["# Figures of the last runs\n", f"{INTRODUCTION}\n"]
     missing = [f"`{area}`" for area in AREAS if area not in figures]
     if missing:
-        parts.append(f"Not run this time: {', '.join(missing)}.\n")
-    for area, (heading, unit, base) in AREAS.items():
-        if area in figures:
-            parts.append(f"## {heading}\n\n`bench/{area}/run.py`; {unit}.\n")
-            parts += _tables(found_in(figures[area]), base)
+        parts.append(f"Not run: {', '.join(missing)}.\n")
+    for name, area in AREAS.items():
+        if name in figures:
+            there = noted[name]
+            versions = ", ".join(f"{package} {number}" for package, number in there["versions"].items())
+            machine_told = f"{there['cpu']}, {there['cores']} cores, {there['system']}"
+            parts += [
+                f"## {area.heading}\n\n`bench/{area.driver}`; {area.unit}.\n",
+                f"{there['date']}, load at the start {there['load']}; {machine_told}; {versions}.\n",
+            ]
+            parts += _tables(found_in(figures[name]), area.base)
     return "\n".join(parts)
 
 
@@ -146,19 +160,34 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
+def run(folder: Path, area: str) -> None:
+    """Run one benchmark and keep its figures and its machine; older ones go when it begins."""
+    figures, noted = folder / f"{area}.json", folder / f"{area}.machine.json"
+    figures.unlink(missing_ok=True)
+    noted.write_text(json.dumps(machine(), indent=1))
+    driver = HERE / AREAS[area].driver
+    print(f"== {driver}", flush=True)
+    subprocess.run([sys.executable, str(driver), "--json", str(figures)], check=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["begin", "page"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("page", type=Path, nargs="?", default=Path("docs/performance-figures.md"))
+    commands = parser.add_subparsers(dest="what", required=True)
+    running = commands.add_parser("run")
+    running.add_argument("folder", type=Path)
+    running.add_argument("areas", nargs="*", metavar="AREA", help=", ".join(AREAS))
+    paging = commands.add_parser("page")
+    paging.add_argument("folder", type=Path)
+    paging.add_argument("page", type=Path, nargs="?", default=Path("docs/performance-figures.md"))
     chosen = parser.parse_args()
-    if chosen.what == "begin":
+    if chosen.what == "run":
+        if unknown := set(chosen.areas) - AREAS.keys():
+            parser.error(f"no such area: {', '.join(sorted(unknown))}; there are {', '.join(AREAS)}")
         chosen.folder.mkdir(parents=True, exist_ok=True)
-        for area in AREAS:
-            (chosen.folder / f"{area}.json").unlink(missing_ok=True)
-        (chosen.folder / MACHINE).write_text(json.dumps(machine(), indent=1))
+        for area in chosen.areas or AREAS:
+            run(chosen.folder, area)
         return
     figures = {
         area: json.loads(file.read_text())
@@ -166,10 +195,9 @@ def main() -> None:
         if (file := chosen.folder / f"{area}.json").exists()
     }
     if not figures:
-        parser.error(
-            f"{chosen.folder} holds no figures; run a benchmark with --json {chosen.folder}/kpl.json"
-        )
-    chosen.page.write_text(page(json.loads((chosen.folder / MACHINE).read_text()), figures))
+        parser.error(f"{chosen.folder} holds no figures; run a benchmark first")
+    noted = {area: json.loads((chosen.folder / f"{area}.machine.json").read_text()) for area in figures}
+    chosen.page.write_text(page(noted, figures))
 
 
 if __name__ == "__main__":

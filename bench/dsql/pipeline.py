@@ -1,6 +1,6 @@
 """The whole job, archive → current tables, beside the loop people write by hand (`loop.py`).
 
-Run: python bench/dsql/pipeline.py [--changes 1000000] [--rounds 1] [--files 16] [--every 50000]
+Run: python bench/dsql/pipeline.py [--changes 1000000] [--rounds 3] [--files 16] [--every 50000] [--json FILE]
 
 Both read the same JSON Lines files and write Delta tables with the same rows, which is checked. Each is a
 process of its own, watched with all below it: for `headpond run` Python, the JVM and its workers. What it
@@ -108,7 +108,8 @@ def check_equal(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--files", type=int, default=16)
     parser.add_argument("--every", type=int, default=50_000)
     parser.add_argument("--keys", type=int, help="different keys per table; default a fifth of the changes")
@@ -141,6 +142,20 @@ def main() -> None:
     base = next(run for run in loops if run.wall_s == middle)
     show("hand-written loop", loops, None, base)
     show("headpond run", ours, min(starts, key=lambda run: run.wall_s), base)
+    if options.json:
+        sides = {"hand-written loop": loops, "headpond run": ours, "headpond run, one record": starts}
+        figures = {
+            f"{options.changes:,} changes, wall s": {
+                name: [run.wall_s for run in runs] for name, runs in sides.items()
+            },
+            f"{options.changes:,} changes, CPU s": {
+                name: [run.cpu_s for run in runs] for name, runs in sides.items()
+            },
+            f"{options.changes:,} changes, peak MiB of PSS": {
+                name: [run.peak_pss_bytes / MIB for run in runs] for name, runs in sides.items()
+            },
+        }
+        options.json.write_text(json.dumps(figures, indent=1))
     if options.folder is None:
         shutil.rmtree(folder)
 
