@@ -137,6 +137,37 @@ def test_shards_that_are_at_their_fixed_end_are_left_alone(
     assert asked.next(at) == (at, {})
 
 
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_a_plan_lists_the_shards_once_and_describes_the_stream_once_a_minute(
+    kinesis: LocalKinesis, clock: ManualClock, bound: str
+) -> None:
+    """However often that is asked for within it; again only where a shard's first records are planned."""
+    put(kinesis, 30)
+    clock.advance(10_000)
+    driver = Driver(kinesis, maxBytesPerTrigger=bound)
+    made: list[str] = []
+    calls: Any = driver.calls
+    for name in ("describe", "list_shards"):
+        before = getattr(calls, name)
+
+        def counted(name: str = name, before: Any = before) -> Any:
+            made.append(name)
+            return before()
+
+        setattr(calls, name, counted)
+    start = driver.initial()
+    assert made == ["describe", "list_shards"]
+    at = driver.next(start)
+    assert made[2:] == ["list_shards", "describe"]
+    for _ in range(3):
+        put(kinesis, 30)
+        clock.advance(10_000)
+        made.clear()
+        at = driver.next(at)
+        driver.planner.ranges(start, at)
+        assert made == ["list_shards"]
+
+
 def test_a_task_asks_for_no_more_than_its_range_holds(kinesis: LocalKinesis, clock: ManualClock) -> None:
     """A planned batch is read without a record beyond its end; a restarted planner's is read all the same."""
     put(kinesis, 60)

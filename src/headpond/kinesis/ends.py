@@ -175,7 +175,7 @@ class Ends:
     ) -> dict[str, Position]:
         """Go to the tips, or to the ends fixed before, and no further than the span."""
         begins = {shard_id: position_of(known, shard_id) for shard_id in chosen}
-        listed = self._watch.shards()
+        listed = self._watch.listed
         fixed = [name for name in chosen if self.fixed is not None or listed[name].closed]
         found = dict(self._each(lambda name: self._before_end(name, begins[name], span_ms), fixed))
         newest_ms, asked_ms, asked_s = self._newest_ms(), self._calls.now_ms(), self._clock()

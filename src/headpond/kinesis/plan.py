@@ -173,7 +173,7 @@ class Planner:
 
     def _check_aged(self, start: Offset, known: dict[str, Position], chosen: list[str]) -> None:
         """Report what may have expired at positions that no record proves, or that nobody looks at."""
-        fixed, shards = self._ends.fixed, self._watch.shards()
+        fixed, shards = self._ends.fixed, self._watch.listed
         for shard_id in chosen:
             if position_of(known, shard_id).is_moving:
                 self._losses.check_aged(shard_id, position_of(known, shard_id), start, shards)

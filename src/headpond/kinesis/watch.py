@@ -63,6 +63,11 @@ class StreamWatch:
             self._listed_at = now
         return self._listing
 
+    @property
+    def listed(self) -> Listing:
+        """The shards as they were listed last, which one plan goes by from its beginning to its end."""
+        return self._listing
+
     def begin(self, offset: Offset) -> None:
         """Begin a plan that goes on from an offset.
 
