@@ -121,14 +121,14 @@ def test_from_an_archive_in_s3_to_a_lake_in_s3(store: Store, tmp_path: Path) -> 
     """The whole job; and no key is in what it says, nor in what Spark says."""
     put_records(store, "whole")
     (tmp_path / "p.toml").write_text(pipeline_text(store, "whole", checkpoint='checkpoint = "checkpoint"'))
-    log = tmp_path / "tmp"
+    log = tmp_path / "cache"
     log.mkdir()
     code = "import sys; from headpond.cli.main import main; sys.exit(main())"
-    os.environ["TMPDIR"] = str(log)
+    os.environ["HEADPOND_CACHE_DIR"] = str(log)
     try:
         done = run(tmp_path / "p.toml", code=code)
     finally:
-        del os.environ["TMPDIR"]
+        del os.environ["HEADPOND_CACHE_DIR"]
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["tables"]["public.t"]["rows"] == 2

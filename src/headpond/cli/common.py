@@ -15,12 +15,11 @@ import click
 
 from headpond.cli.output import ConsoleOutput, JsonOutput, Output
 from headpond.errors import UsageError
+from headpond.formats.archive_gzip import MAGIC
 from headpond.formats.units import parse_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def as_span(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -59,7 +58,7 @@ def input_lines(file: str) -> Iterator[bytes]:
         raw = _open(file)
     with raw:
         with _blamed(file):
-            compressed = raw.peek(2)[:2] == _GZIP_MAGIC
+            compressed = raw.peek(2)[:2] == MAGIC
         lines = iter(gzip.GzipFile(fileobj=raw)) if compressed else iter(raw)
         while True:
             # Only reading is blamed on the input, not what the caller does with a line.

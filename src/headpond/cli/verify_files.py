@@ -24,6 +24,7 @@ import orjson
 
 from headpond.cli.common import input_lines
 from headpond.errors import UsageError
+from headpond.formats import archive_gzip
 from headpond.formats.ion import MARKER
 from headpond.formats.kpl import MAGIC
 from headpond.formats.qldb_export import read_export
@@ -40,7 +41,6 @@ LINES_AT_ONCE = 2_000
 DATUMS_AT_ONCE = 2_000
 LOOK_BYTES = 1 << 20
 """How much of a file is looked at to tell what it is."""
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 class Piece(NamedTuple):
@@ -182,7 +182,7 @@ def _read(file: str, count: int | None) -> bytes:
         with Path(file).open("rb") as raw:
             start = raw.read(2)
             raw.seek(0)
-            if start != _GZIP_MAGIC:
+            if start != archive_gzip.MAGIC:
                 return raw.read(-1 if count is None else count)
             with gzip.GzipFile(fileobj=raw) as opened:
                 return opened.read(-1 if count is None else count)

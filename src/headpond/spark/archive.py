@@ -9,10 +9,8 @@ A file must not change once it is there, except that a plain file may grow by wh
 
 from __future__ import annotations
 
-import gzip
 import io
 import logging
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from headpond.errors import ConfigurationError, DataLoss
 from headpond.formats.archive import read_lines
+from headpond.formats.archive_gzip import head, opened_bytes, whole
+from headpond.formats.archive_gzip import lines as gzip_lines
 from headpond.formats.archive_ion import ion_records, is_ion
 from headpond.formats.kinesis_records import open_records
 from headpond.kinesis.option_values import Options
@@ -54,7 +54,6 @@ OPTIONS = (
     "storageOptions",
 )
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _LOOK_BYTES = 64
 _LINES_PER_BATCH = 10_000
 _BYTES_PER_BATCH = 8 << 20
@@ -118,12 +117,13 @@ def _storage_options(text: str | None) -> dict[str, str]:
 def read_piece(files: Files, piece: Piece, stream: str) -> Iterator[pa.RecordBatch]:
     """Read one piece as batches of Kinesis records; a damaged gzip file ends in a row that says so."""
     content = files.read(piece.file, piece.start, piece.end)
-    if piece.whole and is_ion(_head(content)):
-        yield from ion_records(_opened(content), stream=stream, file=piece.file)
+    told = f"gzip file of {len(content)} bytes"  # where it is damaged
+    if piece.whole and is_ion(head(opened_bytes(content), _LOOK_BYTES)):
+        yield from ion_records(whole(opened_bytes(content), told), stream=stream, file=piece.file)
         return
     lines: list[bytes] = []
     first, size = piece.first_line, 0
-    for line in _gzip_lines(content) if piece.whole else io.BytesIO(content):
+    for line in gzip_lines(opened_bytes(content), told) if piece.whole else io.BytesIO(content):
         lines.append(line)
         size += len(line)
         if len(lines) == _LINES_PER_BATCH or size >= _BYTES_PER_BATCH:
@@ -131,47 +131,6 @@ def read_piece(files: Files, piece: Piece, stream: str) -> Iterator[pa.RecordBat
             first, lines, size = first + len(lines), [], 0
     if lines:
         yield read_lines(lines, stream=stream, file=piece.file, first_line=first)
-
-
-def _head(content: bytes) -> bytes:
-    """The first bytes of a file, decompressed where it is compressed."""
-    if not content.startswith(_GZIP_MAGIC):
-        return content[:_LOOK_BYTES]
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as opened:
-        try:
-            return opened.read(_LOOK_BYTES)
-        except (EOFError, OSError, zlib.error):
-            return b""  # told when it is read
-
-
-def _opened(content: bytes) -> bytes:
-    """A file of Ion, decompressed as far as it is whole; what is cut then is a damaged record."""
-    if not content.startswith(_GZIP_MAGIC):
-        return content
-    parts: list[bytes] = []
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as opened:
-        try:
-            while part := opened.read(_BYTES_PER_BATCH):
-                parts.append(part)
-        except (EOFError, OSError, zlib.error) as exc:
-            parts.append(f"\ngzip file of {len(content)} bytes: {exc}".encode())
-    return b"".join(parts)
-
-
-def _gzip_lines(content: bytes) -> Iterator[bytes]:
-    """Lines of a gzip file; where it is cut short or damaged, a last line that can be no record."""
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as opened:
-        lines = iter(opened)
-        while True:
-            try:
-                line = next(lines, None)
-            except (EOFError, OSError, zlib.error) as exc:
-                # What comes after the damage no reader can have; the rows must show that it was there.
-                yield f"gzip file of {len(content)} bytes: {exc}".encode()
-                return
-            if line is None:
-                return
-            yield line
 
 
 @dataclass

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headpond.errors import DamagedInput, DataLoss
+from headpond.formats.archive_gzip import MAGIC
 from headpond.formats.archive_ion import is_ion
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ PIECE_BYTES = 16 << 20
 """How much of the archive one task reads, about."""
 
 _READ_BYTES = 4 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
 _LOOK_BYTES = 64  # to tell what a file is
 
 
@@ -237,4 +237,4 @@ def _advance(
 def _is_whole(files: Files, name: str) -> bool:
     # A JSON line cannot begin like this, so a name is not asked.
     head = files.read(name, 0, _LOOK_BYTES)
-    return head.startswith(_GZIP_MAGIC) or is_ion(head)
+    return head.startswith(MAGIC) or is_ion(head)
