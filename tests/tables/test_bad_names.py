@@ -13,9 +13,10 @@ from lakes import decoded, lake_in
 from test_unknown_tables import change
 
 from headpond.tables.apply import apply_batch
-from headpond.tables.bootstrap import Bootstrap, ParquetSource
+from headpond.tables.bootstrap import Bootstrap
 from headpond.tables.catch_up import catch_up_from_log
 from headpond.tables.optimize import files_of, optimize_file
+from headpond.tables.parquet_source import ParquetSource
 from headpond.tables.requeue import requeue
 from headpond.tables.summary import lake_summary
 

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from lakes import decoded, lake_in
 from test_unknown_tables import change
 
-from headpond.errors import DamagedInput, EnvironmentLacks
+from headpond.errors import ConfigurationError, DamagedInput, EnvironmentLacks
 from headpond.tables.apply import apply_batch
 from headpond.tables.batch_log import BATCHES_SCHEMA, BatchLog, row_of
 from headpond.tables.delta import DeltaFile
@@ -117,6 +117,16 @@ def test_a_mark_is_replaced_whole(tmp_path: Path) -> None:
         "age_ms": 3_500,
     }
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["run.json"]
+
+
+def test_a_mark_of_a_later_version_is_refused_until_it_is_written_anew(tmp_path: Path) -> None:
+    """What its fields mean is not known here."""
+    mark = RunMark(str(tmp_path))
+    mark.write(state="running", format_version=2)
+    with pytest.raises(ConfigurationError, match=r"is of format 2, and this headpond knows formats up to 1"):
+        mark.read()
+    mark.write(state="running")
+    assert (mark.read() or {})["state"] == "running"
 
 
 def test_a_damaged_mark_and_a_folder_in_the_way_are_said(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from lakes import decoded, lake_in
 from headpond.errors import DamagedInput, HeadpondError, UsageError
 from headpond.formats.dsql_columns import cast_column
 from headpond.tables.apply import apply_batch
-from headpond.tables.bootstrap import Bootstrap, Loaded, ParquetSource
+from headpond.tables.bootstrap import Bootstrap, Loaded
+from headpond.tables.parquet_source import ParquetSource
 from headpond.tables.parquet_wire import Unfit, wire_tokens
 from s3_server import s3_store
 

@@ -14,7 +14,8 @@ from test_unknown_tables import change
 
 from headpond.errors import ConfigurationError
 from headpond.tables.apply import apply_batch
-from headpond.tables.bootstrap import Bootstrap, ParquetSource
+from headpond.tables.bootstrap import Bootstrap
+from headpond.tables.parquet_source import ParquetSource
 from headpond.tables.summary import lake_summary
 
 if TYPE_CHECKING:

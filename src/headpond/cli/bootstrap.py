@@ -13,8 +13,9 @@ from headpond.cli.common import with_output
 from headpond.errors import UsageError
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
-from headpond.tables.bootstrap import Bootstrap, ParquetSource
+from headpond.tables.bootstrap import Bootstrap
 from headpond.tables.catch_up import catch_up_from_log
+from headpond.tables.parquet_source import ParquetSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@
     typed · naming · partitions                     columns, names and folders of a table
     current · history · log · documents             what a target keeps
     state · pending · tombstones · conflicts · schema_changes · unknown · journal · batch_log   `_headpond/…`
-    bootstrap · catch_up · requeue · optimize · repartition · redact     what commands do to a lake
+    bootstrap · parquet_source · catch_up · requeue · optimize · repartition · redact     of commands
 
 The order of writes is: quarantine, pending, tombstones, table. Each write is harmless when it is repeated.
 """

@@ -9,16 +9,12 @@ All rows are read and checked first, then read again and written, a part at a ti
 
 from __future__ import annotations
 
-import glob
 from collections import Counter
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from headpond.changes.dsql_rows import canonical, columns_named, image_hashes
 from headpond.changes.keys import cast_values, key_column
@@ -29,13 +25,13 @@ from headpond.formats.dsql_types import CastOptions
 from headpond.tables.apply import DecodedBatch
 from headpond.tables.beside import apply_beside
 from headpond.tables.parquet_wire import Unfit, wire_tokens
-from headpond.tables.remote import file_system, is_remote, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headpond.changes.config import DsqlConfig, TableSpec
     from headpond.tables.lake import Lake
+    from headpond.tables.parquet_source import ParquetSource
 
 ROWS_AT_ONCE = 100_000
 KEYS_AT_ONCE = 4_000_000
@@ -53,71 +49,6 @@ class Loaded:
     rows: int = 0
     out_of_range: int = 0
     figures: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetSource:
-    """Parquet files by paths, URLs and patterns of them.
-
-    Args:
-        places: at least one of them.
-        options: what gives access to an object store.
-    """
-
-    places: Sequence[str]
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def files(self) -> list[str]:
-        """Every file, each once, in order.
-
-        Raises:
-            UsageError: a place matches no file.
-        """
-        found: dict[str, None] = {}
-        for place in self.places:
-            matched = self._remote(place) if is_remote(place) else sorted(glob.glob(place, recursive=True))  # noqa: PTH207 - a pattern may be absolute
-            if not matched:
-                raise UsageError(
-                    f"No file matches {place}.",
-                    next_step="Give Parquet files, or a pattern of them.",
-                    place=place,
-                )
-            found.update(dict.fromkeys(matched))
-        return list(found)
-
-    def _remote(self, place: str) -> list[str]:
-        scheme = place.partition("://")[0]
-        folder, _, name = place.rpartition("/")
-        files, root = file_system(folder, self.options)
-        with told(place, self.options):
-            infos = files.get_file_info(pafs.FileSelector(root, allow_not_found=True))
-        return sorted(
-            f"{scheme}://{info.path}"
-            for info in infos
-            if info.type == pafs.FileType.File and fnmatchcase(info.base_name, name)
-        )
-
-    def open(self, place: str) -> pq.ParquetFile:
-        """Open one file.
-
-        Raises:
-            UsageError: it is no Parquet.
-        """
-        files, path = file_system(place, self.options)
-        with told(place, self.options):
-            try:
-                return pq.ParquetFile(files.open_input_file(path))
-            except pa.ArrowInvalid as error:
-                raise UsageError(
-                    f"{place} is no Parquet file: {error}.", next_step="Give Parquet files.", place=place
-                ) from error
-
-    def batches(
-        self, place: str, rows: int, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Read one file in parts."""
-        with self.open(place) as opened, told(place, self.options):
-            yield from opened.iter_batches(rows, columns=columns)
 
 
 class Bootstrap:

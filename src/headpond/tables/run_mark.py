@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
 
-from headpond.errors import DamagedInput
+from headpond.errors import ConfigurationError, DamagedInput
 from headpond.tables.remote import file_system, is_remote, told
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class RunMark:
 
         Raises:
             DamagedInput: the file is no mark.
+            ConfigurationError: a later version of headpond wrote it.
         """
         files, path = file_system(self.place, self._options)
         with told(self.place, self._options):
@@ -86,12 +87,22 @@ class RunMark:
         try:
             mark = json.loads(content)
             mark["age_ms"] = max(0, self._now_ms() - mark["seen_ms"])
+            written = int(mark.get("format_version", FORMAT_VERSION))
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedInput(
                 f"{self.place} is no mark of a run: found {content[:80]!r}.",
                 next_step="Remove it; the next run writes a new one.",
                 path=self.place,
             ) from error
+        if written > FORMAT_VERSION:
+            raise ConfigurationError(
+                f"{self.place} is of format {written}, "
+                f"and this headpond knows formats up to {FORMAT_VERSION}.",
+                next_step="Ask with the headpond that runs there; a run of this one writes the mark anew.",
+                path=self.place,
+                found=written,
+                known=FORMAT_VERSION,
+            )
         return dict(mark)
 
 
