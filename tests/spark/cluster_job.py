@@ -1,7 +1,8 @@
 """What `test_cluster` runs in a process of its own: a query on two executors, its rows written down.
 
-Arguments: endpoint, folder. Each batch is read by two actions; both results go to `rows/<batch>.json`, and a
-line in `begun` says when a batch begins.
+Arguments: endpoint, folder, and the master of a cluster if not one of its own. Each batch is read by two
+actions; both results go to `rows/<batch>.json`, and a line in `begun` says when a batch begins. Spark's
+events go to `events`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CONF = {
-    "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.memory": "512m",
     "spark.task.maxFailures": "8",
     "spark.speculation": "true",
@@ -30,11 +30,18 @@ CONF = {
 }
 
 
-def main(endpoint: str, folder: Path) -> None:
+def main(endpoint: str, folder: Path, master: str) -> None:
     """Run the query to the end of what is there."""
     # Or the workers would leave their folders in Spark's installation.
     os.environ["SPARK_WORKER_DIR"] = str(folder / "work")
-    spark = spark_session("cluster", conf=CONF, log_path=folder / "spark.log")
+    (folder / "events").mkdir()
+    events = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    conf = CONF | events | {"spark.master": master}
+    spark = spark_session("cluster", conf=conf, log_path=folder / "spark.log")
     register(spark)
     (folder / "rows").mkdir()
 
@@ -63,4 +70,4 @@ def main(endpoint: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *(sys.argv[3:] or ["local-cluster[2,1,1024]"]))

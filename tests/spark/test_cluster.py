@@ -1,27 +1,32 @@
-"""On executors of their own processes: killed in mid-task, with speculation, two actions on each batch."""
+"""On executors in processes of their own: killed in mid-task, two actions on each batch, a whole pipeline."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import orjson
 import psutil
 import pytest
+from cluster_kit import JOB, begun, rows_found, tasks_of
 
+from headpond.cli.demo import pipeline_text
+from headpond.cli.demo_stream import change_records, fill
+from headpond.cli.expected import differences
 from headpond.kinesis.testing import local_kinesis, put_all, read_all
+from headpond.pipeline import load
+from headpond.pipeline.lake import open_lake
+from support import vector_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
 
-JOB = Path(__file__).with_name("cluster_job.py")
 RECORDS = 240
-
-
-def begun(folder: Path) -> int:
-    path = folder / "begun"
-    return len(path.read_text().split()) if path.exists() else 0
+MASTER = "local-cluster[2,1,1024]"
 
 
 def executors(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -40,7 +45,7 @@ def test_an_executor_killed_in_mid_task(tmp_path: Path) -> None:
     """Every record once, each batch the same to both actions, though executors died while reading."""
     with local_kinesis("orders", shards=4) as kinesis:
         put_all(kinesis.client(), "orders", [(f"k{n}", b"%d" % n) for n in range(RECORDS)])
-        # Reads that drag on: there is a mid-task to be killed in, and stragglers to speculate on.
+        # Reads that drag on: there is a mid-task to be killed in.
         kinesis.faults.delay(700, 0.6, calls=("GetRecords",))
         process = subprocess.Popen(
             [sys.executable, str(JOB), kinesis.endpoint_url, str(tmp_path)],
@@ -66,11 +71,50 @@ def test_an_executor_killed_in_mid_task(tmp_path: Path) -> None:
         )
     assert killed == 2
     assert len(expected) == RECORDS
-    found = []
-    for path in (tmp_path / "rows").iterdir():
-        first, second = json.loads(path.read_text())
-        assert first == second
-        found += [(shard, int(number), sub, data.encode()) for shard, number, sub, data in first]
-    assert sorted(found) == expected
-    log = (tmp_path / "spark.log").read_text(errors="replace")
+    assert rows_found(tmp_path) == expected
+    assert tasks_of(tmp_path)["ExecutorLostFailure"] >= 1
+
+
+def test_a_pipeline_on_executors_of_their_own(tmp_path: Path) -> None:
+    """`headpond run` on a cluster, an executor of which is killed while it reads: tables as expected."""
+    with local_kinesis("changes", shards=4) as kinesis:
+        fill(kinesis.client(), "changes", change_records())
+        source = f'stream = "changes"\nendpoint_url = "{kinesis.endpoint_url}"\nstart = "TRIM_HORIZON"'
+        settings = {"spark.master": MASTER, "spark.executor.memory": "512m", "spark.task.maxFailures": "8"}
+        told = "".join(f'"{name}" = "{value}"\n' for name, value in settings.items())
+        file = tmp_path / "p.toml"
+        file.write_text(pipeline_text(source, path="lake") + f"\n[spark]\n{told}")
+        # Long enough for the kill to come while tasks read, whoever is slow.
+        slow = kinesis.faults.delay(2000, calls=("GetRecords",))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headpond", "run", str(file), "--until-caught-up", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            env=_environment(tmp_path),
+        )
+        try:
+            end = time.monotonic() + 200
+            while not (victims := executors(process)) and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.1)
+            seen = slow.hits
+            while slow.hits < seen + 2 and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
+            victims[0].kill()
+            slow.share = 0.0
+            out, words = process.communicate(timeout=300)
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == 0, words.decode()[-3000:]
+    assert differences(open_lake(load(file)), vector_json("dsql/small.expected.json")) == []
+    assert orjson.loads(out)["counters"]["records"] == len(change_records())
+    log = (tmp_path / "lake/_headpond/logs/spark.log").read_text(errors="replace")
     assert "Lost executor" in log
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    import os
+
+    # Or the workers would leave their folders in Spark's installation.
+    return {**os.environ, "SPARK_WORKER_DIR": str(folder / "work")}

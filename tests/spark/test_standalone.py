@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 import soak_join
+from cluster_kit import JOB, begun, rows_found, tasks_of
 from soak_put import held
 
 from headpond.cli.demo import pipeline_text
 from headpond.cli.demo_stream import change_records, fill
 from headpond.cli.expected import differences
 from headpond.kinesis.local import LocalKinesis
-from headpond.kinesis.testing import local_kinesis
+from headpond.kinesis.testing import local_kinesis, put_all, read_all
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 from headpond.spark.java import find_java
@@ -38,7 +39,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 SPARK_HOME = Path(pyspark.__file__).parent
 JOIN_JOB = Path(soak_join.__file__).with_name("soak_join_job.py")
 EXPECTED = vector_json("dsql/small.expected.json")
-WORKERS = 2
+HOSTS = ("127.0.0.1", "127.0.0.2")
+"""Of the workers: two, for Spark runs a speculative task on another host only."""
+WORKERS = len(HOSTS)
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -68,13 +71,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with spark_class(folder / "master.log", "master.Master", "--host", "127.0.0.1") as said:
         master = said(r"Starting Spark master at (spark://\S+)")
         work = [folder / f"work {number}" for number in range(WORKERS)]
-        each = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g")
+        each = ("--cores", "1", "--memory", "1g")
         first, second = (
             spark_class(
-                folder / f"{place.name}.log", "worker.Worker", *each, "--work-dir", str(place), master
+                folder / f"{place.name}.log", "worker.Worker", "--host", host, *each,
+                "--work-dir", str(place), master, home=folder / f"home of {place.name}",
             )
-            for place in work
-        )
+            for host, place in zip(HOSTS, work, strict=True)
+        )  # fmt: skip
         with first as one, second as other:
             one("Successfully registered with master")
             other("Successfully registered with master")
@@ -82,13 +86,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @contextmanager
-def spark_class(log: Path, name: str, *arguments: str) -> Iterator[object]:
-    """Run a daemon of Spark's; give what waits for words of its log."""
+def spark_class(log: Path, name: str, *arguments: str, home: Path | None = None) -> Iterator[object]:
+    """Run a daemon of Spark's, with a home and a place for temporary files of its own if told so.
+
+    Yields:
+        What waits for words of its log, and gives them.
+    """
     command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
+    environment = _bare_environment()
+    if home is not None:
+        (home / "tmp").mkdir(parents=True)
+        environment |= {"HOME": str(home), "TMPDIR": str(home / "tmp")}
     with log.open("wb") as out:
         process = subprocess.Popen(
             [*command, "--port", "0", "--webui-port", "0", *arguments],
-            stdout=out, stderr=out, env=_bare_environment(), cwd=log.parent,
+            stdout=out, stderr=out, env=environment, cwd=home or log.parent,
         )  # fmt: skip
 
     def said(words: str) -> str:
@@ -130,7 +142,46 @@ def bare_interpreter(folder: Path) -> str:
         [python, "-c", "import headpond"], capture_output=True, text=True, cwd=folder, check=False
     )
     assert "No module named 'headpond'" in lacks.stderr
+    (site / "sitecustomize.py").write_text(REFUSING.format(told=str(folder / "refused")))
     return str(python)
+
+
+REFUSING = """
+import os, sys
+
+def refuse(event, arguments):
+    if event in ("open", "os.listdir", "os.scandir", "os.mkdir", "import") and os.path.exists({told!r}):
+        with_path = arguments and isinstance(arguments[0], str) and arguments[0].startswith("/")
+        if with_path and arguments[0] != {told!r}:
+            if arguments[0].startswith(folder()):
+                raise PermissionError(13, "of the driver alone", arguments[0])
+
+def folder():
+    handle = os.open({told!r}, os.O_RDONLY)
+    try:
+        return os.read(handle, 4096).decode()
+    finally:
+        os.close(handle)
+
+sys.addaudithook(refuse)
+"""
+"""Makes an interpreter refuse paths below the folder that a file beside it names."""
+
+
+@contextmanager
+def of_the_driver_alone(cluster: Cluster, folder: Path) -> Iterator[None]:
+    """Keep the cluster's interpreters out of a folder, as on other machines; root's rights do not help."""
+    told = Path(cluster.python).parents[1] / "refused"
+    told.write_text(str(folder))
+    try:
+        look = f"import os; os.listdir({str(folder)!r})"
+        tried = subprocess.run(
+            [cluster.python, "-c", look], capture_output=True, text=True, env=_bare_environment(), check=False
+        )
+        assert "of the driver alone" in tried.stderr
+        yield
+    finally:
+        told.unlink()
 
 
 def pipeline_in(folder: Path, kinesis: LocalKinesis, settings: dict[str, str]) -> Path:
@@ -160,30 +211,46 @@ def apps(cluster: Cluster) -> set[tuple[str, str]]:
 
 
 def test_a_pipeline_on_a_cluster_brings_headpond_along(cluster: Cluster, tmp_path: Path) -> None:
-    """`headpond run` with the cluster's address under [spark]: the executors get headpond from the driver."""
+    """`headpond run` with the cluster's address under [spark]: the executors get headpond from the driver.
+
+    They have homes and temporary folders of their own, and cannot open what is in the pipeline's folder.
+    """
     before = apps(cluster)
     with LocalKinesis() as kinesis:
         file = pipeline_in(tmp_path, kinesis, SETTINGS | {"spark.master": cluster.master})
-        run = subprocess.run(
-            [sys.executable, "-m", "headpond", "run", str(file), "--until-caught-up", "--json"],
-            capture_output=True, text=True, env=cluster.environment(sys.executable), check=False,
-        )  # fmt: skip
+        with of_the_driver_alone(cluster, tmp_path):
+            run = subprocess.run(
+                [sys.executable, "-m", "headpond", "run", str(file), "--until-caught-up", "--json"],
+                capture_output=True, text=True, env=cluster.environment(sys.executable), check=False,
+            )  # fmt: skip
     assert run.returncode == 0, run.stderr + _log(tmp_path)
     check(tmp_path, run.stdout)
     assert {worker for worker, _ in apps(cluster) - before} == {"work 0", "work 1"}
     assert [path for place in cluster.work for path in place.glob("app-*/*/headpond.zip")]
 
 
-def submitted(cluster: Cluster, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `spark-submit` as the how-to says, from an interpreter that lacks headpond as well."""
+def start_submitted(cluster: Cluster, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start `spark-submit` as the how-to says, from an interpreter that lacks headpond as well.
+
+    What it prints goes to `said.log` and `words.log` in the folder.
+    """
     settings = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
-    return subprocess.run(
-        [
-            str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master, *settings,
-            "--py-files", str(package_zip(folder)), *arguments,
-        ],
-        capture_output=True, text=True, env=cluster.environment(), cwd=folder, check=False,
-    )  # fmt: skip
+    with (folder / "said.log").open("wb") as out, (folder / "words.log").open("wb") as err:
+        return subprocess.Popen(
+            [
+                str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master, *settings,
+                "--py-files", str(package_zip(folder)), *arguments,
+            ],
+            stdout=out, stderr=err, text=True, env=cluster.environment(), cwd=folder,
+        )  # fmt: skip
+
+
+def submitted(cluster: Cluster, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `spark-submit` to its end."""
+    process = start_submitted(cluster, folder, *arguments)
+    code = process.wait()
+    out, words = ((folder / name).read_text(errors="replace") for name in ("said.log", "words.log"))
+    return subprocess.CompletedProcess(process.args, code, out, words)
 
 
 def test_a_pipeline_by_spark_submit(cluster: Cluster, tmp_path: Path) -> None:
@@ -198,6 +265,35 @@ def test_a_pipeline_by_spark_submit(cluster: Cluster, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + _log(tmp_path)
     check(tmp_path, run.stdout.splitlines()[-1])
     assert len(apps(cluster) - before) == WORKERS
+
+
+def test_a_slow_task_is_run_twice_and_counts_once(cluster: Cluster, tmp_path: Path) -> None:
+    """With speculation a copy of a slow task overtakes it; both actions of a batch have each record once."""
+    with local_kinesis("orders", shards=4) as kinesis:
+        put_all(kinesis.client(), "orders", [(f"k{n}", b"%d" % n) for n in range(240)])
+        process = start_submitted(
+            cluster, tmp_path, str(JOB), kinesis.endpoint_url, str(tmp_path), cluster.master
+        )
+        try:
+            seen, end = 0, time.monotonic() + 200
+            while process.poll() is None and time.monotonic() < end:
+                if begun(tmp_path) > seen:  # the next read is a task's, or, of what is planned ahead, none
+                    seen += 1
+                    kinesis.faults.delay(6000, calls=("GetRecords",), times=1)
+                time.sleep(0.01)
+        finally:
+            process.kill()
+            process.wait()
+        expected = sorted(
+            (r.shard_id, r.sequence_number, 0, r.data) for r in read_all(kinesis.client(), "orders")
+        )
+    assert process.returncode == 0, (tmp_path / "words.log").read_text(errors="replace")[-3000:]
+    assert len(expected) == 240
+    assert rows_found(tmp_path) == expected
+    tasks = tasks_of(tmp_path)
+    assert tasks["speculative"] >= 1, tasks
+    assert tasks["speculative and first"] >= 1, tasks
+    assert tasks["TaskKilled"] >= 1, tasks
 
 
 def test_a_join_by_spark_submit(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""What the tests on clusters share: a job that reads each batch twice, looked at while it runs and after."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+JOB = Path(__file__).with_name("cluster_job.py")
+
+
+def begun(folder: Path) -> int:
+    """How many batches of the job have begun."""
+    path = folder / "begun"
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def rows_found(folder: Path) -> list[tuple[str, int, int, bytes]]:
+    """All rows, sorted; both actions of each batch must have had the same ones."""
+    found = []
+    for path in (folder / "rows").iterdir():
+        first, second = json.loads(path.read_text())
+        assert first == second, path.name
+        found += [(shard, int(number), sub, data.encode()) for shard, number, sub, data in first]
+    return sorted(found)
+
+
+def tasks_of(folder: Path) -> Counter[str]:
+    """What Spark's own events say of tasks: how many ended how, and how many speculative ones began."""
+    found: Counter[str] = Counter()
+    for path in sorted((folder / "events").rglob("events_*")):
+        for line in path.read_text().splitlines():
+            event: dict[str, Any] = json.loads(line)
+            if event["Event"] == "SparkListenerTaskStart":
+                found["speculative"] += event["Task Info"]["Speculative"]
+            elif event["Event"] == "SparkListenerTaskEnd":
+                found[event["Task End Reason"]["Reason"]] += 1
+                won = event["Task Info"]["Speculative"] and event["Task End Reason"]["Reason"] == "Success"
+                found["speculative and first"] += won
+    return found
