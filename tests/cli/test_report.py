@@ -14,7 +14,7 @@ import pytest
 from headpond.changes.journal_check import KINDS
 from headpond.changes.journal_summary import Strand, Summary, TableFigures
 from headpond.cli.report import VerifyReport, render
-from headpond.cli.report.figures import MAX_BARS, WIDTH, bars, strip
+from headpond.cli.report.journal_plots import MAX_BARS, WIDTH, bars, strip
 from headpond.cli.report.page import MAX_LISTED
 from headpond.cli.report.words import WORDS
 

@@ -20,7 +20,7 @@ from test_report import CHROMIUM, HOSTILE, browse
 from test_unknown_tables import change
 
 from headpond.cli.report import render_status
-from headpond.cli.report.plots import (
+from headpond.cli.report.status_plots import (
     HEIGHT,
     MAX_BARS,
     MAX_LINES,

@@ -29,7 +29,17 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from headpond.formats.archive_quick import quick_line, quick_lines
+from headpond.formats.archive_quick import (
+    ARRIVALS,
+    KEYS,
+    LEAST_MS,
+    MAX_ARRIVAL_MS,
+    MAX_DIGITS,
+    NUMBERS,
+    SHARDS,
+    quick_line,
+    quick_lines,
+)
 from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
 
 if TYPE_CHECKING:
@@ -38,13 +48,6 @@ if TYPE_CHECKING:
 BAD_LINE = "archive_bad_line"
 
 _BLOCK = "blockAddress"
-_SHARD = ("shard", "shard_id", "shardId")
-_NUMBER = ("sequenceNumber", "sequence_number")
-_KEY = ("partitionKey", "partition_key")
-_ARRIVAL = ("approximateArrivalTimestamp", "approximate_arrival_timestamp")
-_LEAST_MS = 10**11  # 1973 as milliseconds, the year 5138 as seconds: no stream holds either
-_MAX_ARRIVAL_MS = 253_402_300_799_999  # the end of the year 9999
-_MAX_DIGITS = 200  # more than any service gives; a bound for what is turned into an integer later
 
 
 class BadLine(ValueError):
@@ -112,10 +115,10 @@ def read_line(text: bytes, *, file: str, line: int) -> tuple[str, str, str | Non
         data = binascii.a2b_base64(encoded.encode(), strict_mode=True)
     except (binascii.Error, ValueError) as exc:
         raise BadLine(f"`data` is no base64: {exc}") from exc
-    shard, number = _text(value, _SHARD), _sequence_number(value)
+    shard, number = _text(value, SHARDS), _sequence_number(value)
     if shard is None or number is None:
         shard, number = file, str(line)
-    return shard, number, _text(value, _KEY), _arrival_us(value), None, data
+    return shard, number, _text(value, KEYS), _arrival_us(value), None, data
 
 
 def _first(value: dict[str, Any], names: tuple[str, ...]) -> Any:
@@ -135,23 +138,23 @@ def _text(value: dict[str, Any], names: tuple[str, ...]) -> str | None:
 
 
 def _sequence_number(value: dict[str, Any]) -> str | None:
-    found = _first(value, _NUMBER)
+    found = _first(value, NUMBERS)
     if found is None:
         return None
     if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
         return str(found)
-    if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) <= _MAX_DIGITS:
+    if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) <= MAX_DIGITS:
         return found
     raise BadLine("`sequenceNumber` is no decimal number")
 
 
 def _arrival_us(value: dict[str, Any]) -> int | None:
-    found = _first(value, _ARRIVAL)
+    found = _first(value, ARRIVALS)
     if found is None:
         return None
-    if isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found <= _MAX_ARRIVAL_MS:
+    if isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found <= MAX_ARRIVAL_MS:
         # The service counts whole milliseconds; a double in seconds is exact to well under one of them.
-        return (round(found) if found >= _LEAST_MS else round(found * 1000)) * 1000
+        return (round(found) if found >= LEAST_MS else round(found * 1000)) * 1000
     if isinstance(found, str):
         return _iso_us(found)
     raise BadLine("`approximateArrivalTimestamp` is no time")

@@ -15,9 +15,14 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MAX_DIGITS = 200
-_LEAST_MS = 10**11
-_MAX_ARRIVAL_MS = 253_402_300_799_999
+SHARDS = ("shard", "shard_id", "shardId")
+NUMBERS = ("sequenceNumber", "sequence_number")
+KEYS = ("partitionKey", "partition_key")
+ARRIVALS = ("approximateArrivalTimestamp", "approximate_arrival_timestamp")
+"""The spellings of each, the one that wins first."""
+MAX_DIGITS = 200  # more than any service gives; a bound for what is turned into an integer later
+LEAST_MS = 10**11  # 1973 as milliseconds, the year 5138 as seconds: no stream holds either
+MAX_ARRIVAL_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -57,20 +62,14 @@ def quick_line(text: bytes) -> Row | None:
     arrival = line.approximateArrivalTimestamp
     if arrival is None:
         arrival = line.approximate_arrival_timestamp
-    if shard is None or number is None or not number.isdigit() or len(number) > _MAX_DIGITS:
+    if shard is None or number is None or not number.isdigit() or len(number) > MAX_DIGITS:
         return None
     if arrival is None:
         return shard, number, key, None, None, line.data
-    if not _LEAST_MS <= arrival <= _MAX_ARRIVAL_MS:
+    if not LEAST_MS <= arrival <= MAX_ARRIVAL_MS:
         return None
     return shard, number, key, arrival * 1000, None, line.data
 
-
-_SHARDS = ("shard", "shard_id", "shardId")
-_NUMBERS = ("sequenceNumber", "sequence_number")
-_KEYS = ("partitionKey", "partition_key")
-_ARRIVALS = ("approximateArrivalTimestamp", "approximate_arrival_timestamp")
-"""The spellings of each, the one that wins first."""
 
 Columns = tuple[list[str], list[str], list[str | None], list[int | None], list[bytes]]
 
@@ -93,12 +92,12 @@ def quick_lines(lines: Sequence[bytes]) -> Columns | None:
         return None
     if len(records) != len(lines):
         return None
-    shards, numbers = _spelled(records, _SHARDS), _spelled(records, _NUMBERS)
-    keys, arrivals = _spelled(records, _KEYS), _spelled(records, _ARRIVALS)
+    shards, numbers = _spelled(records, SHARDS), _spelled(records, NUMBERS)
+    keys, arrivals = _spelled(records, KEYS), _spelled(records, ARRIVALS)
     if not (_are_there(shards) and _are_there(numbers) and keys and arrivals and _are_numbers(numbers)):
         return None
     if _are_there(arrivals):
-        if min(arrivals) < _LEAST_MS or max(arrivals) > _MAX_ARRIVAL_MS:
+        if min(arrivals) < LEAST_MS or max(arrivals) > MAX_ARRIVAL_MS:
             return None
         arrivals = [1000 * arrival for arrival in arrivals]
     return shards, numbers, keys, arrivals, [record.data for record in records]
@@ -127,7 +126,7 @@ def _are_there(values: list[Any]) -> bool:
 
 def _are_numbers(values: list[str]) -> bool:
     lengths = [*map(len, values)]
-    return min(lengths) > 0 and max(lengths) <= _MAX_DIGITS and "".join(values).isdigit()
+    return min(lengths) > 0 and max(lengths) <= MAX_DIGITS and "".join(values).isdigit()
 
 
 def _spelled(records: list[_Line], names: tuple[str, ...]) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from headpond.cli.report.figures import BARS_HEIGHT, STRIP_HEIGHT, WIDTH, bars, strip
+from headpond.cli.report.journal_plots import BARS_HEIGHT, STRIP_HEIGHT, WIDTH, bars, strip
 from headpond.cli.report.words import WORDS
 
 if TYPE_CHECKING:

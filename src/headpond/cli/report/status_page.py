@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jinja2
 
 from headpond.cli.report.page import style
-from headpond.cli.report.plots import HEIGHT, WIDTH, Plot, Point, bars, lines
+from headpond.cli.report.status_plots import HEIGHT, WIDTH, Plot, Point, bars, lines
 from headpond.cli.report.units import figure, moment, size, span
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The two pictures of the page, as shapes in units of a fixed canvas.
+"""The two pictures of the page about a journal (`verify --html`), as shapes in units of a fixed canvas.
 
 ::
 
@@ -34,8 +34,8 @@ class Mark(NamedTuple):
     title: str
 
 
-class Bar(NamedTuple):
-    """A rectangle of the bars."""
+class Total(NamedTuple):
+    """A rectangle of the bars: the transactions of a span."""
 
     x: float
     y: float
@@ -75,7 +75,7 @@ def _extent(anomaly: dict[str, Any]) -> tuple[int | None, int | None]:
     return number, number
 
 
-def bars(days: Sequence[tuple[dt.date, int]]) -> tuple[str, list[Bar]]:
+def bars(days: Sequence[tuple[dt.date, int]]) -> tuple[str, list[Total]]:
     """Draw transactions over time.
 
     Args:
@@ -101,7 +101,7 @@ def bars(days: Sequence[tuple[dt.date, int]]) -> tuple[str, list[Bar]]:
         if count:
             height = max(count / most * BARS_HEIGHT, 2.0)
             found.append(
-                Bar(at * unit + unit * 0.1, BARS_HEIGHT - height, unit * 0.8, height, f"{span}: {count}")
+                Total(at * unit + unit * 0.1, BARS_HEIGHT - height, unit * 0.8, height, f"{span}: {count}")
             )
     return name, found
 

@@ -1,4 +1,6 @@
-"""Plots over time, as shapes in units of a fixed canvas; words and numbers stand beside them as text.
+"""Plots over time of the page about a pipeline (`status --html`), as shapes in units of a fixed canvas.
+
+Words and numbers stand beside them as text.
 
 ::
 
