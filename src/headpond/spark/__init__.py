@@ -6,6 +6,24 @@
 `headpond.spark.verify(spark, records)` finds the anomalies of a QLDB journal;
 `headpond.spark.ship(spark)` hands headpond to executors that lack it;
 `headpond.spark.without_repeats(frame)` removes what a Kinesis sink put twice.
+`headpond.spark.windowed_join(left, right, …)` joins two streams by key and time.
+
+Its modules, by what they are for::
+
+    source        source · rows · registration · redaction
+    sink          sink · repeats
+    archive       archive · archive_files · archive_plan
+    decoding      decoding · decoding_kinesis · decoded · outline · cells · handover
+    following     following · parts · spread · spread_steps · timeouts · keeper · catch_up · checkpoint
+    a run         run · early · preflight · settings · log_file · stopping
+    measurements  measurements · progress · metrics · metrics_prometheus · metrics_otel
+    Delta jars    delta_jars · delta_sql · delta_file
+    journal       journal
+    join          join · join_task · join_arrivals · join_pack · join_columns · join_labels · join_checkpoint
+    session       session · java · classes · daemon · workers · settled · shipping · connect · errors
+
+What they build on that is not Spark's is in the rooms below: records in `formats` and `kinesis`, changes in
+`changes`, tables in `tables`, joins in `windows`.
 """
 
 from __future__ import annotations
