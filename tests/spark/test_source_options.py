@@ -163,3 +163,31 @@ def test_the_options_that_choose_what_is_read(
     with pytest.raises(Exception, match="HEADPOND") as caught:
         failing.collect()
     assert isinstance(headpond_error_of(caught.value), MalformedAggregate)
+
+
+def test_a_quiet_stream_is_written_down_by_an_empty_batch(
+    spark: SparkSession, kinesis: LocalKinesis, clock: ManualClock, tmp_path: Path
+) -> None:
+    """After a quarter of the retention; started again late, the query knows that nothing is lost."""
+    sink = Batches()
+    options = {"startingPosition": "LATEST", "probeLag": "0 ms"}
+    query = start(spark, kinesis, tmp_path, sink, **options)
+    offsets = tmp_path / "checkpoint" / "offsets"
+    try:
+        query.processAllAvailable()
+        assert [len(rows) for rows in sink.each] == [0]
+        for _ in range(3):
+            clock.advance(7 * HOUR_MS)
+            for _ in range(3):
+                query.processAllAvailable()
+    finally:
+        query.stop()
+    written = sorted(int(path.name) for path in offsets.iterdir() if path.name.isdecimal())
+    assert sink.all == []
+    assert 2 <= len(written) <= 4
+    assert '"u"' in (offsets / str(written[-1])).read_text()
+    clock.advance(10 * HOUR_MS)
+    put(kinesis, 0, 20)
+    after, _ = run(spark, kinesis, tmp_path, startingPosition="LATEST")
+    assert after.all == held(kinesis)
+    assert len(after.all) == 20
