@@ -1,0 +1,362 @@
+"""What a pipeline file may not say: each refusal as a whole message."""
+
+from __future__ import annotations
+
+import pytest
+
+from headpond.pipeline.schema import SOURCE, STREAM_ONLY
+from pipeline_texts import SMALLEST, refusal, smallest
+
+REFUSALS = {
+    "unknown section": (
+        SMALLEST + "[sources]\n",
+        "sources is not a known key. Did you mean source?",
+    ),
+    "unknown key": (
+        smallest(source="regoin = 'x'"),
+        "source.regoin is not a known key. Did you mean region?",
+    ),
+    "unknown key in a table": (
+        smallest(tables="colums = {}"),
+        'tables."public.orders".colums is not a known key. Did you mean columns?',
+    ),
+    "unknown key near nothing": (
+        smallest(verify="zzz = 1"),
+        "verify.zzz is not a known key. Known here: enabled, digest, check_deletes.",
+    ),
+    "key of the model that is no key of the file": (
+        smallest(target="trigger_ms = 5"),
+        "target.trigger_ms is not a known key. Did you mean trigger?",
+    ),
+    "table name without quotes": (
+        SMALLEST.replace('tables."public.orders"', "tables.public.orders"),
+        'tables.public.orders is not a known key. A name with a dot needs quotes: [tables."public.orders"].',
+    ),
+    "spark name without quotes": (
+        SMALLEST + "[spark]\nspark.driver.memory = '2g'\n",
+        (
+            "spark.spark must be one setting, not a table. "
+            'Write the whole name of a setting in quotes, as in "spark.driver.memory" = "2g".'
+        ),
+    ),
+    "not a setting of spark": (
+        SMALLEST + "[spark]\nmemory = '2g'\n",
+        (
+            'spark.memory must be a setting whose name begins with "spark.", not "2g". '
+            "Correct spark.memory in the pipeline file."
+        ),
+    ),
+    "spark value of a wrong type": (
+        SMALLEST + "[spark]\n'spark.x' = [1]\n",
+        'spark."spark.x" must be a string, not a list. Correct spark."spark.x" in the pipeline file.',
+    ),
+    "missing key": (
+        SMALLEST.replace('format = "dsql"', ""),
+        "source.format is missing. Add it to [source].",
+    ),
+    "missing keys of a table": (
+        SMALLEST.replace('keys = ["order_id"]', ""),
+        'tables."public.orders".keys is missing. Add it to [tables."public.orders"].',
+    ),
+    "missing path": (
+        SMALLEST.replace('path = "lake"', ""),
+        "target.path is missing. Add it to [target].",
+    ),
+    "section that is no table": (
+        "source = 5\n" + SMALLEST.replace('[source]\nstream = "orders-cdc"\nformat = "dsql"\n', ""),
+        "source must be a table, not the integer 5. Correct source in the pipeline file.",
+    ),
+    "table that is no table": (
+        SMALLEST.replace('[tables."public.orders"]\nkeys', "[tables]\nkeys"),
+        "tables.keys must be a table, not a list. Correct tables.keys in the pipeline file.",
+    ),
+    "string": (
+        SMALLEST.replace('"orders-cdc"', "5"),
+        "source.stream must be a string, not the integer 5. Correct source.stream in the pipeline file.",
+    ),
+    "date": (
+        smallest(source="region = 2026-01-01"),
+        (
+            "source.region must be a string, not the date or time 2026-01-01. "
+            "Correct source.region in the pipeline file."
+        ),
+    ),
+    "empty string": (
+        smallest(source="region = ''"),
+        (
+            'source.region must be a string that is not empty, not "". Correct source.region '
+            "in the pipeline file."
+        ),
+    ),
+    "NUL": (
+        smallest(source='region = "a\\u0000b"'),
+        (
+            'source.region must be a string without NUL characters, not "a\\u0000b". '
+            "Correct source.region in the pipeline file."
+        ),
+    ),
+    "size beyond any machine": (
+        smallest(source="max_bytes_per_trigger = 4611686018427387905"),
+        (
+            "source.max_bytes_per_trigger must be from one byte to 2^62, "
+            "not the integer 4611686018427387905. "
+            "Correct source.max_bytes_per_trigger in the pipeline file."
+        ),
+    ),
+    "boolean": (
+        smallest(source="fail_on_data_loss = 'no'"),
+        (
+            'source.fail_on_data_loss must be true or false, not "no". '
+            "Correct source.fail_on_data_loss in the pipeline file."
+        ),
+    ),
+    "integer": (
+        smallest(source="max_records_per_trigger = 0"),
+        (
+            "source.max_records_per_trigger must be an integer from 1 to 2147483647, not the integer 0. "
+            "Correct source.max_records_per_trigger in the pipeline file."
+        ),
+    ),
+    "boolean where an integer belongs": (
+        smallest(source="shards_per_task = true"),
+        (
+            "source.shards_per_task must be an integer from 1 to 2147483647, not the boolean true. "
+            "Correct source.shards_per_task in the pipeline file."
+        ),
+    ),
+    "integer beyond the service's bound": (
+        smallest(source="max_records_per_fetch = 10001"),
+        (
+            "source.max_records_per_fetch must be an integer from 1 to 10000, not the integer 10001. "
+            "Correct source.max_records_per_fetch in the pipeline file."
+        ),
+    ),
+    "choice": (
+        smallest(source="shard_ordering = 'parents_first'"),
+        (
+            'source.shard_ordering must be "parent_first" or "none", not "parents_first". '
+            'Did you mean "parent_first"?'
+        ),
+    ),
+    "choice near nothing": (
+        smallest(target="infinity = 'zzz'"),
+        (
+            'target.infinity must be "clamp", "null" or "error", not "zzz". '
+            "Correct target.infinity in the pipeline file."
+        ),
+    ),
+    "size without a unit": (
+        smallest(source="max_bytes_per_trigger = '64'"),
+        (
+            "source.max_bytes_per_trigger must be a number and a unit, as in '64 MiB', not \"64\". "
+            "Correct source.max_bytes_per_trigger in the pipeline file."
+        ),
+    ),
+    "no size": (
+        smallest(source="max_bytes_per_trigger = 0"),
+        (
+            "source.max_bytes_per_trigger must be from one byte to 2^62, not the integer 0. "
+            "Correct source.max_bytes_per_trigger in the pipeline file."
+        ),
+    ),
+    "span": (
+        smallest(target="trigger = 'soon'"),
+        (
+            "target.trigger must be a number and a unit, as in '5 seconds', not \"soon\". "
+            "Correct target.trigger in the pipeline file."
+        ),
+    ),
+    "span as a number": (
+        smallest(target="trigger = 5"),
+        "target.trigger must be a string, not the integer 5. Correct target.trigger in the pipeline file.",
+    ),
+    "span too short": (
+        smallest(target="chunk_timeout = '0 s'"),
+        (
+            'target.chunk_timeout must be at least 1 ms, not "0 s". '
+            "Correct target.chunk_timeout in the pipeline file."
+        ),
+    ),
+    "start": (
+        smallest(source="start = 'AT_TIMESTAMP 2026-01-01T00:00:00'"),
+        (
+            "source.start is wrong: The starting position 'AT_TIMESTAMP 2026-01-01T00:00:00' cannot be used: "
+            "'2026-01-01T00:00:00' says no time zone, as Z or +02:00 would. "
+            "Use LATEST, TRIM_HORIZON, AT_TIMESTAMP 2026-01-01T00:00:00Z, or a JSON object of shard ids "
+            "and such positions or AFTER_SEQUENCE_NUMBER n."
+        ),
+    ),
+    "entry of a list": (
+        SMALLEST.replace('["order_id"]', '["order_id", 5]'),
+        (
+            'tables."public.orders".keys[1] must be a string, not the integer 5. '
+            'Correct tables."public.orders".keys[1] in the pipeline file.'
+        ),
+    ),
+    "no list": (
+        SMALLEST.replace('["order_id"]', '"order_id"'),
+        (
+            'tables."public.orders".keys must be a list of strings, not "order_id". '
+            'Correct tables."public.orders".keys in the pipeline file.'
+        ),
+    ),
+    "name twice": (
+        SMALLEST.replace('["order_id"]', '["a", "a"]'),
+        (
+            'tables."public.orders".keys[1] must be a name that is not in the list yet, not "a". '
+            'Correct tables."public.orders".keys[1] in the pipeline file.'
+        ),
+    ),
+    "secret of a wrong type": (
+        smallest(target="storage_options = { key = 12345 }"),
+        (
+            "target.storage_options.key must be a string, not an integer. "
+            "Correct target.storage_options.key in the pipeline file."
+        ),
+    ),
+    "long value": (
+        smallest(target=f"infinity = '{'x' * 100}'"),
+        (
+            f'target.infinity must be "clamp", "null" or "error", not "{"x" * 60}…". '
+            "Correct target.infinity in the pipeline file."
+        ),
+    ),
+    "variable that is not set": (
+        smallest(source="region = 'env:NOWHERE'"),
+        (
+            "source.region takes its value from the environment variable NOWHERE, which is not set. "
+            "Set NOWHERE before the start."
+        ),
+    ),
+    "two origins": (
+        smallest(source="archive = '*.jsonl'"),
+        (
+            "[source] must have exactly one of stream, stream_arn and archive; it has source.stream and "
+            'source.archive. Name the stream, as in stream = "orders-cdc", or files, as in '
+            'archive = "*.jsonl".'
+        ),
+    ),
+    "no origin": (
+        SMALLEST.replace('stream = "orders-cdc"', ""),
+        (
+            "[source] must have exactly one of stream, stream_arn and archive; it has none of them. "
+            'Name the stream, as in stream = "orders-cdc", or files, as in archive = "*.jsonl".'
+        ),
+    ),
+    "no tables": (
+        SMALLEST.replace('[tables."public.orders"]\nkeys = ["order_id"]\n', ""),
+        (
+            "There is no [tables] entry, so every change would be quarantined. "
+            'Add one per table, as in [tables."public.orders"] with keys = ["order_id"], or write '
+            'unknown_tables = "log" in [target].'
+        ),
+    ),
+    "table without a schema": (
+        SMALLEST.replace("public.orders", "orders"),
+        (
+            "tables.orders does not say which schema and which table it is. "
+            'Name it [tables."schema.table"], or write both schema = "…" and table = "…" inside.'
+        ),
+    ),
+    "table with two dots": (
+        SMALLEST.replace("public.orders", "a.b.c"),
+        (
+            'tables."a.b.c" does not say which schema and which table it is. '
+            'Name it [tables."schema.table"], or write both schema = "…" and table = "…" inside.'
+        ),
+    ),
+    "schema alone": (
+        smallest(tables="schema = 'other'"),
+        (
+            'tables."public.orders" does not say which schema and which table it is. '
+            'Name it [tables."schema.table"], or write both schema = "…" and table = "…" inside.'
+        ),
+    ),
+    "one table twice": (
+        SMALLEST + "[tables.again]\nschema = 'public'\ntable = 'orders'\nkeys = []\n",
+        (
+            'tables.again and tables."public.orders" are both the table orders of the schema public. '
+            "Keep one of the two entries."
+        ),
+    ),
+    "current without a key": (
+        SMALLEST.replace('["order_id"]', "[]\nkeep = 'current'"),
+        (
+            'tables."public.orders".keep must be "log" where keys = [] (rows without a key '
+            "cannot be replaced), not "
+            '"current". Write keep = "log", or name the key columns in keys.'
+        ),
+    ),
+    "dedupe of a table that is no log": (
+        smallest(tables="dedupe = 'content'"),
+        (
+            'tables."public.orders".dedupe must be "identity" unless keep = "log", not "content". '
+            'Correct tables."public.orders".dedupe in the pipeline file.'
+        ),
+    ),
+    "unknown column type": (
+        smallest(tables="columns = { a = 'bigintt' }"),
+        (
+            "tables.\"public.orders\".columns.a is wrong: 'bigintt' is no PostgreSQL type "
+            "that change records have. "
+            "Did you mean bigint?"
+        ),
+    ),
+    "key left out": (
+        smallest(tables="except_columns = ['order_id']"),
+        (
+            'tables."public.orders".except_columns[0] must be a column that is no key, not "order_id". '
+            'Correct tables."public.orders".except_columns[0] in the pipeline file.'
+        ),
+    ),
+    "two columns renamed to one": (
+        smallest(tables="rename = { a = 'c', b = 'c' }"),
+        (
+            'tables."public.orders".rename.b must be a name that no other column gets (a gets it), not "c". '
+            'Correct tables."public.orders".rename.b in the pipeline file.'
+        ),
+    ),
+    "fan-out without a consumer": (
+        smallest(source='consumer_mode = "efo"'),
+        (
+            'source.consumer_mode = "efo" and source.consumer_name need each other; '
+            "source.consumer_name is missing. Set both, or leave both out."
+        ),
+    ),
+    "consumer without fan-out": (
+        smallest(source='consumer_name = "app"'),
+        (
+            'source.consumer_mode = "efo" and source.consumer_name need each other; '
+            "source.consumer_mode is missing. Set both, or leave both out."
+        ),
+    ),
+    "old name in keys": (
+        smallest(tables="rename = { order_id = 'id' }"),
+        (
+            'tables."public.orders".keys names the column order_id, which '
+            'tables."public.orders".rename calls id. '
+            "Write id in keys."
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSALS.values(), ids=REFUSALS)
+def test_a_wrong_file_is_refused_with_the_path_the_fact_and_the_next_step(text: str, message: str) -> None:
+    """Each refusal, word for word."""
+    assert refusal(text) == message
+
+
+@pytest.mark.parametrize("key", STREAM_ONLY)
+def test_keys_for_streams_are_refused_beside_an_archive(key: str) -> None:
+    """A key that would do nothing is not taken silently."""
+    assert key in SOURCE
+    values = {"fail_on_data_loss": "true", "start": "'LATEST'", "shard_ordering": "'none'"}
+    values |= {"hash_range_filter": "'off'", "consumer_mode": "'polling'", "kcl_leases": "'x'"}
+    values |= dict.fromkeys(("max_records_per_fetch", "shards_per_task"), "1")
+    values |= dict.fromkeys(("shard_discovery_interval", "probe_lag"), "'1 s'")
+    text = smallest(source=f"{key} = {values.get(key, repr('x'))}").replace("stream =", "archive =")
+    assert refusal(text) == (
+        f"source.{key} has no meaning beside source.archive: it is for streams. "
+        f"Remove source.{key}, or read from a stream."
+    )
