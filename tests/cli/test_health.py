@@ -1,0 +1,94 @@
+"""`headpond health`: what it says of a run by its exit code."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from status_kit import ENTRY, lake_with_batches, mark
+
+from headpond.kinesis.local import LocalKinesis
+from headpond.tables.lake import OWN_FOLDER
+from headpond.tables.run_mark import mark_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import Cli
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """The pipeline file of a small lake."""
+    return lake_with_batches(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "answer"),
+    [
+        ({}, [], (0, "healthy")),
+        ({"ago_ms": 300_000}, [], (1, "limit 120 s")),
+        ({"ago_ms": 300_000}, ["--max-age", "10 minutes"], (0, "healthy")),
+        ({"progress_ms": 0}, [], (1, "last heard of")),
+        ({"state": "failed", "error": "The stream is gone."}, [], (1, "failed: The stream is gone.")),
+        ({"state": "stopped"}, [], (1, "the last run is stopped")),
+        ({}, ["--max-quarantined", "1", "--max-pending", "0"], (0, "pending is 0")),
+        ({}, ["--max-quarantined", "0"], (1, "quarantined is 1, limit 0")),
+    ],
+)
+def test_health_is_the_exit_code(
+    lake: Path, cli: Cli, facts: dict[str, Any], options: list[str], answer: tuple[int, str]
+) -> None:
+    """Each limit by itself, and a run that ended or went silent."""
+    mark(lake, **facts)
+    code, says = answer
+    found = cli("health", lake, *options)
+    assert found.code == code
+    assert says in found.stdout.decode()
+    (document,) = cli("health", lake, *options, "--json").lines()
+    assert document["healthy"] == (code == 0)
+
+
+def test_no_run_at_all_is_not_healthy(lake: Path, cli: Cli) -> None:
+    """And a lag is for streams."""
+    assert cli("health", lake).code == 1
+    refused = cli("health", lake, "--max-lag", "1 s")
+    assert (refused.code, "for streams" in refused.stderr) == (2, True)
+    assert cli("health", lake, "--max-age", "soon").code == 2
+
+
+@pytest.mark.thorough
+def test_a_lag_is_asked_of_the_stream(tmp_path: Path, cli: Cli) -> None:
+    """Records that wait are a lag; a stream that cannot be asked is one, too."""
+    with LocalKinesis() as kinesis:
+        kinesis.engine.create_stream("s", 1)
+        kinesis.client().put_record(StreamName="s", Data=b"x", PartitionKey="p")
+        stream = kinesis.client().describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]
+        created = int(stream["StreamCreationTimestamp"].timestamp() * 1000)
+        file = tmp_path / "p.toml"
+        source = f'stream = "s"\nendpoint_url = "{kinesis.endpoint_url}"'
+        file.write_text(f'[source]\n{source}\nformat = "dsql"\n[target]\npath = "lake"\n{ENTRY}')
+        mark(file)
+        assert "lag_ms is unknown" in cli("health", file, "--max-lag", "1 hour").stdout.decode()
+        offset = {
+            "v": 1,
+            "stream": "s",
+            "created": str(created),
+            "shards": {"shardId-000000000000": {"p": "HORIZON"}},
+        }
+        folder = tmp_path / "lake" / "_headpond" / "checkpoint"
+        for name, text in (("offsets", "v1\n{}\n" + json.dumps(offset)), ("commits", "v1\n{}")):
+            (folder / name).mkdir(parents=True)
+            (folder / name / "0").write_text(text)
+        time.sleep(0.01)
+        assert cli("health", file, "--max-lag", "1 hour").code == 0
+        assert cli("health", file, "--max-lag", "0 s").code == 1
+    away = cli("health", file, "--max-lag", "1 hour")
+    assert (away.code, "lag_ms is unknown" in away.stdout.decode()) == (1, True)
+
+
+def test_a_mark_is_in_the_lakes_own_folder() -> None:
+    """Of an object store, too."""
+    assert mark_in("s3://b/l/").place == f"s3://b/l/{OWN_FOLDER}/run.json"
