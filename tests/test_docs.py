@@ -8,8 +8,10 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,10 +54,11 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
 
 
 def blocks(language: str) -> Iterator[tuple[str, str]]:
-    """Every fenced block of a language, with its page."""
+    """Every fenced block of a language, with its page; also those in lists and admonitions, indented."""
     for page in PAGES:
-        for text in re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
-            yield page.name, text
+        fence = rf"^( *)```{language}\n(.*?)^\1```$"
+        for _, text in re.findall(fence, page.read_text(), re.MULTILINE | re.DOTALL):
+            yield page.name, textwrap.dedent(text)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -283,14 +286,52 @@ def test_the_run_of_the_tutorial_prints_what_is_shown(tmp_path: Path) -> None:
         subprocess.run(
             [sys.executable, "make_changes.py"], cwd=tmp_path, stdout=archive, check=True, timeout=60
         )
-    done = subprocess.run(
-        [sys.executable, "-m", "headpond", "run", "pipeline.toml", "--until-caught-up"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    done = run_of_the_tutorial(tmp_path)
     assert (done.returncode, done.stderr) == (0, "headpond run pipeline.toml …\n")
     said = done.stdout.replace(str(tmp_path), "/home/you")
     assert said.rstrip() in (DOCS / "tutorial.md").read_text()
+    # "Run it again: nothing is read"
+    summary = json.loads(run_of_the_tutorial(tmp_path, "--json").stdout)
+    assert summary["counters"].get("records", 0) == 0
+    # "Now delete … and run it once more": "the insert is stale and the update a duplicate"
+    shutil.rmtree(tmp_path / "lake/_headpond/checkpoint")
+    summary = json.loads(run_of_the_tutorial(tmp_path, "--json").stdout)
+    assert summary["counters"]["records"] == 4
+    table = summary["tables"]["public.orders"]
+    figures = ("rows", "upserts", "deletes", "superseded", "conflicting_duplicates")
+    assert [table[name] for name in figures] == [1, 0, 0, 0, 0]
+    assert (table["stale"] > 0, table["duplicates"] > 0, table["stale"] + table["duplicates"]) == (
+        True,
+        True,
+        3,
+    )
+    # Step 5, as it stands there
+    (program,) = (text for page, text in blocks("python") if page == "tutorial.md")
+    read = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.splitlines()
+    assert len(read) == 2
+    assert "'quantity': " in read[0]
+    assert "'reason': 'unknown_type'" in read[1]
+
+
+def run_of_the_tutorial(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headpond", "run", "pipeline.toml", "--until-caught-up", *more]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+
+
+def test_the_pipeline_of_the_tutorial_is_that_of_the_examples() -> None:
+    """Whoever copies either has the same."""
+    (shown,) = (text for page, text in blocks("toml") if page == "tutorial.md")
+    lines = (ROOT / "examples" / "pipeline.toml").read_text().splitlines(keepends=True)
+    assert "".join(line for line in lines if not line.startswith("#")).strip() == shown.strip()
+
+
+def test_the_packages_that_databricks_needs_are_those_of_the_project() -> None:
+    """Installed by name beside headpond: all that it requires but Spark, which the runtime has."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    wanted = {each for each in declared if not each.startswith("pyspark")}
+    (line,) = re.findall(
+        r"^%pip install (?!--no-deps)(.*)$", (DOCS / "how-to/databricks.md").read_text(), re.MULTILINE
+    )
+    assert set(shlex.split(line)) == wanted
