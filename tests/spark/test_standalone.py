@@ -232,14 +232,16 @@ def test_a_pipeline_on_a_cluster_brings_headpond_along(cluster: Cluster, tmp_pat
 def start_submitted(cluster: Cluster, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start `spark-submit` as the how-to says, from an interpreter that lacks headpond as well.
 
-    What it prints goes to `said.log` and `words.log` in the folder.
+    Where the folder has a `headpond.zip`, that is brought along, else the package as it is. What it prints goes
+    to `said.log` and `words.log` in the folder.
     """
     settings = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
+    zipped = folder / "headpond.zip"
     with (folder / "said.log").open("wb") as out, (folder / "words.log").open("wb") as err:
         return subprocess.Popen(
             [
                 str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master, *settings,
-                "--py-files", str(package_zip(folder)), *arguments,
+                "--py-files", str(zipped if zipped.exists() else package_zip(folder)), *arguments,
             ],
             stdout=out, stderr=err, text=True, env=cluster.environment(), cwd=folder,
         )  # fmt: skip
@@ -254,7 +256,11 @@ def submitted(cluster: Cluster, folder: Path, *arguments: str) -> subprocess.Com
 
 
 def test_a_pipeline_by_spark_submit(cluster: Cluster, tmp_path: Path) -> None:
-    """The settings that spark-submit was given hold; --py-files is all there is of headpond."""
+    """The settings of spark-submit hold; the wheel under --py-files is all there is of headpond."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    subprocess.run(build, cwd=Path(__file__).parents[2], check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("headpond-*.whl")
+    wheel.rename(tmp_path / "headpond.zip")
     with LocalKinesis() as kinesis:
         file = pipeline_in(tmp_path, kinesis, {})
         (tmp_path / "headpond_run.py").write_text(
