@@ -232,8 +232,8 @@ def test_a_pipeline_on_a_cluster_brings_headpond_along(cluster: Cluster, tmp_pat
 def start_submitted(cluster: Cluster, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start `spark-submit` as the how-to says, from an interpreter that lacks headpond as well.
 
-    Where the folder has a `headpond.zip`, that is brought along, else the package as it is. What it prints goes
-    to `said.log` and `words.log` in the folder.
+    Where the folder has a `headpond.zip`, that is brought along, else the package as it is. What it prints
+    goes to `said.log` and `words.log` in the folder.
     """
     settings = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
     zipped = folder / "headpond.zip"
