@@ -113,7 +113,8 @@ class Engine:
         """`CREATING`, `UPDATING` or `ACTIVE`."""
         with self._lock:
             stream = self.stream(name)
-            if self.clock() >= stream.settled_ms:
+            # Without a time to settle it is never out of use, not even while the clock stands back.
+            if not self.settings.settle_ms or self.clock() >= stream.settled_ms:
                 return "ACTIVE"
             return (
                 "CREATING" if stream.settled_ms == stream.created_ms + self.settings.settle_ms else "UPDATING"
