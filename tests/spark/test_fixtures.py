@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import make_join
+import make_kinesis
 import pytest
 from join_streams import drained, rows_of, source, wanted, write
 
@@ -17,6 +18,7 @@ from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake, open_ledger
 from headpond.spark import follow, windowed_join
 from headpond.tables.apply import Applied
+from headpond.tables.delta import DeltaFile
 from headpond.windows.rules import JoinRules, JoinType
 from support import vector_bytes, vector_json
 
@@ -66,6 +68,33 @@ def test_a_lake_of_a_ledger_in_mid_stream_is_continued(version: str, spark: obje
     assert ledger_differences(lake) == []
     assert lake.journal.anomalies.count() == 0
     assert lake.quarantine.count() == 1
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("version", sorted(path.name for path in FIXTURES.glob("kinesis-v*")))
+def test_a_stream_in_mid_read_is_continued(version: str, spark: object, tmp_path: Path) -> None:
+    """From the position of each shard; histories, logs and what lies beside them as after one run."""
+    shutil.copytree(FIXTURES / version, tmp_path / "moved")
+    (tmp_path / "whole").mkdir()
+    for name, applied_before in (("moved", make_kinesis.FIRST), ("whole", 0)):
+        with make_kinesis.stream() as kinesis:
+            (tmp_path / name / "pipeline.toml").write_text(make_kinesis.PIPELINE % kinesis.endpoint_url)
+            pipeline, total = load(tmp_path / name / "pipeline.toml"), Applied()
+            query = follow(spark, pipeline, until_caught_up=True, on_batch=lambda _, each: total.add(each))  # noqa: B023 - ends in the loop
+            assert query.awaitTermination(240)
+        assert total.counters["records"] == len(make_kinesis.records()) - applied_before
+    moved, whole = tmp_path / "moved" / "lake", tmp_path / "whole" / "lake"
+    tables = {str(place.parent.relative_to(whole)) for place in whole.rglob("_delta_log")}
+    assert tables >= {"public.order_items", "public.accounts", "sales.Evolving"}
+    beside = ("pending", "quarantine", "tombstones", "schema_changes", "unknown_tables", "unknown/audit.docs")
+    assert tables >= {f"_headpond/{name}" for name in beside}
+    for name in tables:
+        assert rows_in(DeltaFile(str(moved / name))) == rows_in(DeltaFile(str(whole / name))), name
+
+
+def rows_in(file: DeltaFile) -> list[str]:
+    """All rows of a table, in some order of their own."""
+    return sorted(map(str, file.read(sorted(file.schema().names)).to_pylist()))
 
 
 @pytest.mark.spark

@@ -91,8 +91,8 @@ def test_what_is_no_table_s_row_comes_with_the_last_part(tmp_path: Path) -> None
     assert sum(part.num_rows for part in parts) == frame.num_rows
     assert pa.concat_tables(parts).sort_by("content").equals(frame.sort_by("content").combine_chunks())
     *before, last = map(gather, parts)
-    assert all(batch.read_up_to is None and not batch.counters for batch in before)
-    assert last.read_up_to is not None
+    assert all(not batch.newest_arrivals_us and not batch.counters for batch in before)
+    assert last.newest_arrivals_us
     assert last.quarantine.num_rows == 6
     assert [part.num_rows for part in parts_of(frame.slice(0, 0))] == [0]
 
@@ -107,7 +107,7 @@ def test_chunks_are_put_together_from_parts(tmp_path: Path) -> None:
         )
 
         def apply(batch: DecodedBatch, lake: Lake = lake, config: object = config) -> Applied:
-            return apply_batch(lake, batch, chunks=Chunks(config, now=batch.read_up_to))  # type: ignore[arg-type]
+            return apply_batch(lake, batch, chunks=Chunks(config))  # type: ignore[arg-type]
 
         apply_in_parts(cells(config, whole, parts=4), apply, bound)
         found.append(
