@@ -124,3 +124,18 @@ def test_shells_complete_commands_and_options(tmp_path: Path, shell: str) -> Non
     assert "requeue" in said
     assert "redact" in said
     assert "inspect" not in said
+
+
+def test_the_installed_package_runs_on_spark(tmp_path: Path) -> None:
+    """Planner, workers and driver import it from where it is installed, with the Java of this machine."""
+    (tmp_path / "records.jsonl").write_bytes(vector_bytes("dsql/small.jsonl"))
+    (tmp_path / "pipeline.toml").write_text(
+        '[source]\narchive = "records.jsonl"\nformat = "dsql"\n\n[target]\npath = "lake"\n\n'
+        '[tables."public.accounts"]\nkeys = ["id"]\n'
+    )
+    java = {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
+    environment = java | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    command = ("headpond", "run", "pipeline.toml", "--until-caught-up", "--json")
+    summary = json.loads(ran(tmp_path, *command, environment=environment).stdout)
+    assert summary["counters"]["records"] == len(vector_lines("dsql/small.jsonl"))
+    assert summary["tables"]["public.accounts"]["rows"] > 0
