@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 COMMIT_ATTEMPTS = 10
 """How often a commit that lost against another writer is computed anew."""
 FIRST_PAUSE_S = 0.05
+PART_ROWS = 500_000
+"""Rows that are looked through at once: DataFusion gives 8,192, each a call."""
 
 WRITER = WriterProperties(
     # A file's least and greatest texts go into its footer and the commit: whole ones of a row of 40 MiB took
@@ -77,6 +79,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def plain_types(schema: pa.Schema) -> pa.Schema:
     """Give a schema without view types, which not all of pyarrow's kernels take."""
     return pa.schema([field.with_type(_plain(field.type)) for field in schema])
+
+
+def _plain_table(batches: list[pa.RecordBatch]) -> pa.Table:
+    table = pa.Table.from_batches(batches)
+    return table.cast(plain_types(table.schema))
 
 
 class DeltaFile:
@@ -192,8 +199,10 @@ class DeltaFile:
             table = pa.table(query.execute(f"SELECT {', '.join(expressions)} FROM t{condition}").read_all())  # noqa: S608 - quoted
         return table.cast(plain_types(table.schema))
 
-    def batches(self, columns: Sequence[str], where: str | None = None) -> Iterator[pa.RecordBatch]:
-        """Read the named columns of those rows for which SQL `where` holds, some thousand rows at a time.
+    def parts(
+        self, columns: Sequence[str], where: str | None = None, *, rows: int = PART_ROWS
+    ) -> Iterator[pa.Table]:
+        """Read the named columns of those rows for which SQL `where` holds, at least so many rows at a time.
 
         For rows of which few are kept: a table may be larger than memory.
         """
@@ -201,9 +210,16 @@ class DeltaFile:
         query = QueryBuilder().register("t", self.open())
         with told(self.uri, self._options):
             reader = query.execute(f"SELECT {', '.join(map(quoted, columns))} FROM t{condition}")  # noqa: S608 - quoted
+            held: list[pa.RecordBatch] = []
+            count = 0
             for part in reader:
-                batch = pa.record_batch(part)
-                yield batch.cast(plain_types(batch.schema))
+                held.append(pa.record_batch(part))
+                count += held[-1].num_rows
+                if count >= rows:
+                    yield _plain_table(held)
+                    held, count = [], 0
+            if held:
+                yield _plain_table(held)
 
     def count(self) -> int:
         """Count the rows from the file statistics, without reading data where those are complete."""

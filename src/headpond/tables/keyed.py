@@ -57,10 +57,10 @@ def _read_near(
     schema = pa.schema([every.field(name).remove_metadata() for name in columns])
     few = values.unique() if _hashed(values.type) and values.type == schema[0].type else None
     parts = []
-    for batch in typed.file.batches(columns, where):
-        kept = batch if few is None else batch.filter(pc.is_in(batch.column(0), value_set=few))
+    for part in typed.file.parts(columns, where):
+        kept = part if few is None else part.filter(pc.is_in(part.column(0), value_set=few))
         if kept.num_rows:
-            parts.append(pa.table(kept))
+            parts.append(kept)
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
