@@ -5,6 +5,7 @@ Where the stream has the consumer CONSUMER, batches are read through its subscri
 
 from __future__ import annotations
 
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headpond.kinesis.calls import Patience, ServiceCalls
@@ -18,6 +19,8 @@ from headpond.kinesis.read import ShardRange, read_range
 from headpond.kinesis.watch import refuse_another
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headpond.kinesis.calls import StreamCalls
     from headpond.kinesis.local import LocalKinesis
 
@@ -54,13 +57,17 @@ class Driver:
         names = [each.name for each in kinesis.engine.consumers.of_stream(STREAM)]
         return {"consumerMode": "efo", "consumerName": CONSUMER} if names == [CONSUMER] else {}
 
-    def reading(self) -> StreamCalls:
+    @contextmanager
+    def reading(self) -> Iterator[StreamCalls]:
         """The calls that a task reads with; turns are not waited for."""
         if self.settings.consumer_name is None:
-            return self.calls
+            yield self.calls
+            return
         arn = find_consumer(self.calls, self.settings.connection, self.settings.consumer_name)
         turns = Turns(None, spacing_ms=0)
-        return FanOut(self.calls, self.settings.connection, arn, turns=turns, sleep=lambda _seconds: None)
+        connection = self.settings.connection
+        with closing(FanOut(self.calls, connection, arn, turns=turns, sleep=lambda _seconds: None)) as calls:
+            yield calls
 
     def initial(self) -> Offset:
         return through_json(self.planner.initial())
@@ -73,12 +80,8 @@ class Driver:
 
     def read(self, start: Offset, end: Offset) -> list[Row]:
         ranges = self.planner.ranges(start, end)
-        calls = self.reading()
-        try:
+        with self.reading() as calls:
             return [row for wanted in ranges for row in self._rows(calls, wanted, end)]
-        finally:
-            if isinstance(calls, FanOut):
-                calls.close()
 
     def _rows(self, calls: StreamCalls, wanted: ShardRange, end: Offset) -> list[Row]:
         def check() -> None:

@@ -202,7 +202,8 @@ def test_no_secret_comes_out(kinesis: LocalKinesis, sts: Sts, caplog: pytest.Log
         driver.planner = Planner(driver.calls, driver.settings)
         out.extend(map(repr, (driver.settings, driver.settings.connection, driver.calls, driver.planner)))
         try:
-            out.append(repr(driver.reading()))
+            with driver.reading() as calls:
+                out.append(repr(calls))
             start = driver.initial()
             end = driver.next(start)
             out.extend([json.dumps(start.to_json()), repr(end), repr(driver.planner.ranges(start, end))])

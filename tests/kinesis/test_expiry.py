@@ -119,13 +119,13 @@ class TestTimesToCome:
         """A cursor at the moment gives nothing, is not closed, and goes on when the moment comes."""
         driver = Driver(kinesis)
         driver.calls.describe()
-        cursor = ShardCursor(
-            driver.reading(), SHARD, at_time(clock() + 3_000), LossRule(STREAM, 24 * HOUR_MS)
-        )
-        assert (cursor.next_page(), cursor.closed, cursor.at_tip) == ([], False, True)
-        clock.advance(4_000)
-        put(kinesis, 1)
-        found = cursor.next_page()
+        with driver.reading() as calls:
+            loss = LossRule(STREAM, 24 * HOUR_MS)
+            cursor = ShardCursor(calls, SHARD, at_time(clock() + 3_000), loss)
+            assert (cursor.next_page(), cursor.closed, cursor.at_tip) == ([], False, True)
+            clock.advance(4_000)
+            put(kinesis, 1)
+            found = cursor.next_page()
         assert [record.data[:1] for record in found] == [b"0"]
 
 
