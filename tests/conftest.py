@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+# A shell that starts this run in its background makes all that comes of it ignore Ctrl-C, which tests send.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One run among many would take some seconds longer at its end, whichever comes fourth.
 os.environ["HEADPOND_JAVA_CLASSES"] = "off"

@@ -189,10 +189,7 @@ def test_local_serves_until_a_signal(number: signal.Signals) -> None:
     """It announces its endpoint as JSON, answers boto3, and ends with 0 when told to stop."""
     import boto3
 
-    # A shell that starts this run in its background makes all of its children ignore Ctrl-C.
-    heed = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    start = f"{heed}from headpond.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", start, "local", "--port", "0", "--stream", "orders:3", "--json"]
+    command = [sys.executable, "-m", "headpond", "local", "--port", "0", "--stream", "orders:3", "--json"]
     environment = {**os.environ, "COLUMNS": "120"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
