@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headpond.formats.archive import BAD_LINE, read_line, read_lines
-from headpond.formats.archive_quick import quick_line, quick_lines
+from headpond.formats.archive import BAD_LINE, cut_text, read_line, read_lines, read_text
+from headpond.formats.archive_quick import quick_line, quick_text
 from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
 from support import vector_bytes
 
@@ -176,7 +176,7 @@ def test_many_lines_are_read_like_each_of_them(parts: list[tuple[str, str]], end
     """Whole, cut, with two values, blank, of different spellings: at once as one by one, or not at once."""
     lines = [(first + second).encode() + b"\n" for first, second in parts]
     lines[-1] = lines[-1][:-1] + end
-    found = quick_lines(lines)
+    found = quick_text(b"".join(lines))
     if found is not None:
         rows = [quick_line(text.rstrip(b"\r\n")) for text in lines]
         assert [(*row[:4], None, row[4]) for row in zip(*found, strict=True)] == rows
@@ -185,8 +185,45 @@ def test_many_lines_are_read_like_each_of_them(parts: list[tuple[str, str]], end
 def test_lines_of_one_form_are_read_at_once() -> None:
     """With either end of lines; what holds another number of values than of lines is not."""
     lines = [OBJECTS[1].encode() + b"\r\n"] * 3 + [OBJECTS[1].encode()]
-    assert quick_lines(lines) == (["s"] * 4, ["18"] * 4, [None] * 4, [1783600000000000] * 4, [b"ab"] * 4)
-    assert quick_lines([OBJECTS[0].encode() * 2 + b"\n", b"\n"]) is None
-    assert quick_lines([OBJECTS[0].encode(), OBJECTS[0].encode()]) is None
-    assert quick_lines([OBJECTS[0].encode() + b"\n" + OBJECTS[0].encode()]) is None
-    assert quick_lines([]) is None
+    assert quick_text(b"".join(lines)) == (
+        ["s"] * 4, ["18"] * 4, [None] * 4, [1783600000000000] * 4, [b"ab"] * 4
+    )  # fmt: skip
+    one = OBJECTS[0].encode()
+    assert quick_text(one + b"\n" + one) is not None
+    for text in (one * 2 + b"\n\n", one * 2, one + b"\n\n" + one, one + b"\r", b"\n" + one, b"\n", b""):
+        found = quick_text(text)
+        assert found is None or (text == one + b"\r" and len(found[-1]) == 1)
+
+
+def test_a_line_with_a_line_end_inside_is_one_line() -> None:
+    """Lines that are given one by one are not split again."""
+    pretty = OBJECTS[0].encode().replace(b",", b",\n")
+    assert [row["sequence_number"] for row in read(pretty, OBJECTS[1].encode())] == ["17", "18"]
+    joined = read_text(pretty + b"\n" + OBJECTS[1].encode(), stream="s", file="f")
+    assert [row["problem"] for row in joined.to_pylist()] == [BAD_LINE] * 3 + [None]
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.sampled_from([b"", b"a", b"bc\r", *(text.encode() for text in OBJECTS[:3])]), max_size=12),
+    st.sampled_from([b"", b"\n"]),
+    st.integers(1, 200),
+    st.integers(1, 5),
+)
+def test_a_text_is_cut_between_its_lines(
+    lines: list[bytes], ended: bytes, size_bytes: int, most_lines: int
+) -> None:
+    """The pieces make up the text, count its lines, keep their bounds, and read as the whole does."""
+    text = b"\n".join(lines) + (ended if lines else b"")
+    pieces = list(cut_text(text, size_bytes, most_lines))
+    assert b"".join(piece for piece, _ in pieces) == text
+    rows = []
+    first = 1
+    for number, (piece, count) in enumerate(pieces, 1):
+        assert count == piece.count(b"\n") + (not piece.endswith(b"\n"))
+        assert 1 <= count <= most_lines
+        assert len(piece) <= size_bytes or count == 1
+        assert piece.endswith(b"\n") or number == len(pieces)
+        rows += read_text(piece, stream="s", file="f.jsonl", first_line=first).to_pylist()
+        first += count
+    assert rows == read_text(text, stream="s", file="f.jsonl").to_pylist() == read(*text.split(b"\n"))

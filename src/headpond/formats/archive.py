@@ -23,9 +23,11 @@ Relied on: a line ends with LF or CRLF; a file may lack the last one.
 from __future__ import annotations
 
 import binascii
+import io
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -38,16 +40,19 @@ from headpond.formats.archive_quick import (
     NUMBERS,
     SHARDS,
     quick_line,
-    quick_lines,
+    quick_text,
 )
 from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from headpond.formats.archive_quick import Columns
 
 BAD_LINE = "archive_bad_line"
 
 _BLOCK = "blockAddress"
+_LF = 0x0A
 
 
 class BadLine(ValueError):
@@ -67,19 +72,67 @@ def read_lines(lines: Iterable[bytes], *, stream: str, file: str, first_line: in
         A batch of `KINESIS_RECORD_SCHEMA`: a row per line that is not empty, bad ones with a `problem`.
     """
     lines = list(lines)
-    if (quick := quick_lines(lines)) is not None:
-        *columns, data = quick
-        return _batch(stream, [*columns, [None] * len(data), data])
+    quick = quick_text(b"".join([line if line.endswith(b"\n") else line + b"\n" for line in lines]))
+    if quick is not None and len(quick[-1]) == len(lines):
+        return _quick_batch(stream, quick)
+    return _batch_of_each(lines, stream, file, first_line)
+
+
+def read_text(text: bytes, *, stream: str, file: str, first_line: int = 1) -> pa.RecordBatch:
+    """Turn a text of lines into a batch of Kinesis records; as `read_lines` otherwise.
+
+    Args:
+        text: Whole lines; the last one may lack its end.
+        stream: As there.
+        file: As there.
+        first_line: As there.
+    """
+    if (quick := quick_text(text)) is not None:
+        return _quick_batch(stream, quick)
+    return _batch_of_each(io.BytesIO(text), stream, file, first_line)
+
+
+def _quick_batch(stream: str, quick: Columns) -> pa.RecordBatch:
+    *columns, data = quick
+    return _batch(stream, [*columns, [None] * len(data), data])
+
+
+def _batch_of_each(lines: Iterable[bytes], stream: str, file: str, first_line: int) -> pa.RecordBatch:
     rows: list[tuple[Any, ...]] = []
-    for number, line in enumerate(lines, first_line):
-        text = line.rstrip(b"\r\n")
-        if not text or text.isspace():
+    for number, ended in enumerate(lines, first_line):
+        line = ended.rstrip(b"\r\n")
+        if not line or line.isspace():
             continue
         try:
-            rows.append(quick_line(text) or read_line(text, file=file, line=number))
+            rows.append(quick_line(line) or read_line(line, file=file, line=number))
         except BadLine:
-            rows.append((file, str(number), None, None, BAD_LINE, text))
+            rows.append((file, str(number), None, None, BAD_LINE, line))
     return _batch(stream, list(zip(*rows, strict=True)) or [()] * 6)
+
+
+def cut_text(content: bytes, size_bytes: int, most_lines: int) -> Iterator[tuple[bytes, int]]:
+    """Cut a text after whole lines.
+
+    Args:
+        content: Lines; the last one may lack its end.
+        size_bytes: Bytes of a piece at most, unless one line has more.
+        most_lines: Lines of a piece at most.
+
+    Yields:
+        Pieces that make up the text, none of them empty, and how many lines each has.
+    """
+    octets = np.frombuffer(content or b"\n", np.uint8)
+    start = 0
+    while start < len(content):
+        ends = np.flatnonzero(octets[start : start + size_bytes] == _LF)[:most_lines] + start + 1
+        if start + size_bytes >= len(content) and len(ends) < most_lines:
+            end, lines = len(content), len(ends) + (not content.endswith(b"\n"))
+        elif len(ends):
+            end, lines = int(ends[-1]), len(ends)
+        else:
+            end, lines = content.find(b"\n", start) + 1 or len(content), 1
+        yield content[start:end], lines
+        start = end
 
 
 def _batch(stream: str, columns: list[Any]) -> pa.RecordBatch:

@@ -8,12 +8,10 @@ are of the common form and spell their names alike.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+import numpy as np
 
 SHARDS = ("shard", "shard_id", "shardId")
 NUMBERS = ("sequenceNumber", "sequence_number")
@@ -39,6 +37,8 @@ class _Line(msgspec.Struct, gc=False):
     approximateArrivalTimestamp: int | None = None  # noqa: N815 - the names of the file format
     approximate_arrival_timestamp: int | None = None
 
+
+_LF, _CR, _OPEN, _CLOSE = b"\n\r{}"
 
 _DECODER = msgspec.json.Decoder(_Line)
 _DECODE, _DECODE_LINES = _DECODER.decode, _DECODER.decode_lines
@@ -74,23 +74,22 @@ def quick_line(text: bytes) -> Row | None:
 Columns = tuple[list[str], list[str], list[str | None], list[int | None], list[bytes]]
 
 
-def quick_lines(lines: Sequence[bytes]) -> Columns | None:
+def quick_text(text: bytes) -> Columns | None:
     """Read lines as `quick_line` reads each, or give None: not all are alike, ask that.
 
     Args:
-        lines: with their ends; the last one may lack it.
+        text: lines with their ends; the last one may lack it.
 
     Returns:
         Shards, sequence numbers, partition keys, arrivals (µs since 1970) and data.
     """
-    text = b"".join(lines)
-    if not text.isascii() or b"\\" in text or not _is_object_each(lines, text):
+    if not text.isascii() or b"\\" in text or (count := _objects_in(text)) is None:
         return None
     try:
         records = _DECODE_LINES(text)
     except (msgspec.DecodeError, RecursionError):
         return None
-    if len(records) != len(lines):
+    if len(records) != count:
         return None
     shards, numbers = _spelled(records, SHARDS), _spelled(records, NUMBERS)
     keys, arrivals = _spelled(records, KEYS), _spelled(records, ARRIVALS)
@@ -103,21 +102,21 @@ def quick_lines(lines: Sequence[bytes]) -> Columns | None:
     return shards, numbers, keys, arrivals, [record.data for record in records]
 
 
-def _is_object_each(lines: Sequence[bytes], text: bytes) -> bool:
-    """Whether each line begins and ends as an object does, so that as many values as lines are one in each.
+def _objects_in(text: bytes) -> int | None:
+    """How many lines there are if each begins and ends as an object does: so many values are one in each.
 
     msgspec splits by values, not by lines. But what begins a line with ``{`` cannot go on with a value whose
     last line ended with ``}``: no value reaches over such a border.
     """
-    ends = text.count(b"\n")
-    borders = text.count(b"}\n{") + text.count(b"}\r\n{")
-    return (
-        borders == len(lines) - 1
-        and text.startswith(b"{")
-        and text.rstrip(b"\r\n").endswith(b"}")
-        and ends - text.endswith(b"\n") == borders
-        and all(line.endswith(b"\n") for line in lines[:-1])
-    )
+    if not (text.startswith(b"{") and text[-3:].rstrip(b"\r\n").endswith(b"}")):
+        return None
+    octets = np.frombuffer(text, np.uint8)
+    borders = np.flatnonzero(octets[:-1] == _LF)
+    before = octets[borders - 1]
+    before = np.where(before == _CR, octets[borders - 2], before)
+    if (before != _CLOSE).any() or (octets[borders + 1] != _OPEN).any():
+        return None
+    return len(borders) + 1
 
 
 def _are_there(values: list[Any]) -> bool:

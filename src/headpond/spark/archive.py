@@ -9,7 +9,6 @@ A file must not change once it is there, except that a plain file may grow by wh
 
 from __future__ import annotations
 
-import io
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from headpond.errors import ConfigurationError, DataLoss
-from headpond.formats.archive import read_lines
+from headpond.formats.archive import cut_text, read_text
 from headpond.formats.archive_gzip import head, opened_bytes, whole
 from headpond.formats.archive_gzip import lines as gzip_lines
 from headpond.formats.archive_ion import ion_records, is_ion
@@ -55,8 +54,8 @@ OPTIONS = (
 )
 
 _LOOK_BYTES = 64
-_LINES_PER_BATCH = 10_000
-_BYTES_PER_BATCH = 8 << 20
+_BATCH_LINES = 20_000
+_BATCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +120,26 @@ def read_piece(files: Files, piece: Piece, stream: str) -> Iterator[pa.RecordBat
     if piece.whole and is_ion(head(opened_bytes(content), _LOOK_BYTES)):
         yield from ion_records(whole(opened_bytes(content), told), stream=stream, file=piece.file)
         return
+    first = piece.first_line
+    for text, lines in (
+        _texts(content, told) if piece.whole else cut_text(content, _BATCH_BYTES, _BATCH_LINES)
+    ):
+        yield read_text(text, stream=stream, file=piece.file, first_line=first)
+        first += lines
+
+
+def _texts(content: bytes, told: str) -> Iterator[tuple[bytes, int]]:
+    """Cut a file that may be compressed, as `cut_text` does."""
     lines: list[bytes] = []
-    first, size = piece.first_line, 0
-    for line in gzip_lines(opened_bytes(content), told) if piece.whole else io.BytesIO(content):
+    size = 0
+    for line in gzip_lines(opened_bytes(content), told):
         lines.append(line)
         size += len(line)
-        if len(lines) == _LINES_PER_BATCH or size >= _BYTES_PER_BATCH:
-            yield read_lines(lines, stream=stream, file=piece.file, first_line=first)
-            first, lines, size = first + len(lines), [], 0
+        if len(lines) == _BATCH_LINES or size >= _BATCH_BYTES:
+            yield b"".join(lines), len(lines)
+            lines, size = [], 0
     if lines:
-        yield read_lines(lines, stream=stream, file=piece.file, first_line=first)
+        yield b"".join(lines), len(lines)
 
 
 @dataclass
