@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headpond.changes.dsql import DsqlConfig, decode
-from headpond.changes.suggest import ColumnSeen, Survey, document, toml
+from headpond.changes.suggest import ColumnSeen, Survey, document
+from headpond.changes.suggest_toml import toml
 from headpond.formats.archive import read_lines
 from headpond.formats.kinesis_records import open_records
 from headpond.formats.rows import USER_RECORD_SCHEMA

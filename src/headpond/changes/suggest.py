@@ -7,6 +7,7 @@
 
 The stream carries no types. A guess is never narrower than what was seen, and says what else it could be: an
 integer may be a date or a time, a text may be a number. Of the values only the ends of integers are shown.
+`suggest_toml` writes the proposal for a pipeline file.
 """
 
 from __future__ import annotations
@@ -289,43 +290,3 @@ def _name(seen: TableSeen, taken: Mapping[str, Any]) -> str:
     while name in taken:  # ("a.b", "c") and ("a", "b.c") are two tables
         name += "_"
     return name
-
-
-def toml(proposal: Mapping[str, Any]) -> str:
-    """The proposal as the `[tables]` part of a pipeline file, with the counts as comments."""
-    lines = [f"# Proposed from {proposal['records']:,} records: look at every line."]
-    lines += [f"# {count:,} records are refused: {reason}" for reason, count in proposal["refused"].items()]
-    if proposal["fragments"]:
-        lines.append(f"# {proposal['fragments']:,} fragments of chunked changes were not looked into")
-    for name, table in proposal["tables"].items():
-        lines += ["", *_entry(name, table)]
-    return "\n".join(lines) + "\n"
-
-
-def _entry(name: str, table: Mapping[str, Any]) -> list[str]:
-    header = f"tables.{_quoted(name)}"
-    counts = f"{table['upserts']:,} upserts, {table['deletes']:,} deletes, {table['chunked']:,} chunked"
-    lines = [f"[{header}]  # {counts}"]
-    if table["from_log"]:
-        lines.append(f"# from {table['from_log']:,} entries of its raw log, not from the source")
-    if table["configured_as"] is not None:
-        lines.append(f"# there is an entry for this table: {_quoted(table['configured_as'])}")
-    if name != f"{table['schema']}.{table['table']}" or name.count(".") != 1 or not all(name.split(".")):
-        lines += [f"schema = {_quoted(table['schema'])}", f"table = {_quoted(table['table'])}"]
-    lines.append(f"keys = [{', '.join(map(_quoted, table['keys']))}]  # {table['keys_note']}")
-    if table["values_left_out"]:
-        lines.append(f"# {table['values_left_out']:,} values of more columns were not looked at")
-    if table["columns"]:
-        lines += ["", f"[{header}.columns]"]
-    for column, facts in table["columns"].items():
-        nulls = f", {facts['nulls']:,} null" if facts["nulls"] else ""
-        note = f"; {facts['note']}" if facts["note"] else ""
-        lines.append(
-            f"{_quoted(column)} = {_quoted(facts['type'])}  # {facts['values']:,} values{nulls}{note}"
-        )
-    return lines
-
-
-def _quoted(text: str) -> str:
-    """A string as TOML writes it: as JSON does, and DEL escaped too."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -6,12 +6,12 @@
                                                                                           all of them
 
 No column need be declared: one that is not holds canonical JSON. A guess takes every value that was seen, and
-says what it would lose: digits of a second beyond the sixth, annotations.
+says what it would lose: digits of a second beyond the sixth, annotations. `suggest_toml` writes the proposal
+for a pipeline file.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -223,38 +223,3 @@ def ledger_document(survey: LedgerSurvey, configured: Mapping[str, list[str]]) -
 def _column(seen: FieldSeen) -> dict[str, Any]:
     guess, note = seen.guess()
     return {"type": guess, "note": note, "ion_types": dict(sorted(seen.kinds.items()))}
-
-
-def ledger_toml(proposal: Mapping[str, Any]) -> str:
-    """The proposal as the `[tables]` part of a pipeline file, with the counts as comments."""
-    lines = [f"# Proposed from {proposal['records']:,} records: look at every line."]
-    lines.append("# A field without a declared type is a column of canonical JSON, so any line may go.")
-    lines += [f"# {count:,} records are refused: {reason}" for reason, count in proposal["refused"].items()]
-    for name, table in proposal["tables"].items():
-        header = f"tables.{_quoted(name)}"
-        counts = ", ".join(f"{count:,} {kind}" for kind, count in table["revisions"].items())
-        lines += ["", f"[{header}]  # {table['documents']:,} documents: {counts}"]
-        if len(table["table_ids"]) > 1:
-            lines.append(f"# {len(table['table_ids'])} tables of the ledger had this name: {_ids(table)}")
-        if table["configured_as"]:
-            lines.append(
-                f"# there is an entry for this table: {', '.join(map(_quoted, table['configured_as']))}"
-            )
-        if table["values_left_out"]:
-            lines.append(f"# {table['values_left_out']:,} values of more fields were not looked at")
-        if table["columns"]:
-            lines += ["", f"[{header}.columns]"]
-        for column, facts in table["columns"].items():
-            seen = ", ".join(f"{count:,} {kind}" for kind, count in facts["ion_types"].items())
-            note = f"; {facts['note']}" if facts["note"] else ""
-            lines.append(f"{_quoted(column)} = {_quoted(facts['type'])}  # {seen}{note}")
-    return "\n".join(lines) + "\n"
-
-
-def _ids(table: Mapping[str, Any]) -> str:
-    return ", ".join(map(_quoted, table["table_ids"][:5]))
-
-
-def _quoted(text: str) -> str:
-    """A string as TOML writes it: as JSON does, and DEL escaped too."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from headpond.changes.suggest import Survey, document, toml
-from headpond.changes.suggest_qldb import LedgerSurvey, ledger_document, ledger_toml
+from headpond.changes.suggest import Survey, document
+from headpond.changes.suggest_qldb import LedgerSurvey, ledger_document
+from headpond.changes.suggest_toml import ledger_toml, toml
 from headpond.cli.common import with_output
 from headpond.cli.suggest_records import kinesis_records
 from headpond.formats.kinesis_records import open_records
