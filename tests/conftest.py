@@ -6,6 +6,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 # A shell that starts this run in its background makes all that comes of it ignore Ctrl-C, which tests send.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes is the machine's affair: two cores may do three things beside this.
+hypothesis.settings.register_profile(
+    "headpond", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("headpond")
 
 # One run among many would take some seconds longer at its end, whichever comes fourth.
 os.environ["HEADPOND_JAVA_CLASSES"] = "off"
