@@ -74,6 +74,14 @@ def test_a_name_from_a_record_cannot_begin_a_line(form: str) -> None:
     assert len(line(form, hostile, {"tables": {hostile: {"upserts": 1}}}).splitlines()) == 1
 
 
+def test_a_terminal_does_not_obey_a_log_in_text() -> None:
+    """Escape sequences in messages and values are shown as such."""
+    hostile = "t\x1b[2J\x9b31m\u2028"
+    said = line("text", hostile, {"table": hostile, "tables": [hostile]})
+    assert not {"\x1b", "\x9b", "\u2028"} & set(said)
+    assert "t\u241b[2J" in said
+
+
 def test_secrets_are_cut_out_of_every_line() -> None:
     """In messages, names and values, at any depth; what is public stays."""
     pipeline = loads(PIPELINE, environ={"S": SECRET})

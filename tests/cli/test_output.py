@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from headpond.cli.drawing import grid
 from headpond.cli.output import ConsoleOutput, JsonOutput, Output
+from headpond.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +71,37 @@ def test_words_go_to_standard_error_whole(
     sentence = '[tables."public.orders"] ' + "word " * 20
     kind().say(sentence)
     assert capsys.readouterr() == ("", sentence + "\n")
+
+
+HOSTILE = "t\x1b[2J\x1b]52;c;AAAA\x07\x9b31m\r\x7f\u202e"
+"""Clears a screen, writes into the clipboard, changes colours, goes back in the line, turns text around."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_terminal_does_not_obey_what_records_say(
+    kind: Callable[[], Output], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Controls in names and reasons are shown, in sentences, errors, tables, views; our own colours stay."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    output = kind()
+    output.say(HOSTILE)
+    output.error(UsageError(f"of {HOSTILE}", next_step=f"to {HOSTILE}"))
+    with output.progress(HOSTILE) as show:
+        show(HOSTILE, done=1)
+    if not output.json:
+        table = grid(HOSTILE, ("rows",))
+        table.add_row(HOSTILE, "1")
+        output.result({}, lambda: table)
+        output.result({"name": HOSTILE})
+        with output.live() as draw:
+            draw({}, Group(Text(HOSTILE), table))
+    printed = "".join(capsys.readouterr())
+    assert "t\u241b[2J\u241b]52" in printed
+    assert "\x1b[1;31mError: " in printed
+    # What is left are colours, and what draws over a spinner and shows another screen.
+    assert not re.search(r"\x1b(?!\[[0-9;?]*[mAKhlH])|\x1b\[2J\x1b\]|[\x07\x7f-\x9f\u202e]", printed)
 
 
 @pytest.mark.parametrize("kind", KINDS)

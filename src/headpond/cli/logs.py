@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from headpond.cli.output import harmless
 from headpond.spark.redaction import SECRET_SETTING
 from headpond.tables.remote import secrets_of
 
@@ -74,7 +75,7 @@ class LineFormatter(logging.Formatter):
         told = [f"{name}={_shown(value)}" for name, value in self._cleaned(fields).items()]
         # A line feed in a message must not look like a line of its own.
         message = head["message"].replace("\n", "\\n").replace("\r", "\\r")
-        return " ".join([head["time"], head["level"], head["logger"], message, *told])
+        return harmless(" ".join([head["time"], head["level"], head["logger"], message, *told]))
 
     def _cut(self, text: str) -> str:
         for value in self._secret:

@@ -7,6 +7,10 @@
     JsonOutput        JSON, one document a line             the same words
 
 A command gets an `Output`, gives it results as plain values and says sentences; it never prints by itself.
+
+Names, reasons and values come from records that anybody may have written. What a terminal would obey in them
+(escape sequences, controls, changes of the direction of writing) is shown as a sign in its place: a table
+called so must not clear the screen, or hide the line that tells of it.
 """
 
 from __future__ import annotations
@@ -20,19 +24,34 @@ import orjson
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderableType
 
     from headpond.errors import HeadpondError
 
 
 PIPE_COLUMNS = 1000
 """Room for tables where no terminal bounds it: what is piped or saved is not cut."""
+
+# Unicode has pictures of the oldest of them.
+_OBEYED: dict[int, int] = {
+    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
+    0x7F: 0x2421,
+    **dict.fromkeys((*range(0x80, 0xA0), 0x061C, 0x200E, 0x200F), 0xFFFD),
+    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029), 0xFFFD),
+}
+"""Characters that a terminal obeys, and one sign for each; tabs and line feeds stay."""
+
+
+def harmless(text: str) -> str:
+    """Give text with a sign in place of each character that a terminal would obey."""
+    return text if text.isascii() and text.isprintable() else text.translate(_OBEYED)
 
 
 class Show(Protocol):
@@ -70,11 +89,21 @@ def dumps(document: Any) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 
+class _Terminal(Console):
+    """A console that obeys nobody but rich: text that is drawn holds no controls."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Draw, with a sign in place of each control in a text."""
+        for drawn in super().render(renderable, options):
+            shown = drawn.text if drawn.control else harmless(drawn.text)
+            yield drawn if shown is drawn.text else Segment(shown, drawn.style)
+
+
 class _Words:
     """Standard error: sentences are never wrapped or taken for markup, since names may hold brackets."""
 
     def __init__(self) -> None:
-        self.stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.stderr = _Terminal(stderr=True, highlight=False, soft_wrap=True)
 
     def say(self, sentence: str) -> None:
         self.stderr.print(Text(sentence))
@@ -97,7 +126,7 @@ class _Words:
             self.stderr.print(Text(error.next_step))
 
 
-class _Results(Console):
+class _Results(_Terminal):
     """Standard output that leaves a broken pipe to the command line's last frame."""
 
     def on_broken_pipe(self) -> None:
