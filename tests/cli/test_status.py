@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
@@ -18,6 +18,7 @@ from status_kit import ENTRY, lake_with_batches, mark
 
 from headpond.cli.status import look
 from headpond.cli.status_drawing import draw
+from headpond.kinesis.calls import ServiceCalls
 from headpond.kinesis.testing import ManualClock, local_kinesis
 from headpond.pipeline import load
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import Cli
+    from headpond.kinesis.connection import ConnectionSettings
 
 BEFORE = {"source", "batch", "planned", "files", "lake", "tables", "unknown_tables", "quarantined", "pending",
           "tombstones", "deletes", "columns"}  # fmt: skip
@@ -144,6 +146,14 @@ def test_a_look_that_fails_does_not_end_the_view() -> None:
     assert "The last look failed: The store is away." in console.export_text()
 
 
+def standing_at(file: Path, offset: dict[str, Any]) -> None:
+    """Write a checkpoint with one batch that is done."""
+    folder = file.parent / "lake" / "_headpond" / "checkpoint"
+    for name, text in (("offsets", "v1\n{}\n" + json.dumps(offset)), ("commits", "v1\n{}")):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "0").write_text(text)
+
+
 def test_each_shards_lag_is_that_of_its_oldest_unread_record(tmp_path: Path) -> None:
     """From a checkpoint and a live stream: waiting, at the tip, done, empty, and unknown to the stream."""
     clock = ManualClock()
@@ -173,10 +183,7 @@ def test_each_shards_lag_is_that_of_its_oldest_unread_record(tmp_path: Path) -> 
             "created": str(kinesis.engine.stream("s").created_ms),
             "shards": dict(zip([*shards, gone], positions, strict=True)),
         }
-        folder = tmp_path / "lake" / "_headpond" / "checkpoint"
-        for name, text in (("offsets", "v1\n{}\n" + json.dumps(offset)), ("commits", "v1\n{}")):
-            (folder / name).mkdir(parents=True)
-            (folder / name / "0").write_text(text)
+        standing_at(file, offset)
         found = look(load(str(file)))
         clock.advance(1_800_000)
         later = look(load(str(file)))
@@ -192,3 +199,53 @@ def test_each_shards_lag_is_that_of_its_oldest_unread_record(tmp_path: Path) -> 
         "arrival_ms": read_ms,
         "lag_ms": lags[0],
     }
+
+
+SHARD = "shardId-000000000000"
+OFFSET = {"v": 1, "stream": "s", "created": "0", "shards": {SHARD: {"p": "HORIZON"}}}
+
+
+def test_without_a_region_the_lag_is_unknown_and_the_rest_is_shown(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lake is looked at from anywhere, also where AWS is not set up."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    file = tmp_path / "p.toml"
+    file.write_text(f'[source]\nstream = "s"\nformat = "dsql"\n[target]\npath = "lake"\n{ENTRY}')
+    standing_at(file, OFFSET)
+    (found,) = cli("status", file, "--json").lines()
+    assert found["shards"][SHARD]["lag_ms"] is None
+    assert "No AWS region is known" in found["lag_unknown"]
+
+
+@pytest.mark.parametrize("throttled", [False, True])
+def test_a_look_waits_for_seconds_at_most_and_leaves_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, throttled: bool
+) -> None:
+    """The live view looks every 2 s for days; a stream that throttles must not hold it up for minutes."""
+    closed, waited_s = [], []
+
+    class Calls(ServiceCalls):
+        def __init__(self, settings: ConnectionSettings, **arguments: Any) -> None:
+            super().__init__(settings, **arguments, sleep=waited_s.append)
+
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    monkeypatch.setattr("headpond.cli.status.ServiceCalls", Calls)
+    with local_kinesis("s") as kinesis:
+        file = tmp_path / "p.toml"
+        source = f'stream = "s"\nendpoint_url = "{kinesis.endpoint_url}"'
+        file.write_text(f'[source]\n{source}\nformat = "dsql"\n[target]\npath = "lake"\n{ENTRY}')
+        standing_at(file, OFFSET)
+        if throttled:
+            kinesis.faults.refuse(
+                "ProvisionedThroughputExceededException", calls=("GetRecords",), times=10**6
+            )
+        found = look(load(str(file)))
+    assert (found["lag_unknown"] is not None) == throttled
+    assert sum(waited_s) < 20
+    assert len(closed) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +15,14 @@ from headpond import __version__
 from headpond.cli.common import as_span, with_output
 from headpond.cli.report import render_status
 from headpond.cli.status_drawing import draw
-from headpond.errors import EnvironmentLacks, HeadpondError, ServiceFailure, UsageError
-from headpond.kinesis.calls import ServiceCalls
+from headpond.errors import (
+    ConfigurationError,
+    EnvironmentLacks,
+    HeadpondError,
+    ServiceFailure,
+    UsageError,
+)
+from headpond.kinesis.calls import Patience, ServiceCalls
 from headpond.kinesis.client import ConnectionSettings, check_stream
 from headpond.kinesis.lag import lags_ms
 from headpond.kinesis.positions import Offset, read_offset
@@ -36,6 +43,8 @@ WATCH = "2 seconds"
 LAST = 10
 LIVE = 60
 """Batches that the live view draws its small plots from."""
+PATIENCE = Patience(throttled_s=10.0, unreachable_s=5.0)
+"""Somebody waits for the answer, and a lag that is unknown is one, too."""
 
 
 @click.command()
@@ -161,7 +170,9 @@ def _lags(pipeline: Pipeline, offset: Offset) -> dict[str, int | None]:
     settings = ConnectionSettings.from_options(pipeline.source.connection_options())
     # A quick look first: the reader's own calls would wait half a minute for a service that is away.
     check_stream(settings)
-    return lags_ms(ServiceCalls(settings), offset)
+    # Made anew at each look: credentials may have been renewed meanwhile, in a file that is read once.
+    with closing(ServiceCalls(settings, patience=PATIENCE)) as calls:
+        return lags_ms(calls, offset)
 
 
 def _shards(pipeline: Pipeline, offset: Offset) -> dict[str, Any]:
@@ -169,7 +180,8 @@ def _shards(pipeline: Pipeline, offset: Offset) -> dict[str, Any]:
     unknown: str | None = None
     try:
         lags = _lags(pipeline, offset)
-    except (EnvironmentLacks, ServiceFailure) as error:
+    except (ConfigurationError, EnvironmentLacks, ServiceFailure) as error:
+        # No region or profile on this machine is no reason to hide what the lake tells.
         unknown = str(error)
     shards = {
         shard: {

@@ -150,6 +150,10 @@ class ServiceCalls:
         self._date_ms = 0
         self._ahead_ms: float | None = None  # the server's clock less ours
 
+    def close(self) -> None:
+        """Close the connections; calls that come later open new ones."""
+        self._client.close()
+
     def describe(self) -> StreamFacts:
         """Ask for the stream's creation time and retention."""
         reply = self._call(
