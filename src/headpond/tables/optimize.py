@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.errors import UsageError
-from headpond.tables.delta import WRITER, DeltaFile
+from headpond.tables.delta import DeltaFile, writer_of
 from headpond.tables.lake import OWN_FOLDER
 from headpond.tables.ledger import LedgerLake
 
@@ -114,12 +114,12 @@ def optimize_file(
     if order_by:
         file.committing(
             lambda table: table.optimize.z_order(
-                list(order_by), target_size=target_bytes, writer_properties=WRITER
+                list(order_by), target_size=target_bytes, writer_properties=writer_of(table)
             )
         )
     else:
         file.committing(
-            lambda table: table.optimize.compact(target_size=target_bytes, writer_properties=WRITER)
+            lambda table: table.optimize.compact(target_size=target_bytes, writer_properties=writer_of(table))
         )
     vacuumed = None
     if retain_ms is not None:

@@ -22,7 +22,7 @@ from headpond.changes.documents import keys_of
 from headpond.changes.keys import key_column
 from headpond.changes.qldb_config import DocumentSpec
 from headpond.errors import UsageError
-from headpond.tables.delta import WRITER, plain_types, quoted
+from headpond.tables.delta import plain_types, quoted, writer_of
 from headpond.tables.partitions import BUCKET, PROPERTY, bucket_of
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def repartition(typed: TypedTable, spec: TableSpec | DocumentSpec) -> bool:
                 schema_mode="overwrite",
                 partition_by=wanted.all_columns,
                 target_file_size=wanted.target_file_bytes,
-                writer_properties=WRITER,
+                writer_properties=writer_of(table),
             )
 
     file.set_property(PROPERTY, "0")
