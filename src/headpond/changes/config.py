@@ -97,6 +97,10 @@ class TableSpec:
         kind = arrow_type(self.columns[column])
         return UTC_TIMESTAMP if self.timestamps == "utc" and kind == NTZ_TIMESTAMP else kind
 
+    def is_raw(self, column: str) -> bool:
+        """Say whether a column holds JSON text: it is not declared, or as `any`."""
+        return parse_type(self.columns.get(column, "any")).name == "any"
+
     def values_of(self, values: pa.Array) -> pa.Array:
         """Give values that were cast by PostgreSQL type as this table keeps them."""
         if self.timestamps == "utc" and values.type == NTZ_TIMESTAMP:

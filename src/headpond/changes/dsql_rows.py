@@ -114,11 +114,14 @@ def typed_rows(
     rows = _Rows(records, decoded, at, members.tokens, _named_columns(members, spec))
     problems = _key_problems(rows, members, spec)
     rows.drop(problems | _too_wide(members))
+    if not len(rows.at):
+        # No key was seen then, and a key that is not declared has no column.
+        return pa.RecordBatch.from_pylist([], schema=pa.schema(OWN_FIELDS)), rows.refused, counters
     tokens, twice = _renamed(rows.tokens, spec)
-    values, failures = _values(rows, tokens, spec, config, counters)
+    values, failures = _values(rows, _named(rows, tokens, spec), spec, config, counters)
     if dropped := failures | twice:
         kept = pa.array(rows.drop(dropped))
-        values = {name: array.filter(kept) for name, array in values.items()}
+        values = {name: array.filter(kept) for name, array in _named(rows, values, spec).items()}
     delete = pc.equal(rows.fact("op"), "d")
     arrays = _own(rows, delete, spec, config)
     arrays["m:image_hash"] = image_hashes(rows.tokens, delete)
@@ -180,24 +183,29 @@ def _key_problems(rows: _Rows, members: Members, spec: TableSpec) -> dict[int, t
         absent = _mask(pc.is_null(tokens[key])) if key in tokens else np.ones(len(rows.at), bool)
         for row in np.flatnonzero(absent).tolist():
             problems.setdefault(row, ("missing_key", f"the key column {key!r} is absent or null"))
-    for code, shape in enumerate(members.shapes):
-        other = {spec.rename.get(name, name) for name in shape} - set(spec.keys)
-        if not other:
-            continue
-        shown = ", ".join(sorted(other))[:200]
-        why = ("key_mismatch", f"before names {shown} beside the keys {', '.join(spec.keys)}")
-        for row in np.flatnonzero(is_delete & (members.codes == code)).tolist():
-            problems.setdefault(row, why)
+    # A stream that leaves nulls out has thousands of shapes in a batch, but deletes have one as a rule.
+    mismatches: dict[int, str] = {}
+    codes = members.codes[deletes]
+    for code in np.unique(codes).tolist():
+        if other := {spec.rename.get(name, name) for name in members.shapes[code]} - set(spec.keys):
+            mismatches[code] = ", ".join(sorted(other))[:200]
+    if mismatches:
+        at = np.flatnonzero(np.isin(codes, list(mismatches)))
+        for row, code in zip(deletes[at].tolist(), codes[at].tolist(), strict=True):
+            why = f"before names {mismatches[code]} beside the keys {', '.join(spec.keys)}"
+            problems.setdefault(row, ("key_mismatch", why))
     return problems
 
 
 def _too_wide(members: Members) -> dict[int, tuple[str, str]]:
     """Rows that name so many columns that the table would get slow for every batch to come."""
-    problems: dict[int, tuple[str, str]] = {}
-    for code, why in members.refused.items():
-        rows = np.flatnonzero(members.codes == code).tolist()
-        problems.update(dict.fromkeys(rows, ("too_many_columns", why)))
-    return problems
+    if not members.refused:
+        return {}
+    refused = np.isin(members.codes, list(members.refused))
+    return {
+        row: ("too_many_columns", members.refused[int(members.codes[row])])
+        for row in np.flatnonzero(refused).tolist()
+    }
 
 
 def _mask(values: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -238,10 +246,8 @@ def _values(
         if column is None:
             values[name] = pa.nulls(count, spec.type_of(name))
             continue
-        if not _named(rows, name, column, spec):
-            continue
         found = cast_values(spec, name, column, options)
-        if name in spec.keys and name not in spec.columns:
+        if name in spec.keys and spec.is_raw(name):
             # Two spellings of one JSON text are one key.
             found.values = canonical(column).cast(pa.string())
         values[name] = spec.values_of(found.values)
@@ -254,9 +260,13 @@ def _values(
     return values, {row: ("cast_error", "columns " + ", ".join(names)) for row, names in failed.items()}
 
 
-def _named(rows: _Rows, name: str, column: pa.Array, spec: TableSpec) -> bool:
-    """Whether a column is there for a row that stays: refused rows alone bring no column."""
-    return not rows.refused or name in spec.columns or column.null_count < len(column)
+def _named(rows: _Rows, columns: dict[str, pa.Array], spec: TableSpec) -> dict[str, pa.Array]:
+    """The keys, and columns declared or named by a row that stays: refused rows alone bring no column."""
+    if not rows.refused:
+        return columns
+    shapes = rows.columns.dictionary.take(rows.columns.indices.unique())
+    names = {*spec.keys, *spec.columns}.union(*map(json.loads, shapes.to_pylist()))
+    return {name: array for name, array in columns.items() if name in names}
 
 
 def _own(rows: _Rows, delete: pa.Array, spec: TableSpec, config: DsqlConfig) -> dict[str, pa.Array]:

@@ -5,8 +5,8 @@
     keys = ["tenant", "doc_id"]      {"tenant": "a b", "doc_id": 11}      ["a b",11]
 
 Integers, times and intervals are digits; texts JSON strings with the fewest escapes; decimals the string with
-all digits of their scale; dates ISO strings; timestamps microseconds; bytes Base64; undeclared columns their
-canonical JSON.
+all digits of their scale; dates ISO strings; timestamps microseconds; bytes Base64; undeclared columns, and
+those declared `any`, their canonical JSON.
 
 Keys must stay apart: a value that would be clamped, become NULL or equal no other (NaN) is an error in a key
 column of a table that keeps rows by key, whatever the options say of other columns. Of the two zeros of
@@ -65,7 +65,7 @@ def key_column(spec: TableSpec, values: Mapping[str, pa.Array]) -> pa.Array:
         spec: the table, with keys.
         values: typed columns by name, every key column among them and free of nulls.
     """
-    parts = [_json(values[key], raw=spec.columns.get(key, "any") == "any") for key in spec.keys]
+    parts = [_json(values[key], raw=spec.is_raw(key)) for key in spec.keys]
     inner = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, ",")
     return pc.binary_join_element_wise("[", inner, "]", "")
 

@@ -214,7 +214,7 @@ class Bootstrap:
                 raise self._unfit(
                     file, original, f"holds a value that is no {declared} ({code})", first + row
                 )
-            is_raw_key = name in self.spec.keys and name not in self.spec.columns
+            is_raw_key = name in self.spec.keys and self.spec.is_raw(name)
             values[name] = (
                 canonical(tokens[original]).cast(pa.string())
                 if is_raw_key
