@@ -214,6 +214,14 @@ def test_an_index_beyond_the_total_is_refused_alone() -> None:
     assert lake.refused() == [("2", "fragment_index_out_of_range"), ("3", "fragment_index_out_of_range")]
 
 
+def test_an_index_beyond_the_total_of_a_finished_group_is_no_copy() -> None:
+    """It belongs to no change that is there: it goes to quarantine, whenever it comes."""
+    lake = fed([main_record(1, '{"id": 7}', 1), part(2, 0, '{"id": 7}')], [part(3, 1, "x"), part(4, 0, "y")])
+    assert ids(lake) == [7]
+    assert lake.refused() == [("3", "fragment_index_out_of_range")]
+    assert lake.waiting.column("status").to_pylist() == ["finished"]
+
+
 def test_a_second_change_with_the_same_chunk_id_is_refused() -> None:
     """The later one, before or after the first is whole; a redelivered main record is no second change."""
     lake = fed(

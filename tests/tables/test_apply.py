@@ -305,7 +305,9 @@ def test_chunked_changes_become_whole_whatever_the_order(seed: int, batches: int
         assert lake.quarantine.count() == 0
 
 
-@pytest.mark.parametrize("stage", ["pending", "table public.t", "chunks of whole changes", "after"])
+@pytest.mark.parametrize(
+    "stage", ["pending", "table public.t", "chunks of whole changes", "chunks that go", "after"]
+)
 def test_a_crash_while_chunks_become_whole_loses_nothing(stage: str, tmp_path: Path) -> None:
     """Whatever write of the completing batch was the last, the repeat gives the row once."""
     case = next(c for c in vector_lines("dsql/cases.jsonl") if c["name"] == "chunked_in_order")

@@ -234,14 +234,14 @@ class _Step:
         if main is None or change is None:
             return None
         refs = {"before": change.before_chunk, "after": change.after_chunk}
+        for place in [p for p in group.fragments if is_beyond(p, refs.values())]:
+            detail = f"index {place[1]} of a group with fewer fragments"
+            self.refuse(group.fragments.pop(place).values(), "fragment_index_out_of_range", detail)
         if main.get("status") == "finished":
             own = {ref.chunk_id for ref in refs.values() if ref is not None}
             late = [place for place in group.fragments if place[0] in own]
             self.counters["chunk_copies"] += sum(len(group.fragments.pop(place)) for place in late)
             return None
-        for place in [p for p in group.fragments if is_beyond(p, refs.values())]:
-            detail = f"index {place[1]} of a group with fewer fragments"
-            self.refuse(group.fragments.pop(place).values(), "fragment_index_out_of_range", detail)
         if any(missing_count(group, ref) for ref in refs.values() if ref is not None):
             return None
         images = {"before": change.before, "after": change.after}
@@ -274,8 +274,11 @@ class _Step:
             if self.texts.crc32c(texts) == ref.crc32c:
                 break
         else:
-            tried = math.prod(len(group.fragments[place]) for place in places)
-            return _Failed("checksum_mismatch", f"no combination of {tried} has the crc32c {ref.crc32c}")
+            count = math.prod(len(group.fragments[place]) for place in places)
+            of = f"none of {count} combinations"
+            if count > (most := self.rules.max_combinations):
+                of = f"none of the {most} combinations tried, of {count},"
+            return _Failed("checksum_mismatch", f"{of} has the crc32c {ref.crc32c}")
         whole = self.texts.joined(texts)
         try:
             read_object(whole, max_depth=self.max_depth - 1)  # it lies inside of a change

@@ -127,9 +127,11 @@ def apply_batch(
     lake.tombstones.drop(_with_table(decided.overtaken))
 
     if whole is not None:
+        # A main record that waits must find its fragments: it is marked before they go.
         between("chunks of whole changes")
-        lake.pending.let_go(whole.gone())
         lake.pending.mark(whole.marked())
+        between("chunks that go")
+        lake.pending.let_go(whole.gone())
     return applied
 
 
