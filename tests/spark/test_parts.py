@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,29 +129,62 @@ def test_rows_handed_over_as_files_leave_the_same_lake(tmp_path: Path) -> None:
     """Applied before all is decoded, or after it; nothing is left of the files."""
     lake, config = lake_in(tmp_path / "cells", TABLES)
     wanted = apply_in_parts(cells(config, lines(120), parts=3), applying(lake, []))
-    for early_bytes in (1, 1 << 30):
-        other, _ = lake_in(tmp_path / str(early_bytes), TABLES)
+    for part_bytes in (1, 1 << 30):
+        other, _ = lake_in(tmp_path / str(part_bytes), TABLES)
         folder = Folder()
         seen: list[int] = []
 
-        def collect(folder: Folder = folder, early_bytes: int = early_bytes) -> pa.Table:
+        def collect(folder: Folder = folder, part_bytes: int = part_bytes) -> pa.Table:
             frames = []
             for start in range(0, 120, 40):
                 frames.append(
                     cells(config, lines(120)[start : start + 40], first_line=start + 1, folder=folder.path)
                 )
                 until = time.monotonic() + 60
-                while early_bytes == 1 and folder.waiting() and time.monotonic() < until:
+                while part_bytes == 1 and folder.waiting() and time.monotonic() < until:
                     time.sleep(0.01)
             return pa.concat_tables(frames)
 
-        applied = apply_as_it_comes(folder, collect, applying(other, seen), early_bytes=early_bytes)
+        applied = apply_as_it_comes(folder, collect, applying(other, seen), part_bytes=part_bytes)
         assert contents(other) == contents(lake)
         assert applied.batches == 1
         assert applied.counters == wanted.counters
         assert applied.quarantined == wanted.quarantined
-        assert len(seen) >= (4 if early_bytes == 1 else 2)
+        assert len(seen) >= (4 if part_bytes == 1 else 2)
         assert [each.name for each in Path(folder.path).iterdir()] == ["lock"]
+
+
+def test_parts_applied_early_are_bounded_too(tmp_path: Path) -> None:
+    """However many files are there when a part that took its time is done."""
+    _, config = lake_in(tmp_path, TABLES)
+    folder = Folder()
+    one = cells(config, lines(40), folder=folder.path)
+    part_bytes = sum(each.size_bytes for each in folder.waiting())  # of three tables
+    files = one.num_rows
+    seen: list[int] = []
+    begun, written = threading.Event(), threading.Event()
+
+    def collect() -> pa.Table:
+        frames = [cells(config, lines(40), folder=folder.path)]
+        assert begun.wait(60)
+        frames += [cells(config, lines(40), folder=folder.path) for _ in range(4)]
+        written.set()
+        until = time.monotonic() + 60
+        while len(folder.waiting()) > files and time.monotonic() < until:
+            time.sleep(0.01)
+        return pa.concat_tables(frames)
+
+    def slow(batch: DecodedBatch) -> Applied:
+        begun.set()
+        assert written.wait(60)
+        seen.append(sum(rows.num_rows for rows in batch.tables.values()))
+        return Applied()
+
+    apply_as_it_comes(folder, collect, slow, part_bytes=part_bytes)
+    in_files = 5 * 39  # one of 40 is refused
+    assert sum(seen) == in_files
+    assert max(seen) <= in_files / 3
+    assert len(seen) >= 5
 
 
 def test_a_batch_that_could_not_be_decoded_ends_with_its_error(tmp_path: Path) -> None:
@@ -173,9 +207,7 @@ def test_a_batch_that_could_not_be_decoded_ends_with_its_error(tmp_path: Path) -
         raise ValueError("no merge")
 
     with pytest.raises(ValueError, match="no merge"):
-        apply_as_it_comes(
-            folder, lambda: cells(config, lines(40), folder=folder.path), refused, early_bytes=1
-        )
+        apply_as_it_comes(folder, lambda: cells(config, lines(40), folder=folder.path), refused, part_bytes=1)
 
 
 def test_files_that_somebody_removed_are_missed(tmp_path: Path) -> None:
