@@ -50,6 +50,7 @@ AREAS = {
     "producer": Area("The producer", "as each heading says", "headpond", "producer/run.py"),
     "kinesis": Area("The Kinesis source", "as each name says", "headpond", "kinesis/run.py"),
     "windows": Area("Window stores and the join", "as each name says", "headpond", "windows/run.py"),
+    "demo": Area("The demonstration", "as each name says", "bare Spark start", "demo.py"),
 }
 INTRODUCTION = """Written by `make bench`, not by hand. What is measured, and what longer runs gave:
 [Performance](performance.md).

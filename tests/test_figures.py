@@ -11,18 +11,23 @@ from typing import Any
 
 import pytest
 
-PLACE = Path(__file__).parent.parent / "bench" / "figures.py"
+BENCH = Path(__file__).parent.parent / "bench"
 
 
-@pytest.fixture(scope="module")
-def figures() -> Any:
-    """The collector, which is a program and in no package."""
-    spec = importlib.util.spec_from_file_location("bench_figures", PLACE)
+def program(name: str) -> Any:
+    """Load a program, which is in no package."""
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def figures() -> Any:
+    """The collector."""
+    return program("figures")
 
 
 NOTED = {
@@ -58,7 +63,7 @@ def test_the_page_tells_the_machine_and_what_was_left_out(figures: Any) -> None:
     text = figures.page({"kpl": NOTED}, {"kpl": KPL})
     machine = "Some CPU, 2 cores, Linux x86_64"
     assert f"2026-11-22, load at the start 0.4; {machine}; Python 3.11.7, numpy 2.1.\n" in text
-    assert "Not run: `dsql`, `pipeline`, `qldb`, `producer`, `kinesis`, `windows`." in text
+    assert "Not run: `dsql`, `pipeline`, `qldb`, `producer`, `kinesis`, `windows`, `demo`." in text
 
 
 def test_a_side_without_its_base_has_no_ratio(figures: Any) -> None:
@@ -110,6 +115,37 @@ def test_the_processors_name_comes_from_the_kernel(figures: Any) -> None:
 
 def test_every_benchmark_of_the_makefile_has_its_table(figures: Any) -> None:
     """No area is run and then left out of the page."""
-    drivers = {str(place.relative_to(PLACE.parent)) for place in PLACE.parent.glob("*/run.py")}
-    assert drivers <= {area.driver for area in figures.AREAS.values()}
-    assert all((PLACE.parent / area.driver).exists() for area in figures.AREAS.values())
+    drivers = {str(place.relative_to(BENCH)) for place in (*BENCH.glob("*/run.py"), *BENCH.glob("*.py"))}
+    assert drivers - {"figures.py"} <= {area.driver for area in figures.AREAS.values()}
+    assert all((BENCH / area.driver).exists() for area in figures.AREAS.values())
+
+
+def test_the_demonstration_stands_beside_a_bare_start(
+    figures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both in turn, what the one takes beyond the other, and what it may."""
+    demo = program("demo")
+    folders = []
+
+    def seconds(command: list[str], environment: dict[str, str]) -> float:
+        folders.append(environment["HEADPOND_CACHE_DIR"])
+        return 40.0 + len(folders) if "demo" in command else 8.0
+
+    monkeypatch.setattr(demo, "seconds", seconds)
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--rounds", "2", "--json", str(tmp_path / "demo.json")])
+    demo.main()
+    assert len(set(folders)) == 4
+    assert "beyond the start: 35.0 s in the middle; 75 s are allowed" in capsys.readouterr().out
+    lines = figures.page(
+        {"demo": NOTED}, {"demo": json.loads((tmp_path / "demo.json").read_text())}
+    ).splitlines()
+    assert "| wall s | bare Spark start | 8 | 8 | 2 | 1.00 |" in lines
+    assert "| wall s | headpond demo | 43 | 42 | 2 | 5.38 |" in lines
+    assert "| wall s | headpond demo, beyond the start | 35 | 34 | 2 | 4.38 |" in lines
+    assert "| allowed beyond the start, s | 75 |" in lines
+
+
+def test_a_benchmark_whose_program_fails_has_no_figures() -> None:
+    """A demonstration that ends too soon would be the fastest."""
+    with pytest.raises(SystemExit, match="no such lake"):
+        program("demo").seconds([sys.executable, "-c", "raise SystemExit('no such lake')"], {})
