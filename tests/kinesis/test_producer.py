@@ -117,6 +117,10 @@ async def until(condition: Callable[[], bool]) -> None:
     raise TimeoutError
 
 
+async def until_the_map_is_ready(producer: Producer) -> None:
+    await until(lambda: producer._map.state == "READY")
+
+
 def records_of(count: int, keys: int = 50, size: int = 20) -> list[tuple[str, bytes]]:
     return [(f"key-{n % keys}", b"%06d" % n + bytes(size)) for n in range(count)]
 
@@ -191,8 +195,10 @@ def test_without_the_shard_map_records_go_singly(kinesis: LocalKinesis) -> None:
         kinesis.faults.remove(rule)
         later = []
         for start in range(200, 400, 20):
+            if start == 380:
+                await until_the_map_is_ready(producer)  # it tries again after 1 s, then ever later
             later += [await producer.submit(*record) for record in put[start : start + 20]]
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.05)
         return [*first, *await asyncio.gather(*later)]
 
     check_acknowledged(kinesis, put, run(kinesis, work))
@@ -267,7 +273,7 @@ def test_the_map_refreshes_for_a_single_record_too(kinesis: LocalKinesis) -> Non
     async def work(producer: Producer) -> None:
         kinesis.engine.split_shard("s", FIRST)
         await producer.put("k", b"", "0")
-        await asyncio.sleep(0.1)
+        await until_the_map_is_ready(producer)
         results = await producer.put_many([("k", b"%d" % n, "1") for n in range(10)])
         assert {(r.shard_id, len(r.attempts)) for r in results} == {("shardId-000000000002", 1)}
         assert len({r.sequence_number for r in results}) == 1
@@ -307,9 +313,10 @@ def test_throttled_entries_go_again_alone_with_backoff(kinesis: LocalKinesis) ->
         assert {a.code for a in result.attempts[:-1]} <= {THROTTLED}
         for number, (before, after) in enumerate(zip(result.attempts, result.attempts[1:], strict=False)):
             pauses[number].append(after.start_ms - before.end_ms)
-    assert min(pauses[0]) >= 24
     assert len(set(pauses[0])) > 1
-    assert min(pauses[2]) > min(pauses[0])
+    # From half of 50 ms on, doubling; what a busy machine adds does not count.
+    assert all(min(each) >= 24 * 2 ** min(number, 5) for number, each in pauses.items())
+    assert len(pauses) > 2
     assert metrics.of("ErrorsByCode", code=THROTTLED).times > 0
     assert metrics.of("RetriesPerRecord").most >= 2
 
@@ -368,7 +375,7 @@ def test_fail_if_throttled(kinesis: LocalKinesis) -> None:
 def test_records_expire_with_their_attempts(kinesis: LocalKinesis) -> None:
     """A record that could not be put in its time fails as expired and tells all tries; nothing hangs."""
     kinesis.faults.throttle(calls=("PutRecords",))
-    settings = ProducerSettings(record_max_buffered_time_ms=10, record_ttl_ms=400)
+    settings = ProducerSettings(record_max_buffered_time_ms=10, record_ttl_ms=2_000)
     metrics = MemoryMetrics()
     put = records_of(50)
     results = run(kinesis, lambda producer: put_each(producer, put), settings, metrics=metrics)
@@ -442,12 +449,11 @@ def test_flush_does_not_wait_for_company(kinesis: LocalKinesis) -> None:
 
     async def work(producer: Producer) -> None:
         future = await producer.submit("k", b"x")
-        start = asyncio.get_running_loop().time()
         await producer.flush()
-        assert asyncio.get_running_loop().time() - start < 5
         assert future.done()
 
-    run(kinesis, work, ProducerSettings(record_max_buffered_time_ms=25_000))
+    # `run` gives up after a minute.
+    run(kinesis, work, ProducerSettings(record_max_buffered_time_ms=250_000, record_ttl_ms=250_000))
 
 
 def test_leaving_by_an_exception_still_flushes(kinesis: LocalKinesis) -> None:
@@ -607,7 +613,7 @@ def test_every_record_is_acknowledged_or_fails_in_bad_weather(kinesis: LocalKine
     draw = random.Random(3)
     put = [(f"key-{draw.randrange(200)}", b"%06d" % n + bytes(draw.randrange(300))) for n in range(4000)]
     settings = ProducerSettings(
-        record_max_buffered_time_ms=10, aggregation_max_size=4000, record_ttl_ms=20_000
+        record_max_buffered_time_ms=10, aggregation_max_size=4000, record_ttl_ms=55_000
     )
 
     async def work(producer: Producer) -> list[Any]:

