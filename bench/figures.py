@@ -46,6 +46,7 @@ AREAS = {
     ),
     "dsql": Area("Aurora DSQL changes", "CPU µs a record", "json.loads loop, no checks", "dsql/run.py"),
     "pipeline": Area("The whole job", "as each name says", "hand-written loop", "dsql/pipeline.py"),
+    "merge": Area("Merges into a table that grows", "as each name says", "1,000,000 rows", "dsql/merge.py"),
     "qldb": Area("QLDB records", "CPU µs a record", "headpond", "qldb/run.py"),
     "producer": Area("The producer", "as each heading says", "headpond", "producer/run.py"),
     "kinesis": Area("The Kinesis source", "as each name says", "headpond", "kinesis/run.py"),

@@ -63,7 +63,7 @@ def test_the_page_tells_the_machine_and_what_was_left_out(figures: Any) -> None:
     text = figures.page({"kpl": NOTED}, {"kpl": KPL})
     machine = "Some CPU, 2 cores, Linux x86_64"
     assert f"2026-11-22, load at the start 0.4; {machine}; Python 3.11.7, numpy 2.1.\n" in text
-    assert "Not run: `dsql`, `pipeline`, `qldb`, `producer`, `kinesis`, `windows`, `demo`." in text
+    assert "Not run: `dsql`, `pipeline`, `merge`, `qldb`, `producer`, `kinesis`, `windows`, `demo`." in text
 
 
 def test_a_side_without_its_base_has_no_ratio(figures: Any) -> None:
@@ -98,7 +98,7 @@ def test_areas_are_run_and_the_page_holds_what_they_left(
     (tmp_path / "qldb" / "run.py").write_text("raise SystemExit(1)")
     with pytest.raises(subprocess.CalledProcessError):
         run("run", folder, "qldb")
-    assert "Not run: `dsql`, `pipeline`, `qldb`" in run("page", folder, out)
+    assert "Not run: `dsql`, `pipeline`, `merge`, `qldb`" in run("page", folder, out)
     with pytest.raises(SystemExit):
         run("run", folder, "everything")
     assert "no such area: everything" in capsys.readouterr().err

@@ -1,18 +1,20 @@
 """What a batch of 10,000 changes costs as the table it goes to grows: keys close together, and random ones.
 
 Run: python bench/dsql/merge.py [--rows 1000000 10000000] [--buckets 16 | --buckets 0] [--rounds 5]
-                                [--engine spark [--deletion-vectors]]   (in `.bench/envs/delta`)
+                                [--json FILE] [--engine spark [--deletion-vectors]]
 
 Each table is made with its rows in order of their keys, as `headpond optimize --order` leaves them, and is
 changed by whole batches: reading what is known of the keys, deciding, merging. `recent` takes keys among the
 last 100,000 and a tenth new ones, as a stream of orders would; `random` any key of the table. CPU time of
 the process and all below it, medians; every round changes the table that the next one finds. With Spark the
-first two rounds, in which its JVM still compiles, are left out where there are more.
+first two rounds, in which its JVM still compiles, are left out where there are more; it
+needs the interpreter of `.bench/envs/delta`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import statistics
@@ -123,6 +125,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=["recent", "random"], choices=["recent", "random"])
     parser.add_argument("--engine", choices=["embedded", "spark"], default="embedded")
     parser.add_argument("--deletion-vectors", action="store_true", help="with --engine spark")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="headpond-bench-"))
     files: Any = DeltaFile
@@ -140,6 +143,7 @@ def main() -> None:
                 )
         vectors = ", deletion vectors" if options.deletion_vectors else ""
         print(f"batches of {BATCH} changes, {options.buckets or 'no'} buckets, {options.engine}{vectors}")
+        figures: dict[str, dict[str, list[float]]] = {}
         for kind in options.kinds:
             found: dict[int, list[tuple[float, int]]] = {rows: [] for rows in options.rows}
             for number in range(options.rounds):
@@ -151,12 +155,17 @@ def main() -> None:
                     found[rows].append((took, files_gone))
             if options.engine == "spark" and options.rounds > WARMING:
                 found = {rows: runs[WARMING:] for rows, runs in found.items()}
+            figures[f"{kind} keys, CPU s of a batch"] = {
+                f"{rows:,} rows": [took for took, _ in runs] for rows, runs in found.items()
+            }
             base = statistics.median(took for took, _ in found[options.rows[0]])
             for rows, runs in found.items():
                 took = statistics.median(seconds for seconds, _ in runs)
                 files = statistics.median(files for _, files in runs)
                 told = f"{took:6.2f} s CPU, {took / base:5.2f} x, {files:g} files rewritten"
                 print(f"{kind:7} keys, {rows:>11,} rows: {told}")
+        if options.json:
+            options.json.write_text(json.dumps(figures, indent=1))
     finally:
         shutil.rmtree(folder)
 
