@@ -7,6 +7,12 @@ import pytest
 from headpond.pipeline.schema import SOURCE, STREAM_ONLY
 from pipeline_texts import SMALLEST, refusal, smallest
 
+
+def wrong(key: str, fact: str) -> str:
+    """The message of a key whose value cannot be used."""
+    return f"{key} {fact}. Correct {key} in the pipeline file."
+
+
 REFUSALS = {
     "unknown section": (
         SMALLEST + "[sources]\n",
@@ -41,14 +47,11 @@ REFUSALS = {
     ),
     "not a setting of spark": (
         SMALLEST + "[spark]\nmemory = '2g'\n",
-        (
-            'spark.memory must be a setting whose name begins with "spark.", not "2g". '
-            "Correct spark.memory in the pipeline file."
-        ),
+        wrong("spark.memory", 'must be a setting whose name begins with "spark.", not "2g"'),
     ),
     "spark value of a wrong type": (
         SMALLEST + "[spark]\n'spark.x' = [1]\n",
-        'spark."spark.x" must be a string, not a list. Correct spark."spark.x" in the pipeline file.',
+        wrong('spark."spark.x"', "must be a string, not a list"),
     ),
     "missing key": (
         SMALLEST.replace('format = "dsql"', ""),
@@ -64,72 +67,50 @@ REFUSALS = {
     ),
     "section that is no table": (
         "source = 5\n" + SMALLEST.replace('[source]\nstream = "orders-cdc"\nformat = "dsql"\n', ""),
-        "source must be a table, not the integer 5. Correct source in the pipeline file.",
+        wrong("source", "must be a table, not the integer 5"),
     ),
     "table that is no table": (
         SMALLEST.replace('[tables."public.orders"]\nkeys', "[tables]\nkeys"),
-        "tables.keys must be a table, not a list. Correct tables.keys in the pipeline file.",
+        wrong("tables.keys", "must be a table, not a list"),
     ),
     "string": (
         SMALLEST.replace('"orders-cdc"', "5"),
-        "source.stream must be a string, not the integer 5. Correct source.stream in the pipeline file.",
+        wrong("source.stream", "must be a string, not the integer 5"),
     ),
     "date": (
         smallest(source="region = 2026-01-01"),
-        (
-            "source.region must be a string, not the date or time 2026-01-01. "
-            "Correct source.region in the pipeline file."
-        ),
+        wrong("source.region", "must be a string, not the date or time 2026-01-01"),
     ),
     "empty string": (
         smallest(source="region = ''"),
-        (
-            'source.region must be a string that is not empty, not "". Correct source.region '
-            "in the pipeline file."
-        ),
+        wrong("source.region", 'must be a string that is not empty, not ""'),
     ),
     "NUL": (
         smallest(source='region = "a\\u0000b"'),
-        (
-            'source.region must be a string without NUL characters, not "a\\u0000b". '
-            "Correct source.region in the pipeline file."
-        ),
+        wrong("source.region", 'must be a string without NUL characters, not "a\\u0000b"'),
     ),
     "size beyond any machine": (
         smallest(source="max_bytes_per_trigger = 4611686018427387905"),
-        (
-            "source.max_bytes_per_trigger must be from one byte to 2^62, "
-            "not the integer 4611686018427387905. "
-            "Correct source.max_bytes_per_trigger in the pipeline file."
+        wrong(
+            "source.max_bytes_per_trigger",
+            "must be from one byte to 2^62, not the integer 4611686018427387905",
         ),
     ),
     "boolean": (
         smallest(source="fail_on_data_loss = 'no'"),
-        (
-            'source.fail_on_data_loss must be true or false, not "no". '
-            "Correct source.fail_on_data_loss in the pipeline file."
-        ),
+        wrong("source.fail_on_data_loss", 'must be true or false, not "no"'),
     ),
     "integer": (
         smallest(source="max_records_per_trigger = 0"),
-        (
-            "source.max_records_per_trigger must be an integer from 1 to 2147483647, not the integer 0. "
-            "Correct source.max_records_per_trigger in the pipeline file."
-        ),
+        wrong("source.max_records_per_trigger", "must be an integer from 1 to 2147483647, not the integer 0"),
     ),
     "boolean where an integer belongs": (
         smallest(source="shards_per_task = true"),
-        (
-            "source.shards_per_task must be an integer from 1 to 2147483647, not the boolean true. "
-            "Correct source.shards_per_task in the pipeline file."
-        ),
+        wrong("source.shards_per_task", "must be an integer from 1 to 2147483647, not the boolean true"),
     ),
     "integer beyond the service's bound": (
         smallest(source="max_records_per_fetch = 10001"),
-        (
-            "source.max_records_per_fetch must be an integer from 1 to 10000, not the integer 10001. "
-            "Correct source.max_records_per_fetch in the pipeline file."
-        ),
+        wrong("source.max_records_per_fetch", "must be an integer from 1 to 10000, not the integer 10001"),
     ),
     "choice": (
         smallest(source="shard_ordering = 'parents_first'"),
@@ -140,42 +121,27 @@ REFUSALS = {
     ),
     "choice near nothing": (
         smallest(target="infinity = 'zzz'"),
-        (
-            'target.infinity must be "clamp", "null" or "error", not "zzz". '
-            "Correct target.infinity in the pipeline file."
-        ),
+        wrong("target.infinity", 'must be "clamp", "null" or "error", not "zzz"'),
     ),
     "size without a unit": (
         smallest(source="max_bytes_per_trigger = '64'"),
-        (
-            "source.max_bytes_per_trigger must be a number and a unit, as in '64 MiB', not \"64\". "
-            "Correct source.max_bytes_per_trigger in the pipeline file."
-        ),
+        wrong("source.max_bytes_per_trigger", "must be a number and a unit, as in '64 MiB', not \"64\""),
     ),
     "no size": (
         smallest(source="max_bytes_per_trigger = 0"),
-        (
-            "source.max_bytes_per_trigger must be from one byte to 2^62, not the integer 0. "
-            "Correct source.max_bytes_per_trigger in the pipeline file."
-        ),
+        wrong("source.max_bytes_per_trigger", "must be from one byte to 2^62, not the integer 0"),
     ),
     "span": (
         smallest(target="trigger = 'soon'"),
-        (
-            "target.trigger must be a number and a unit, as in '5 seconds', not \"soon\". "
-            "Correct target.trigger in the pipeline file."
-        ),
+        wrong("target.trigger", "must be a number and a unit, as in '5 seconds', not \"soon\""),
     ),
     "span as a number": (
         smallest(target="trigger = 5"),
-        "target.trigger must be a string, not the integer 5. Correct target.trigger in the pipeline file.",
+        wrong("target.trigger", "must be a string, not the integer 5"),
     ),
     "span too short": (
         smallest(target="chunk_timeout = '0 s'"),
-        (
-            'target.chunk_timeout must be at least 1 ms, not "0 s". '
-            "Correct target.chunk_timeout in the pipeline file."
-        ),
+        wrong("target.chunk_timeout", 'must be at least 1 ms, not "0 s"'),
     ),
     "start": (
         smallest(source="start = 'AT_TIMESTAMP 2026-01-01T00:00:00'"),
@@ -188,38 +154,23 @@ REFUSALS = {
     ),
     "entry of a list": (
         SMALLEST.replace('["order_id"]', '["order_id", 5]'),
-        (
-            'tables."public.orders".keys[1] must be a string, not the integer 5. '
-            'Correct tables."public.orders".keys[1] in the pipeline file.'
-        ),
+        wrong('tables."public.orders".keys[1]', "must be a string, not the integer 5"),
     ),
     "no list": (
         SMALLEST.replace('["order_id"]', '"order_id"'),
-        (
-            'tables."public.orders".keys must be a list of strings, not "order_id". '
-            'Correct tables."public.orders".keys in the pipeline file.'
-        ),
+        wrong('tables."public.orders".keys', 'must be a list of strings, not "order_id"'),
     ),
     "name twice": (
         SMALLEST.replace('["order_id"]', '["a", "a"]'),
-        (
-            'tables."public.orders".keys[1] must be a name that is not in the list yet, not "a". '
-            'Correct tables."public.orders".keys[1] in the pipeline file.'
-        ),
+        wrong('tables."public.orders".keys[1]', 'must be a name that is not in the list yet, not "a"'),
     ),
     "secret of a wrong type": (
         smallest(target="storage_options = { key = 12345 }"),
-        (
-            "target.storage_options.key must be a string, not an integer. "
-            "Correct target.storage_options.key in the pipeline file."
-        ),
+        wrong("target.storage_options.key", "must be a string, not an integer"),
     ),
     "long value": (
         smallest(target=f"infinity = '{'x' * 100}'"),
-        (
-            f'target.infinity must be "clamp", "null" or "error", not "{"x" * 60}…". '
-            "Correct target.infinity in the pipeline file."
-        ),
+        wrong("target.infinity", f'must be "clamp", "null" or "error", not "{"x" * 60}…"'),
     ),
     "variable that is not set": (
         smallest(source="region = 'env:NOWHERE'"),
@@ -289,10 +240,7 @@ REFUSALS = {
     ),
     "dedupe of a table that is no log": (
         smallest(tables="dedupe = 'content'"),
-        (
-            'tables."public.orders".dedupe must be "identity" unless keep = "log", not "content". '
-            'Correct tables."public.orders".dedupe in the pipeline file.'
-        ),
+        wrong('tables."public.orders".dedupe', 'must be "identity" unless keep = "log", not "content"'),
     ),
     "unknown column type": (
         smallest(tables="columns = { a = 'bigintt' }"),
@@ -304,16 +252,12 @@ REFUSALS = {
     ),
     "key left out": (
         smallest(tables="except_columns = ['order_id']"),
-        (
-            'tables."public.orders".except_columns[0] must be a column that is no key, not "order_id". '
-            'Correct tables."public.orders".except_columns[0] in the pipeline file.'
-        ),
+        wrong('tables."public.orders".except_columns[0]', 'must be a column that is no key, not "order_id"'),
     ),
     "two columns renamed to one": (
         smallest(tables="rename = { a = 'c', b = 'c' }"),
-        (
-            'tables."public.orders".rename.b must be a name that no other column gets (a gets it), not "c". '
-            'Correct tables."public.orders".rename.b in the pipeline file.'
+        wrong(
+            'tables."public.orders".rename.b', 'must be a name that no other column gets (a gets it), not "c"'
         ),
     ),
     "fan-out without a consumer": (
