@@ -8,14 +8,18 @@ from __future__ import annotations
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from headpond.kinesis.calls import Patience, ServiceCalls
 from headpond.kinesis.cursor import LossRule
 from headpond.kinesis.efo import FanOut, find_consumer
 from headpond.kinesis.efo_turns import Turns
+from headpond.kinesis.local import Settings
 from headpond.kinesis.options import Limits, read_options
 from headpond.kinesis.plan import Planner
 from headpond.kinesis.positions import Offset, read_offset
 from headpond.kinesis.read import ShardRange, read_range
+from headpond.kinesis.testing import local_kinesis
 from headpond.kinesis.watch import refuse_another
 
 if TYPE_CHECKING:
@@ -23,11 +27,24 @@ if TYPE_CHECKING:
 
     from headpond.kinesis.calls import StreamCalls
     from headpond.kinesis.local import LocalKinesis
+    from headpond.kinesis.testing import ManualClock
 
 STREAM = "orders"
 CONSUMER = "app"
 Row = tuple[str, int, bytes]
 """Shard, sequence number, data."""
+WAYS = ["polling", pytest.param("efo", marks=pytest.mark.thorough)]
+"""How `read_both_ways` may have batches read."""
+
+
+@contextmanager
+def read_both_ways(way: str, clock: ManualClock, *, shards: int = 1) -> Iterator[LocalKinesis]:
+    """A stream whose batches are read by polling (`polling`) or by subscription (`efo`)."""
+    settings = Settings(resubscribe_ms=0, heartbeat_ms=5)
+    with local_kinesis(STREAM, shards=shards, clock=clock, settings=settings) as running:
+        if way == "efo":
+            running.engine.consumers.register(STREAM, CONSUMER)
+        yield running
 
 
 class Driver:

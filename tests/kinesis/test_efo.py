@@ -64,11 +64,6 @@ class Timed(ServiceCalls):
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def kinesis(clock: ManualClock) -> Iterator[LocalKinesis]:
     """A stream of one shard with a consumer, whose events hold three records of ten bytes."""
     settings = Settings(event_bytes=36, heartbeat_ms=5)

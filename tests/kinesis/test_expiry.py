@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from source_kit import CONSUMER, STREAM, Driver, Row, held, put
+from source_kit import STREAM, WAYS, Driver, Row, held, put, read_both_ways
 
 from headpond.errors import ConfigurationError, DataLoss, ServiceFailure
 from headpond.kinesis.cursor import LossRule, ShardCursor
-from headpond.kinesis.local import Settings
 from headpond.kinesis.positions import END, HORIZON, Offset, after, at_time, read_offset
 from headpond.kinesis.testing import ManualClock, local_kinesis
 
@@ -25,18 +24,10 @@ SHARD = "shardId-000000000000"
 BOUNDS = ["none", "64 MiB"]
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(params=["polling", pytest.param("efo", marks=pytest.mark.thorough)])
+@pytest.fixture(params=WAYS)
 def kinesis(clock: ManualClock, request: pytest.FixtureRequest) -> Iterator[LocalKinesis]:
     """A stream of one shard, whose batches are read by polling and by subscription alike."""
-    settings = Settings(resubscribe_ms=0, heartbeat_ms=5)
-    with local_kinesis(STREAM, clock=clock, settings=settings) as running:
-        if request.param == "efo":
-            running.engine.consumers.register(STREAM, CONSUMER)
+    with read_both_ways(request.param, clock) as running:
         yield running
 
 

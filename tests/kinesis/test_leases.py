@@ -34,11 +34,6 @@ CREATED_MS = 1_767_225_600_000
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def kinesis(clock: ManualClock) -> Iterator[LocalKinesis]:
     with local_kinesis(STREAM, shards=2, clock=clock) as running:
         yield running

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from botocore.exceptions import ClientError
+from local_kit import refused
 
 from headpond.kinesis.local import SERVICE_LIMITS, Limits, LocalKinesis, Settings
 from headpond.kinesis.testing import ManualClock, local_kinesis
@@ -21,22 +22,9 @@ FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def kinesis(clock: ManualClock) -> Iterator[LocalKinesis]:
     with local_kinesis("orders", shards=2, clock=clock) as running:
         yield running
-
-
-def refused(code: str, call: Any, **arguments: Any) -> str:
-    """The message of a call that must be refused with this error type."""
-    with pytest.raises(ClientError) as caught:
-        call(**arguments)
-    assert caught.value.response["Error"]["Code"] == code
-    return str(caught.value.response["Error"]["Message"])
 
 
 def rescale(kinesis: LocalKinesis, target: int) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
+from local_kit import refused
 from urllib3.exceptions import ProtocolError
 
 from headpond.kinesis.local import LocalKinesis, Settings
@@ -28,11 +29,6 @@ def _close_streams() -> Iterator[None]:
     yield
     while OPENED:
         OPENED.pop().close()
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -69,12 +65,6 @@ def some(stream: Any, count: int) -> list[Any]:
 
 def put(kinesis: LocalKinesis, *data: bytes) -> None:
     put_all(kinesis.client(), STREAM, [("k", each) for each in data])
-
-
-def refused(code: str, call: Any, **arguments: Any) -> None:
-    with pytest.raises(ClientError) as caught:
-        call(**arguments)
-    assert caught.value.response["Error"]["Code"] == code
 
 
 def test_consumers_are_registered_listed_and_deregistered(kinesis: LocalKinesis, clock: ManualClock) -> None:

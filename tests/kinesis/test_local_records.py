@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ClientError
+from local_kit import refused
 
 from headpond.kinesis.local import SERVICE_LIMITS, Limits, LocalKinesis, Settings
 from headpond.kinesis.testing import ManualClock, local_kinesis, put_all, read_all
@@ -26,11 +26,6 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def kinesis(clock: ManualClock) -> Iterator[LocalKinesis]:
     with local_kinesis("one", clock=clock) as running:
         yield running
@@ -39,13 +34,6 @@ def kinesis(clock: ManualClock) -> Iterator[LocalKinesis]:
 @pytest.fixture
 def client(kinesis: LocalKinesis) -> KinesisClient:
     return kinesis.client()
-
-
-def refused(code: str, call: Any, **arguments: Any) -> str:
-    with pytest.raises(ClientError) as caught:
-        call(**arguments)
-    assert caught.value.response["Error"]["Code"] == code
-    return str(caught.value.response["Error"]["Message"])
 
 
 def place(client: KinesisClient, kind: str, **more: Any) -> str:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ClientError
+from local_kit import refused
 
 from headpond.errors import EnvironmentLacks
 from headpond.kinesis.local import LocalKinesis, Settings
@@ -21,23 +21,9 @@ HALF = 2**127
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def kinesis(clock: ManualClock) -> Iterator[LocalKinesis]:
     with local_kinesis("orders", shards=2, clock=clock) as running:
         yield running
-
-
-def refused(code: str, call: Any, **arguments: Any) -> str:
-    """The message of a call that must be refused with this error type."""
-    with pytest.raises(ClientError) as caught:
-        call(**arguments)
-    assert caught.value.response["Error"]["Code"] == code
-    assert type(caught.value).__name__ in {code, "ClientError"}
-    return str(caught.value.response["Error"]["Message"])
 
 
 def shard_ids(kinesis: LocalKinesis, **arguments: Any) -> list[int]:

@@ -6,37 +6,28 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
-from source_kit import CONSUMER, STREAM, Driver, Row, held, put
+from source_kit import STREAM, WAYS, Driver, Row, held, put, read_both_ways
 
 from headpond.errors import ConfigurationError, DataLoss
 from headpond.formats.kinesis_records import open_records
 from headpond.formats.kpl import UserRecord, encode
 from headpond.kinesis.cursor import LossRule
-from headpond.kinesis.local import Settings
 from headpond.kinesis.positions import END, HORIZON, Offset, after
 from headpond.kinesis.read import read_range
-from headpond.kinesis.testing import ManualClock, local_kinesis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headpond.kinesis.local import LocalKinesis
+    from headpond.kinesis.testing import ManualClock
 
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(params=["polling", pytest.param("efo", marks=pytest.mark.thorough)])
+@pytest.fixture(params=WAYS)
 def kinesis(clock: ManualClock, request: pytest.FixtureRequest) -> Iterator[LocalKinesis]:
     """A stream of two shards, whose batches are read by polling and by subscription alike."""
-    settings = Settings(resubscribe_ms=0, heartbeat_ms=5)
-    with local_kinesis(STREAM, shards=2, clock=clock, settings=settings) as running:
-        if request.param == "efo":
-            running.engine.consumers.register(STREAM, CONSUMER)
+    with read_both_ways(request.param, clock, shards=2) as running:
         yield running
 
 

@@ -20,11 +20,6 @@ BOUNDS = ["64 MiB", "none"]
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def kinesis(clock: ManualClock) -> Iterator[LocalKinesis]:
     with local_kinesis(STREAM, shards=3, clock=clock) as running:
         yield running

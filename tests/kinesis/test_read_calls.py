@@ -23,11 +23,6 @@ SHARD = "shardId-000000000000"
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def kinesis(clock: ManualClock) -> Iterator[LocalKinesis]:
     with local_kinesis(STREAM, shards=1, clock=clock) as running:
         yield running

@@ -23,11 +23,6 @@ SPAN = {"maxSpanPerTrigger": "10 min"}
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def kinesis(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalKinesis]:
     """Two shards, of which a few records are looked at where it would be a MiB."""
     monkeypatch.setattr(tip, "_PEEK_RECORDS", 3)
