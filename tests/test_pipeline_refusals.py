@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headpond.pipeline import loads
 from headpond.pipeline.schema import SOURCE, STREAM_ONLY
 from pipeline_texts import SMALLEST, refusal, smallest
 
@@ -304,3 +305,47 @@ def test_keys_for_streams_are_refused_beside_an_archive(key: str) -> None:
         f"source.{key} has no meaning beside source.archive: it is for streams. "
         f"Remove source.{key}, or read from a stream."
     )
+
+
+S = "s3cr3t/x"
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("target.path", smallest().replace('path = "lake"', f'path = "s3://AKIA:{S}@bucket/lake"')),
+        ("target.path", smallest().replace('path = "lake"', 'path = "s3a://AKIA:s3cr3t@bucket/lake"')),
+        (
+            "target.path",
+            smallest().replace('path = "lake"', 'path = "abfss://c:s3cr3t@a.dfs.core.windows.net/l"'),
+        ),
+        ("target.checkpoint", smallest(target='checkpoint = "s3://s3cr3t@bucket/c"')),
+        (
+            "source.archive",
+            smallest().replace('stream = "orders-cdc"', 'archive = "s3://A:s3cr3t@bucket/*.jsonl"'),
+        ),
+        (
+            "target.storage_options.AWS_ENDPOINT_URL",
+            smallest(target='storage_options = { AWS_ENDPOINT_URL = "https://me:s3cr3t@host:9000" }'),
+        ),
+    ],
+)
+def test_keys_in_a_url_are_refused_and_not_shown(key: str, text: str) -> None:
+    """As Hadoop once took them: a place is shown, logged and kept, so no secret may be a part of it."""
+    said = refusal(text)
+    assert said.startswith(f"{key} carries a user name, a key or a password in its URL. Remove it;")
+    assert "s3cr3t" not in said
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket/a@b:c",
+        "s3://arn:aws:s3:eu-west-1:000000000000:accesspoint/a",
+        "abfss://container@account.dfs.core.windows.net/lake",
+        "hdfs://name-node:8020/lake",
+    ],
+)
+def test_urls_without_keys_are_taken(url: str) -> None:
+    """Containers, ports, ARNs and names with signs in them are no secrets."""
+    assert loads(smallest().replace('path = "lake"', f'path = "{url}"')).target.path == url

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PERCENT = re.compile("%[0-9A-Fa-f]{2}")
+_CONTAINERS = {"abfs", "abfss", "wasb", "wasbs"}
 
 
 def load(
@@ -113,11 +114,31 @@ def loads(
     )
 
 
-def _located(value: str, folder: Path) -> str:
-    """Make a path absolute; leave the URL of an object store as it is."""
+def _located(value: str, folder: Path, place: Place) -> str:
+    """Make a path absolute; leave the URL of an object store as it is, unless it has a secret in it."""
     if "://" in value:
+        _refuse_credentials(value, place)
         return value
     return os.path.normpath(folder / Path(value).expanduser())
+
+
+def _refuse_credentials(url: str, place: Place) -> None:
+    """Refuse keys or a password in a URL: URLs are shown, logged and kept in the lake.
+
+    In Azure's URLs a container stands where others have a user's name.
+    """
+    scheme, _, rest = url.lower().partition("://")
+    authority = rest.partition("/")[0]
+    user, named, _ = authority.rpartition("@")
+    # A key with a slash in it ends what looks like the bucket; only an ARN has colons there.
+    is_key = scheme.startswith("s3") and ":" in authority and not authority.startswith("arn:")
+    if ":" in user or is_key or (named and scheme not in _CONTAINERS):
+        raise ConfigurationError(
+            f"{place.path} carries a user name, a key or a password in its URL.",
+            next_step="Remove it; keys belong into target.storage_options, as in "
+            'AWS_SECRET_ACCESS_KEY = "env:NAME".',
+            key=place.path,
+        )
 
 
 def _source(raw: Any, folder: Path, place: Place) -> Source:
@@ -140,7 +161,7 @@ def _source(raw: Any, folder: Path, place: Place) -> Source:
                     key=path,
                 )
         values["archive_as_written"] = values["archive"]
-        values["archive"] = _located(values["archive"], folder)
+        values["archive"] = _located(values["archive"], folder, place.child("archive"))
     elif values["max_bytes_per_trigger"] is None:
         values["max_bytes_per_trigger"] = STREAM_BYTES_PER_TRIGGER
     if (values["consumer_mode"] == "efo") != (values["consumer_name"] is not None):
@@ -151,13 +172,13 @@ def _source(raw: Any, folder: Path, place: Place) -> Source:
             key=place.child("consumer_mode").path,
         )
     if values["kcl_leases"] is not None:
-        values["kcl_leases"] = _located(values["kcl_leases"], folder)
+        values["kcl_leases"] = _located(values["kcl_leases"], folder, place.child("kcl_leases"))
     return Source(**values)
 
 
 def _target(raw: Any, folder: Path, place: Place) -> Target:
     values = read_section(raw, TARGET, place)
-    values["path"] = _located(values["path"], folder).rstrip("/") or "/"
+    values["path"] = _located(values["path"], folder, place.child("path")).rstrip("/") or "/"
     if "://" not in values["path"] and _PERCENT.search(values["path"]):
         raise place.child("path").wrong(
             "a path without % and two hexadecimal digits, which deltalake reads as one character",
@@ -167,7 +188,10 @@ def _target(raw: Any, folder: Path, place: Place) -> Target:
     if values["checkpoint"] is None:
         values["checkpoint"] = f"{values['path'].rstrip('/')}/_headpond/checkpoint"
     else:
-        values["checkpoint"] = _located(values["checkpoint"], folder)
+        values["checkpoint"] = _located(values["checkpoint"], folder, place.child("checkpoint"))
+    for name, value in values["storage_options"].items():
+        if "endpoint" in name.lower() and "://" in value:
+            _refuse_credentials(value, place.child("storage_options").child(name))
     return Target(**values)
 
 
@@ -176,7 +200,7 @@ def _verify(raw: Any, folder: Path, place: Place) -> Verify:
     if values["digest"] is not None:
         if not values["enabled"]:
             raise place.child("enabled").wrong("true where there is a digest", values["enabled"])
-        values["digest"] = _located(values["digest"], folder)
+        values["digest"] = _located(values["digest"], folder, place.child("digest"))
     return Verify(**values)
 
 
@@ -185,7 +209,7 @@ def _monitor(raw: Any, folder: Path, file: str | None, place: Place) -> Monitor:
     if values["name"] is None:
         values["name"] = Path(file).stem if file is not None else "headpond"
     if values["textfile"] is not None:
-        values["textfile"] = _located(values["textfile"], folder)
+        values["textfile"] = _located(values["textfile"], folder, place.child("textfile"))
     return Monitor(**values)
 
 
