@@ -406,6 +406,30 @@ def test_one_wrong_record_does_not_take_others_along(kinesis: LocalKinesis) -> N
     assert isinstance(three, PutResult)
     assert isinstance(two, PutFailed)
     assert two.reason == "ValidationException"
+    assert "Kinesis record of 2,097,153 bytes with its key; a stream takes 1,048,576 unless" in str(two)
+
+
+@pytest.mark.parametrize(("stream_bytes", "call_bytes"), [(1 << 20, 5 << 20), (10 << 20, 10 << 20)])
+def test_records_as_large_as_a_stream_takes(stream_bytes: int, call_bytes: int) -> None:
+    """To the byte, the key included, in as few calls as their bound on bytes lets; one more is refused."""
+    settings = ProducerSettings(
+        aggregation_enabled=False,
+        max_user_record_bytes=stream_bytes,
+        collection_max_size=call_bytes,
+        collection_max_shard_size=call_bytes,
+        record_max_buffered_time_ms=5_000,
+        rate_limit=100_000,
+    )
+    each = min(stream_bytes, 1 << 20)
+    fill = [("é", bytes(each - 2))] * (call_bytes // each)
+    with local_kinesis() as kinesis:
+        kinesis.engine.create_stream("s", max_record_bytes=stream_bytes)
+        metrics = MemoryMetrics()
+        put = [*fill, ("k", bytes(stream_bytes - 1)), ("k", bytes(stream_bytes))]
+        results = run(kinesis, lambda producer: put_each(producer, put), settings, metrics=metrics)
+        check_acknowledged(kinesis, put, results)
+        assert [isinstance(result, PutResult) for result in results] == [True] * (len(put) - 1) + [False]
+        assert metrics.of("KinesisRecordsPerPutRecordsRequest").most == len(fill)
 
 
 def test_put_many_tells_counts_and_reasons(kinesis: LocalKinesis) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Dispatcher"]
 
 _DOUBT_AGAIN_S = 1.0
+_USUAL_MOST_BYTES = 1 << 20  # of a Kinesis record; UpdateMaxRecordSize raises it for a stream
 _WRONG_SHARD = "Wrong Shard"
 _EXPIRED = "Expired"
 
@@ -235,6 +236,11 @@ class Dispatcher:
         bundle.tries += 1
         what = remedy(code, fail_if_throttled=self._settings.fail_if_throttled, entries=entries)
         if what == "fail":
+            if bundle.size_bytes > _USUAL_MOST_BYTES:
+                message = (
+                    f"{message} It was in a Kinesis record of {bundle.size_bytes:,} bytes with its key; a "
+                    f"stream takes {_USUAL_MOST_BYTES:,} unless it was set to take more."
+                )
             self._ledger.fail(bundle.records, code, message)
             return False
         bundle.alone = what == "alone"

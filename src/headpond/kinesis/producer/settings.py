@@ -45,7 +45,8 @@ class ProducerSettings:
     Attributes:
         aggregation_enabled: Pack user records into KPL aggregates.
         aggregation_max_count: Most user records in an aggregate.
-        aggregation_max_size: Most bytes of an aggregate; a larger user record goes alone.
+        aggregation_max_size: Most bytes of an aggregate; a larger user record goes alone. Above 1 MiB less
+            a byte only where the stream takes larger records: it refuses what is larger with all in it.
         collection_max_count: Most Kinesis records in a PutRecords.
         collection_max_size: Most bytes in a PutRecords, partition keys included.
         collection_max_shard_size: Bytes for one shard that make a PutRecords go at once, and about the
