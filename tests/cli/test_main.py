@@ -100,8 +100,9 @@ def test_an_unknown_command_is_wrong_use(cli: Cli) -> None:
     """Exit code 2, and no stack trace."""
     result = cli("inspct")
     assert (result.code, result.stdout) == (2, b"")
-    assert "No such command 'inspct'" in result.stderr
+    assert "No such command 'inspct'. Did you mean 'inspect'?" in result.stderr
     assert "Traceback" not in result.stderr
+    assert "No such command 'frobnicate'.\n" in cli("frobnicate").stderr
 
 
 def test_an_unknown_option_is_wrong_use(cli: Cli) -> None:

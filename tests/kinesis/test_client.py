@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -120,6 +122,41 @@ def test_refusals_become_our_errors_without_the_service_words(
     assert not [secret for secret in SECRETS if secret in shown]
 
 
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (501, "is no Kinesis: DescribeStreamSummary got HTTP 501"),
+        (503, "answered DescribeStreamSummary with 503"),
+    ],
+)
+def test_what_is_no_kinesis_is_told_from_one_that_is_busy(status: int, told: str) -> None:
+    """Another server at the address answers in words of its own; the stream is named once."""
+
+    class Other(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(ServiceFailure, match=told) as caught:
+                check_stream(
+                    ConnectionSettings(
+                        stream_name="orders", endpoint_url=f"http://127.0.0.1:{server.server_port}"
+                    )
+                )
+        finally:
+            server.shutdown()
+            thread.join()
+    assert str(caught.value).count("orders") == 1
+
+
 def test_a_denied_action_is_named(kinesis: LocalKinesis) -> None:
     """The action that the policy lacks is told."""
     kinesis.faults.refuse(
@@ -161,7 +198,9 @@ def test_region_of_the_arn(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"stream_arn": "arn:aws:s3:::x"}, "stream_arn"),
         ({"stream_name": "a", "role_arn": "admin"}, "role_arn"),
         ({"stream_name": "a", "role_external_id": "x"}, "role_arn"),
-        ({"stream_name": "a", "endpoint_url": "localhost:4567"}, "endpoint_url"),
+        ({"stream_name": "a", "endpoint_url": "localhost:4567"}, "endpoint_url does not begin with http"),
+        ({"stream_name": "a", "endpoint_url": "https://:4567"}, "endpoint_url names no host"),
+        ({"stream_name": "a", "endpoint_url": f"http://h/?t={SECRETS[3]}"}, "endpoint_url carries more than"),
         ({"stream_name": "a", "endpoint_url": f"http://me:{SECRETS[3]}@host"}, "user name or password"),
     ],
 )

@@ -17,6 +17,7 @@ that need no Spark never load it.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -84,6 +85,15 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(f"headpond.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; for a name that is none, tell the nearest."""
+        near = difflib.get_close_matches(args[0], COMMANDS, n=1) if args[0] not in COMMANDS else []
+        if near and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; click would end a broken pipe with 1, which means something else here."""

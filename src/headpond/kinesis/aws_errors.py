@@ -46,6 +46,7 @@ _REFUSED = {
     "AuthFailure",
 }
 _WRONG_CALL = {"InvalidArgumentException", "ValidationException", "ValidationError", "SerializationException"}
+_BUSY = {"429", "500", "502", "503", "504"}  # what a proxy says for a service that does not answer
 _ACTION = re.compile(r"\b(?:kinesis|sts|kms):[A-Za-z]+\b")
 
 
@@ -78,6 +79,7 @@ def _refusal(error: boto.ClientError, settings: ConnectionSettings, doing: str) 
     code = error_code(error)
     where, facts = settings.where, {"code": code, "stream": settings.stream}
     during = f" while {doing}" if doing else ""
+    on = "" if f"stream {settings.name}" in doing else f" on stream {settings.stream}"
     if code == "ResourceNotFoundException":
         return StreamMissing(
             f"Stream {settings.stream} does not exist{during} {where}.",
@@ -95,7 +97,7 @@ def _refusal(error: boto.ClientError, settings: ConnectionSettings, doing: str) 
         service = "sts" if error.operation_name == "AssumeRole" else "kinesis"
         named = action.group() if action else f"the action {service}:{error.operation_name}"
         return AccessRefused(
-            f"The credentials may not do {named}{during} on stream {settings.stream} {where} ({code}).",
+            f"The credentials may not do {named}{during}{on} {where} ({code}).",
             next_step=f"Allow {named} in their policy, or use other credentials {settings.credentials_hint}.",
             **facts,
         )
@@ -107,12 +109,27 @@ def _refusal(error: boto.ClientError, settings: ConnectionSettings, doing: str) 
         )
     if code in _WRONG_CALL:
         return ConfigurationError(
-            f"Kinesis refused the call {error.operation_name}{during} on stream {settings.stream} ({code}).",
+            f"Kinesis refused the call {error.operation_name}{during}{on} ({code}).",
             next_step="Check the names, positions and sizes that were given.",
             **facts,
         )
+    return _failed(error, settings, f"{during}{on}", facts)
+
+
+def _failed(
+    error: boto.ClientError, settings: ConnectionSettings, during: str, facts: dict[str, str]
+) -> HeadpondError:
+    """Tell a service that fails from a server that is none."""
+    code, call = facts["code"], error.operation_name
+    if code.isdecimal() and code not in _BUSY and settings.endpoint_url is not None:
+        return ServiceFailure(
+            f"What answers {settings.where} is no Kinesis: {call} got HTTP {code} and no error of the "
+            f"service{during}.",
+            next_step="Check endpoint_url, and what listens there.",
+            **facts,
+        )
     return ServiceFailure(
-        f"Kinesis answered {error.operation_name} with {code}{during} on stream {settings.stream} {where}.",
+        f"Kinesis answered {call} with {code}{during} {settings.where}.",
         next_step="Try again later; if it lasts, look at the service's health and at the stream's limits.",
         **facts,
     )

@@ -131,9 +131,16 @@ def _check_url(url: str) -> None:
             next_step="Remove it; credentials come from the AWS configuration.",
             option="endpoint_url",
         )
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigurationError(
-            f"endpoint_url is {parts.scheme}://{parts.hostname or ''}…; expected http(s)://HOST[:PORT].",
-            next_step="Correct endpoint_url.",
-            option="endpoint_url",
-        )
+    if parts.scheme not in {"http", "https"}:
+        fault = "does not begin with http:// or https://"
+    elif not parts.hostname:
+        fault = "names no host"
+    elif parts.query or parts.fragment:
+        fault = f"carries more than an address behind {parts.scheme}://{parts.hostname}"  # it may be a token
+    else:
+        return
+    raise ConfigurationError(
+        f"endpoint_url {fault}.",
+        next_step="Write it as http(s)://HOST[:PORT], for example http://127.0.0.1:4567.",
+        option="endpoint_url",
+    )
