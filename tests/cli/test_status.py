@@ -13,11 +13,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake.exceptions import DeltaError
 from rich.console import Console
 from status_kit import ENTRY, lake_with_batches, mark
 
 from headpond.cli.status import look
 from headpond.cli.status_drawing import draw
+from headpond.errors import StreamMissing
 from headpond.kinesis.calls import ServiceCalls
 from headpond.kinesis.testing import ManualClock, local_kinesis
 from headpond.pipeline import load
@@ -249,3 +251,37 @@ def test_a_look_waits_for_seconds_at_most_and_leaves_no_connection(
     assert (found["lag_unknown"] is not None) == throttled
     assert sum(waited_s) < 20
     assert len(closed) == 1
+
+
+def test_a_damaged_table_is_said_without_a_stack_trace(lake: Path, cli: Cli) -> None:
+    """What deltalake says is one sentence, whatever it adds; the data has a problem, not headpond."""
+    (log,) = (lake.parent / "lake").glob("public.t/_delta_log/*0.json")
+    log.write_text("cut")
+    found = cli("status", lake)
+    assert found.code == 1
+    first, second = found.stderr.splitlines()
+    assert first.startswith("Error: A Delta table of the lake cannot be used: ")
+    assert "_delta_log" in second
+
+
+@pytest.mark.parametrize(
+    "error", [DeltaError("Kernel error: a file went.\n   0: <unknown>"), StreamMissing("Away.")]
+)
+def test_the_view_outlives_a_table_that_changes_under_it(
+    lake: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Also where it is deltalake that cannot read it for a moment: the last look stays, with the reason."""
+    looks: list[Any] = [look(load(str(lake))), error, KeyboardInterrupt()]
+
+    def next_look(*_: Any) -> Any:
+        found = looks.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    monkeypatch.setattr("headpond.cli.status.look", next_look)
+    found = cli("status", lake, "--watch", "--interval", "1 ms", "--json")
+    assert found.code == 0
+    first, second = found.lines()
+    assert "trouble" not in first
+    assert second["trouble"] == str(error).partition("\n")[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from deltalake.exceptions import DeltaError
 
 from headpond import __version__
 from headpond.cli.common import as_span, with_output
@@ -104,9 +105,9 @@ def _watch(output: Output, pipeline: Pipeline, interval_s: float, last: int) -> 
                 time.sleep(interval_s)
                 try:
                     found = look(pipeline, max(last, LIVE))
-                except HeadpondError as error:
+                except (HeadpondError, DeltaError) as error:
                     # A file may go while it is looked at, and a store may be away for a moment.
-                    found = found | {"trouble": str(error)}
+                    found = found | {"trouble": str(error).partition("\n")[0]}
     except KeyboardInterrupt:
         return
 
