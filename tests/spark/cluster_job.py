@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster_kit import event_settings
+
 from headpond.spark import register
 from headpond.spark.session import spark_session
 
@@ -34,13 +36,7 @@ def main(endpoint: str, folder: Path, master: str) -> None:
     """Run the query to the end of what is there."""
     # Or the workers would leave their folders in Spark's installation.
     os.environ["SPARK_WORKER_DIR"] = str(folder / "work")
-    (folder / "events").mkdir()
-    events = {
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": (folder / "events").as_uri(),
-        "spark.eventLog.compress": "false",
-    }
-    conf = CONF | events | {"spark.master": master}
+    conf = CONF | event_settings(folder) | {"spark.master": master}
     spark = spark_session("cluster", conf=conf, log_path=folder / "spark.log")
     register(spark)
     (folder / "rows").mkdir()

@@ -5,9 +5,28 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 JOB = Path(__file__).with_name("cluster_job.py")
+
+
+def event_settings(folder: Path) -> dict[str, str]:
+    """Have Spark write its events where `events` reads them; makes the folder."""
+    (folder / "events").mkdir()
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+
+
+def events(folder: Path) -> Iterator[dict[str, Any]]:
+    """What Spark says of itself, in its order."""
+    for path in sorted((folder / "events").rglob("events_*")):
+        yield from map(json.loads, path.read_text().splitlines())
 
 
 def begun(folder: Path) -> int:
@@ -29,13 +48,11 @@ def rows_found(folder: Path) -> list[tuple[str, int, int, bytes]]:
 def tasks_of(folder: Path) -> Counter[str]:
     """What Spark's own events say of tasks: how many ended how, and how many speculative ones began."""
     found: Counter[str] = Counter()
-    for path in sorted((folder / "events").rglob("events_*")):
-        for line in path.read_text().splitlines():
-            event: dict[str, Any] = json.loads(line)
-            if event["Event"] == "SparkListenerTaskStart":
-                found["speculative"] += event["Task Info"]["Speculative"]
-            elif event["Event"] == "SparkListenerTaskEnd":
-                found[event["Task End Reason"]["Reason"]] += 1
-                won = event["Task Info"]["Speculative"] and event["Task End Reason"]["Reason"] == "Success"
-                found["speculative and first"] += won
+    for event in events(folder):
+        if event["Event"] == "SparkListenerTaskStart":
+            found["speculative"] += event["Task Info"]["Speculative"]
+        elif event["Event"] == "SparkListenerTaskEnd":
+            found[event["Task End Reason"]["Reason"]] += 1
+            won = event["Task Info"]["Speculative"] and event["Task End Reason"]["Reason"] == "Success"
+            found["speculative and first"] += won
     return found

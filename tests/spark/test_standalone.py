@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import sys
-import sysconfig
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyspark
 import pytest
 import soak_join
 from cluster_kit import JOB, begun, rows_found, tasks_of
 from soak_put import held
+from standalone_kit import SETTINGS, SPARK_HOME, WORKERS, Cluster, bare_environment, standalone_cluster
 
 from headpond.cli.demo import pipeline_text
 from headpond.cli.demo_stream import change_records, fill
@@ -27,7 +23,6 @@ from headpond.kinesis.local import LocalKinesis
 from headpond.kinesis.testing import local_kinesis, put_all, read_all
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
-from headpond.spark.java import find_java
 from headpond.spark.shipping import needs_shipping, package_zip
 from support import vector_json
 
@@ -36,136 +31,15 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-SPARK_HOME = Path(pyspark.__file__).parent
 JOIN_JOB = Path(soak_join.__file__).with_name("soak_join_job.py")
 EXPECTED = vector_json("dsql/small.expected.json")
-HOSTS = ("127.0.0.1", "127.0.0.2")
-"""Of the workers: two, for Spark runs a speculative task on another host only."""
-WORKERS = len(HOSTS)
-SETTINGS = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.executor.memory": "512m",
-}
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A running cluster: its address, its Python, and where its workers work."""
-
-    master: str
-    python: str
-    work: list[Path]
-
-    def environment(self, driver: str | None = None) -> dict[str, str]:
-        """Give the environment of a driver, whose interpreter is the cluster's unless told."""
-        bare = _bare_environment()
-        return bare | {"PYSPARK_PYTHON": self.python, "PYSPARK_DRIVER_PYTHON": driver or self.python}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start a master and its workers on loopback, on free ports."""
-    folder = tmp_path_factory.mktemp("cluster")
-    python = bare_interpreter(folder / "bare")
-    with spark_class(folder / "master.log", "master.Master", "--host", "127.0.0.1") as said:
-        master = said(r"Starting Spark master at (spark://\S+)")
-        work = [folder / f"work {number}" for number in range(WORKERS)]
-        each = ("--cores", "1", "--memory", "1g")
-        first, second = (
-            spark_class(
-                folder / f"{place.name}.log", "worker.Worker", "--host", host, *each,
-                "--work-dir", str(place), master, home=folder / f"home of {place.name}",
-            )
-            for host, place in zip(HOSTS, work, strict=True)
-        )  # fmt: skip
-        with first as one, second as other:
-            one("Successfully registered with master")
-            other("Successfully registered with master")
-            yield Cluster(master, python, work)
-
-
-@contextmanager
-def spark_class(log: Path, name: str, *arguments: str, home: Path | None = None) -> Iterator[object]:
-    """Run a daemon of Spark's, with a home and a place for temporary files of its own if told so.
-
-    Yields:
-        What waits for words of its log, and gives them.
-    """
-    command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
-    environment = _bare_environment()
-    if home is not None:
-        (home / "tmp").mkdir(parents=True)
-        environment |= {"HOME": str(home), "TMPDIR": str(home / "tmp")}
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [*command, "--port", "0", "--webui-port", "0", *arguments],
-            stdout=out, stderr=out, env=environment, cwd=home or log.parent,
-        )  # fmt: skip
-
-    def said(words: str) -> str:
-        end = time.monotonic() + 60
-        while time.monotonic() < end and process.poll() is None:
-            if found := re.search(words, log.read_text(errors="replace")):
-                return found[found.lastindex or 0]
-            time.sleep(0.1)
-        raise AssertionError(log.read_text(errors="replace")[-2000:])
-
-    try:
-        yield said
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def _bare_environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "PYTHON"))}
-    return kept | {
-        "JAVA_HOME": str(find_java().home),
-        "SPARK_HOME": str(SPARK_HOME),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-
-
-def bare_interpreter(folder: Path) -> str:
-    """Make an environment with every package of this one except headpond."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = Path(
-        subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()
-    )
-    for package in Path(sysconfig.get_path("purelib")).iterdir():
-        if "headpond" not in package.name:
-            (site / package.name).symlink_to(package)
-    lacks = subprocess.run(
-        [python, "-c", "import headpond"], capture_output=True, text=True, cwd=folder, check=False
-    )
-    assert "No module named 'headpond'" in lacks.stderr
-    (site / "sitecustomize.py").write_text(REFUSING.format(told=str(folder / "refused")))
-    return str(python)
-
-
-REFUSING = """
-import os, sys
-
-def refuse(event, arguments):
-    if event in ("open", "os.listdir", "os.scandir", "os.mkdir", "import") and os.path.exists({told!r}):
-        with_path = arguments and isinstance(arguments[0], str) and arguments[0].startswith("/")
-        if with_path and arguments[0] != {told!r}:
-            if arguments[0].startswith(folder()):
-                raise PermissionError(13, "of the driver alone", arguments[0])
-
-def folder():
-    handle = os.open({told!r}, os.O_RDONLY)
-    try:
-        return os.read(handle, 4096).decode()
-    finally:
-        os.close(handle)
-
-sys.addaudithook(refuse)
-"""
-"""Makes an interpreter refuse paths below the folder that a file beside it names."""
+    """One cluster for all of these tests."""
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
 
 
 @contextmanager
@@ -176,7 +50,7 @@ def of_the_driver_alone(cluster: Cluster, folder: Path) -> Iterator[None]:
     try:
         look = f"import os; os.listdir({str(folder)!r})"
         tried = subprocess.run(
-            [cluster.python, "-c", look], capture_output=True, text=True, env=_bare_environment(), check=False
+            [cluster.python, "-c", look], capture_output=True, text=True, env=bare_environment(), check=False
         )
         assert "of the driver alone" in tried.stderr
         yield
