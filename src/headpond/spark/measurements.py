@@ -24,7 +24,7 @@ from headpond.pipeline.lake import open_target
 from headpond.spark.metrics_otel import OpenTelemetry
 from headpond.spark.metrics_prometheus import Prometheus
 from headpond.tables.batch_log import batches_in
-from headpond.tables.measured import OLDER, REPEATED, WRITTEN, counted, sizes_of
+from headpond.tables.measured import counted, sizes_of
 from headpond.tables.run_mark import EVERY_S, mark_in
 
 if TYPE_CHECKING:
@@ -118,14 +118,7 @@ class LogLines:
         fields = {
             "batch_id": report.batch_id,
             "run_id": report.run_id,
-            "duration_ms": report.duration_ms,
-            "records": report.records,
-            "data_bytes": report.data_bytes,
-            "applied": report.total(*WRITTEN),
-            "duplicates": report.total(*REPEATED),
-            "stale": report.total(*OLDER),
-            "quarantined": report.quarantined,
-            "lag_ms": report.most_lag_ms,
+            **report.figures(),
             "tables": counted(report.tables),
             "reasons": dict(report.reasons),
         }

@@ -21,7 +21,7 @@ from deltalake import WriterProperties, write_deltalake
 
 from headpond.tables.delta import DeltaFile
 from headpond.tables.lake import OWN_FOLDER
-from headpond.tables.measured import OLDER, REPEATED, WRITTEN, counted
+from headpond.tables.measured import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -138,14 +138,7 @@ def row_of(report: BatchReport) -> dict[str, Any]:
         "run_id": report.run_id,
         "batch_id": report.batch_id,
         "begun": report.begun_ms * 1000,
-        "duration_ms": report.duration_ms,
-        "records": report.records,
-        "data_bytes": report.data_bytes,
-        "applied": report.total(*WRITTEN),
-        "duplicates": report.total(*REPEATED),
-        "stale": report.total(*OLDER),
-        "quarantined": report.quarantined,
-        "lag_ms": report.most_lag_ms,
+        **report.figures(),
         "tables": json.dumps(counted(report.tables)),
         "reasons": json.dumps(dict(report.reasons)),
         "lags_ms": json.dumps(dict(report.lags_ms)),

@@ -102,6 +102,19 @@ class BatchReport:
         """Lag of the shard that is furthest behind; null where none is known."""
         return max(self.lags_ms.values(), default=None)
 
+    def figures(self) -> dict[str, int | None]:
+        """Figures of the whole batch, as log lines and `_headpond/batches` name them."""
+        return {
+            "duration_ms": self.duration_ms,
+            "records": self.records,
+            "data_bytes": self.data_bytes,
+            "applied": self.total(*WRITTEN),
+            "duplicates": self.total(*REPEATED),
+            "stale": self.total(*OLDER),
+            "quarantined": self.quarantined,
+            "lag_ms": self.most_lag_ms,
+        }
+
 
 def sizes_of(lake: Lake | LedgerLake) -> dict[str, Size]:
     """Look at the sizes of every table of a lake, by its log alone.

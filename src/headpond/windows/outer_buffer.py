@@ -12,7 +12,7 @@ Source: spec "window store", sections 8.1 and 8.2.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headpond.formats.headers import SerializationError
@@ -30,6 +30,7 @@ from headpond.formats.outer_join_buffer import (
     encode_buffer_list,
     plain_list_to_headers,
 )
+from headpond.windows.segment import OrderedBytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -144,28 +145,12 @@ class OuterJoinBuffer:
         self._pairs.close()
 
 
-class MemoryPairs:
+class MemoryPairs(OrderedBytes):
     """A buffer's bytes in memory."""
 
     def __init__(self, buffer_format: BufferFormat = BufferFormat.HEADERS) -> None:
+        super().__init__()
         self.format = buffer_format
-        self._values: dict[bytes, bytes] = {}
-        self._keys: list[bytes] = []
-
-    def get(self, key: bytes) -> bytes | None:
-        """Read one list."""
-        return self._values.get(key)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Write one list."""
-        if key not in self._values:
-            insort(self._keys, key)
-        self._values[key] = value
-
-    def delete(self, key: bytes) -> None:
-        """Remove one list, if it is there."""
-        if self._values.pop(key, None) is not None:
-            del self._keys[bisect_left(self._keys, key)]
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Read all in order; each step looks its place up anew, so keys may go and come meanwhile."""
@@ -174,7 +159,3 @@ class MemoryPairs:
             key = self._keys[at]
             yield key, self._values[key]
             at = bisect_right(self._keys, key)
-
-    def close(self) -> None:
-        """Forget everything."""
-        self._values, self._keys = {}, []

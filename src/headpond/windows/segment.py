@@ -51,8 +51,8 @@ class Segment(Protocol):
         """Let go and remove everything."""
 
 
-class MemorySegment:
-    """A segment in memory: a dictionary, and its keys in order."""
+class OrderedBytes:
+    """Bytes by their keys in memory: a dictionary, and its keys in order."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -72,6 +72,14 @@ class MemorySegment:
         """Remove one value, if it is there."""
         if self._values.pop(key, None) is not None:
             del self._keys[bisect_left(self._keys, key)]
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._values, self._keys = {}, []
+
+
+class MemorySegment(OrderedBytes):
+    """A segment in memory."""
 
     def write(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Write and remove many."""
@@ -113,10 +121,6 @@ class MemorySegment:
 
     def flush(self, offsets: Mapping[str, int] | None) -> None:
         """Do nothing: memory is all there is."""
-
-    def close(self) -> None:
-        """Forget everything."""
-        self._values, self._keys = {}, []
 
     def destroy(self) -> None:
         """Forget everything."""
