@@ -22,7 +22,7 @@ check: ## lint and types
 test: check ## lint, types, and every test that needs no Maven package
 	$(PYTEST) -n 3 -m "not spark and not maven and not faults and not peers and not thorough and not browser and not cluster and not package and not connect"
 	$(PYTEST) -n 3 -m "(thorough or browser) and not spark and not maven and not faults"
-	$(PYTEST) -m "spark and not maven and not faults"
+	$(PYTEST) -n 2 --dist loadfile -m "spark and not maven and not faults"
 
 test-maven: ## tests that need packages from a Maven repository; each says why where it is skipped
 	@$(SET_UP) test
