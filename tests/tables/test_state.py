@@ -139,6 +139,19 @@ def test_the_newest_tombstone_of_a_key_stays(tmp_path: Path) -> None:
     assert store.file.schema().names == TOMBSTONE_SCHEMA.names
 
 
+@pytest.mark.parametrize("count", [1, 300])
+def test_tombstones_of_other_keys_are_looked_through_as_they_come(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of few keys and of many: what deletes of a week leave behind is not read whole for each batch."""
+    store = Tombstones(DeltaFile(str(tmp_path / "t")))
+    store.put(stones(*((table, f"[{n}]", n + 1) for n in range(1_000) for table in ("t", "u"))))
+    monkeypatch.setattr(DeltaFile, "query", None)
+    wanted = range(0, 2 * count, 2)
+    assert known(store, "t", *(f"[{n}]" for n in wanted), '["it\'s"]') == {f"[{n}]": n + 1 for n in wanted}
+    assert known(store, "t") == {}
+
+
 def test_a_dropped_tombstone_is_gone(tmp_path: Path) -> None:
     """Keys that live again lose theirs, in their table alone."""
     store = Tombstones(DeltaFile(str(tmp_path / "t")))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from headpond.changes.schemas import DELETED_SCHEMA, FORMAT_VERSION
 from headpond.tables.delta import copied, literal, same
+from headpond.tables.keyed import among
 
 if TYPE_CHECKING:
     from headpond.tables.delta import DeltaFile
@@ -45,9 +46,17 @@ class Tombstones:
         self._horizons: dict[str, int] | None = None
 
     def of_keys(self, table: str, keys: pa.ChunkedArray) -> pa.Table:
-        """Read the tombstones of a batch's keys: `key`, `version`, `image_hash` (null), `live` (false)."""
-        found = self._read(["key", "version"], f'"table" = {literal(table)}')
-        found = found.filter(pc.is_in(found["key"], value_set=keys.unique())) if found.num_rows else found
+        """Read the tombstones of a batch's keys: `key`, `version`, `image_hash` (null), `live` (false).
+
+        A week of deletes may be larger than memory: they are looked through as they come.
+        """
+        wanted, found = keys.unique(), TOMBSTONE_SCHEMA.empty_table().select(["key", "version"])
+        if len(wanted) and self.file.exists():
+            where = f'"table" = {literal(table)} AND {among(keys, "key")}'
+            parts = self.file.parts(["key", "version"], where)
+            found = pa.concat_tables(
+                [found, *(part.filter(pc.is_in(part["key"], value_set=wanted)) for part in parts)]
+            )
         return pa.table(
             {
                 "key": found["key"],
@@ -103,7 +112,7 @@ class Tombstones:
         Returns:
             How many were dropped.
         """
-        old = self._read(None, f"ts_ns < {older_than_ts_ns} AND {_IS_KEY}")
+        old = self._read(["table", "ts_ns", "version"], f"ts_ns < {older_than_ts_ns} AND {_IS_KEY}")
         if old.num_rows == 0:
             return 0
         newest = old.group_by("table").aggregate([("ts_ns", "max"), ("version", "max")])
