@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -339,6 +340,30 @@ class TestTurns:
         (file,) = tmp_path.iterdir()
         file.write_bytes(left)
         assert Turns(tmp_path, clock=lambda: 1e12).wait_s("arn", "a") == 0
+
+    @pytest.mark.parametrize("trap", ["open to others", "a link"])
+    def test_a_folder_that_others_can_write_into_is_not_used(self, tmp_path: Path, trap: str) -> None:
+        """Its name can be guessed: what lies in it may be a link to a file of this user's, or never end."""
+        folder = tmp_path / "headpond-0"
+        (tmp_path / "elsewhere").mkdir()
+        if trap == "a link":
+            folder.symlink_to(tmp_path / "elsewhere")
+        else:
+            folder.mkdir()
+            folder.chmod(0o777)
+        turns = Turns(folder / "turns", clock=lambda: 0.0)
+        assert [turns.wait_s("arn", "a"), turns.wait_s("arn", "a")] == [0, pytest.approx(5.1)]
+        assert list(folder.iterdir()) == list((tmp_path / "elsewhere").iterdir()) == []
+
+    def test_nobody_else_can_write_into_what_is_made(self, tmp_path: Path) -> None:
+        """Whatever rights new files have here otherwise."""
+        before = os.umask(0)
+        try:
+            Turns(tmp_path / "headpond-0" / "turns").wait_s("arn", "a")
+        finally:
+            os.umask(before)
+        made = [tmp_path / "headpond-0", tmp_path / "headpond-0" / "turns"]
+        assert [each.stat().st_mode & 0o777 for each in made] == [0o700, 0o700]
 
     def test_without_a_folder_the_process_goes_on_alone(self, tmp_path: Path) -> None:
         """A folder that cannot be made is no failure."""

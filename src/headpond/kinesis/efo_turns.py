@@ -8,9 +8,11 @@ soon, and the refused waits.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
+import stat
 import tempfile
 import time
 from contextlib import suppress
@@ -73,7 +75,8 @@ class Turns:
         """Agree on a turn with the other processes, or tell them of one that was taken."""
         if self._folder is None:
             return turn_ms
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self._folder.parent, self._folder):
+            _make_ours(folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(self._folder / name, flags, 0o600)
         try:
@@ -99,6 +102,19 @@ class Turns:
         if ahead_ms > self._spacing_ms * 10:
             return now_ms
         return max(now_ms, last_ms + self._spacing_ms)
+
+
+def _make_ours(folder: Path) -> None:
+    """Make a folder that only this user can write into.
+
+    Raises:
+        OSError: There is one that others made or can write into: what lies in it may be a trap.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "others may write into it", str(folder))
 
 
 def _name(consumer_arn: str, shard_id: str) -> str:
