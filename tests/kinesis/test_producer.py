@@ -700,6 +700,30 @@ def test_blocking_failures(kinesis: LocalKinesis) -> None:
         assert producer.failed == {THROTTLED: 3}
 
 
+def test_an_interrupt_while_flushing_answers_and_closes_all(kinesis: LocalKinesis) -> None:
+    """Ctrl-C in a script that cannot put its records: nobody waits for ever, and nothing is left open."""
+    kinesis.faults.throttle(calls=("PutRecords",))
+
+    class Interrupted(BlockingProducer):
+        def _call(self, work: Any) -> Any:
+            if work.__name__ != "close":
+                return super()._call(work)
+            asyncio.run_coroutine_threadsafe(work, self._running())
+            raise KeyboardInterrupt
+
+    producer = Interrupted(connection(kinesis), QUICK)
+    producer.start()
+    thread, inner = producer._thread, producer._producer
+    futures = [producer.put("k", b"%d" % n) for n in range(5)]
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    assert [future.cancelled() for future in futures] == [True] * 5
+    assert producer.failed == {"Closed": 5}
+    assert thread is not None
+    assert not thread.is_alive()
+    assert inner._pool is None
+
+
 def test_blocking_back_pressure(kinesis: LocalKinesis) -> None:
     """The blocking put waits for room, too."""
     kinesis.faults.delay(20, calls=("PutRecords",))

@@ -73,7 +73,7 @@ class BlockingProducer:
         if self._thread is not None:
             raise UsageError("The producer was started before.", next_step="Make another one.")
         self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="headpond-producer-loop", daemon=True)
+        self._thread = Thread(target=_run, args=(self._loop,), name="headpond-producer-loop", daemon=True)
         self._thread.start()
         try:
             self._call(self._producer.start())
@@ -192,5 +192,19 @@ class BlockingProducer:
         assert self._thread is not None
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
         self._loop = None
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped, and end what is under way then: all that waits gets its answer."""
+    loop.run_forever()
+    loop.run_until_complete(_end_all())
+    loop.close()
+
+
+async def _end_all() -> None:
+    """End the loop's other tasks; there are some only where a caller was interrupted, as while flushing."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
