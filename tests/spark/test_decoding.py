@@ -42,8 +42,10 @@ def test_rules_travel_as_an_option() -> None:
     assert kinesis.settings.connection.stream == "s"
 
 
-def test_planning_an_archive_needs_no_aws_client() -> None:
-    """Five processes of a run import the source."""
-    code = "import sys, headpond.spark.decoding; print('botocore' in sys.modules)"
+def test_planning_an_archive_needs_neither_an_aws_client_nor_delta_nor_decoders() -> None:
+    """Five processes of a run import the source, one after the other, before the first record is read."""
+    code = "import sys, headpond.spark.decoding; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    loaded = set(found.stdout.split())
+    assert "headpond.spark.archive" in loaded
+    assert not loaded & {"botocore", "deltalake", "headpond.changes.dsql", "headpond.spark.decoded"}

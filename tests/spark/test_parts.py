@@ -18,7 +18,8 @@ import pytest
 from lakes import cells, lake_in
 
 from headpond.errors import EnvironmentLacks
-from headpond.spark.decoded import FRAME_SCHEMA, gather
+from headpond.spark.cells import FRAME_SCHEMA
+from headpond.spark.decoded import gather
 from headpond.spark.handover import Folder
 from headpond.spark.parts import apply_as_it_comes, apply_in_parts, parts_of
 from headpond.tables.apply import Applied, Chunks, DecodedBatch, apply_batch

@@ -10,7 +10,8 @@ from headpond.formats.archive import read_lines
 from headpond.formats.kinesis_records import open_records
 from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake
-from headpond.spark.decoded import FRAME_SCHEMA, decode_partition, gather
+from headpond.spark.cells import FRAME_SCHEMA
+from headpond.spark.decoded import decode_partition, gather
 from headpond.tables.delta import DeltaFile
 
 if TYPE_CHECKING:

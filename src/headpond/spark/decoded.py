@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headpond.changes.decoders import decode
 from headpond.changes.dsql import Shapes
 from headpond.changes.schemas import PENDING_SCHEMA, QUARANTINE_SCHEMA
-from headpond.spark.cells import pack, unpack
+from headpond.spark.cells import FRAME_SCHEMA, pack, unpack
 from headpond.spark.handover import hand_over
 from headpond.spark.outline import outline_cells
 from headpond.tables.batch import DecodedBatch
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
     from headpond.changes.decoders import Config
 
-FRAME_DDL = "kind string, name string, content binary"
-FRAME_SCHEMA = pa.schema(
-    [pa.field("kind", pa.string()), pa.field("name", pa.string()), pa.field("content", pa.binary())]
-)
 TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
 FILE = "file"
 """Kind of a cell that names a file (`handover`) of a table's rows, instead of holding them."""

@@ -2,7 +2,7 @@
 
 ::
 
-    one task:   page or part of a file ─► user records ─► decode ─► frames (`decoded.FRAME_SCHEMA`) ─► Spark
+    one task:   page or part of a file ─► user records ─► decode ─► frames (`cells.FRAME_SCHEMA`) ─► Spark
 
 A record so never passes through the JVM: it would cross to it as a row and back to another Python worker,
 which costs several times what decoding does. Offsets, options and tasks are those of the source wrapped.
@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from headpond.spark.archive import ArchiveStreamReader
 from headpond.spark.archive import read_options as archive_options
-from headpond.spark.decoded import FRAME_SCHEMA, decode_partition
+from headpond.spark.cells import FRAME_SCHEMA
 from headpond.spark.errors import carried
 from headpond.spark.settled import settle_worker
 
@@ -92,6 +92,8 @@ class Decoding:
     @carried
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read and decode one task's part."""
+        from headpond.spark.decoded import decode_partition  # noqa: PLC0415 (planning need not wait for it)
+
         records: Iterator[pa.RecordBatch] = super().read(partition)  # type: ignore[misc]  # the other base's
         rules = self.rules
         settle_worker()

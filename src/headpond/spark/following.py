@@ -57,7 +57,7 @@ ARCHIVE_BYTES_PER_TRIGGER = 512 << 20
 
 
 def decoded_changes(spark: SparkSession, pipeline: Pipeline, rules: Rules) -> DataFrame:
-    """Read the pipeline's source as a streaming frame of decoded parts (`decoded.FRAME_SCHEMA`)."""
+    """Read the pipeline's source as a streaming frame of decoded parts (`cells.FRAME_SCHEMA`)."""
     source = pipeline.source
     kind: type[DecodingDataSource]
     if source.archive is None:

@@ -47,7 +47,7 @@ def parts_of(frame: pa.Table, part_bytes: int = PART_BYTES) -> Iterator[pa.Table
     """Cut collected cells into parts, in their order; those that are no table's rows come with the last.
 
     Args:
-        frame: cells (`decoded.FRAME_SCHEMA`); not copied.
+        frame: cells (`cells.FRAME_SCHEMA`); not copied.
         part_bytes: bound of the tables' rows in a part.
     """
     is_rows = pc.equal(frame["kind"], TABLE).to_pylist()

@@ -85,7 +85,7 @@ def apply_frame(
 
     Args:
         lake: a prepared lake whose target tables are `SparkDeltaFile`.
-        frame: cells with the columns of `decoded.FRAME_DDL`, outlines among them.
+        frame: cells (`cells.FRAME_SCHEMA`), outlines among them.
         chunks: how chunked changes are put together, given what came to the driver.
         transaction: query id and batch number, kept with each commit.
         between: called with the name of each write before it is done.

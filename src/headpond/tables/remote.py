@@ -10,13 +10,13 @@ one loses, and computes its commit anew.
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake.exceptions import DeltaError
 
 from headpond.errors import AccessRefused, ConfigurationError, EndpointUnreachable, EnvironmentLacks
 
@@ -125,6 +125,15 @@ def _s3(options: Mapping[str, str]) -> Any:
     return pafs.S3FileSystem(**{name: value for name, value in known.items() if value is not None})
 
 
+def _is_of_the_store(error: Exception, place: str) -> bool:
+    """Whether deltalake tells of a store's failure, and not of a table."""
+    # Where it is not loaded it raised nothing: processes that only read an archive need not wait for it.
+    loaded = sys.modules.get("deltalake.exceptions")
+    if loaded is None or not isinstance(error, loaded.DeltaError):
+        return False
+    return is_remote(place) and _STORE in str(error)
+
+
 @contextmanager
 def told(place: str, options: Mapping[str, str] | None = None) -> Iterator[None]:
     """Turn a failure of the storage into a sentence without secrets.
@@ -136,9 +145,9 @@ def told(place: str, options: Mapping[str, str] | None = None) -> Iterator[None]
     """
     try:
         yield
-    except (OSError, DeltaError) as error:
-        if isinstance(error, DeltaError) and (not is_remote(place) or _STORE not in str(error)):
-            raise  # about the table, not about the store
+    except Exception as error:
+        if not (isinstance(error, OSError) or _is_of_the_store(error, place)):
+            raise
         said = _cleaned(str(error), options or {})
         facts = {"place": place}
         if not is_remote(place):
