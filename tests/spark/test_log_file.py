@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headpond.cli import join_state
 from headpond.pipeline import loads
+from headpond.spark import session
 from headpond.spark.log_file import log_path
 
 if TYPE_CHECKING:
@@ -51,6 +53,16 @@ def test_a_folder_that_others_may_look_into_is_closed(cache: Path) -> None:
     (cache / "logs").chmod(0o777)
     assert log_path(pipeline("s3://a/lake")).parent == cache / "logs"
     assert stat.S_IMODE((cache / "logs").stat().st_mode) == 0o700
+
+
+def test_the_log_of_a_join_that_is_looked_into_is_there_too(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not under a name in a folder of everybody's."""
+    given: list[Path] = []
+    monkeypatch.setattr(session, "spark_session", lambda *_, log_path, **__: given.append(log_path))
+    join_state._spark()
+    assert given == [cache / "logs" / "join.log"]
 
 
 def test_a_planted_link_and_a_place_that_cannot_be_had_are_passed_over(cache: Path, tmp_path: Path) -> None:

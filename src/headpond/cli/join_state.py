@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,15 +90,15 @@ def _check_folder(checkpoint: str) -> None:
 
 
 def _spark() -> Any:
+    from headpond.spark.log_file import private_logs  # noqa: PLC0415 - as below
     from headpond.spark.session import spark_session  # noqa: PLC0415 - only with Spark
 
-    log = Path(tempfile.gettempdir()) / "headpond-join.log"
     conf = {
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         )
     }
-    return spark_session("headpond join", log_path=log, conf=conf, quick=True)
+    return spark_session("headpond join", log_path=private_logs() / "join.log", conf=conf, quick=True)
 
 
 def _drawn(document: dict[str, Any]) -> RenderableType:

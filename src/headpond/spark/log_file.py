@@ -38,10 +38,13 @@ def log_path(pipeline: Pipeline) -> Path:
     # Two pipelines may be called alike, and two runs of one share a log.
     apart = hashlib.sha256(target.path.encode()).hexdigest()[:8]
     name = _ODD.sub("_", pipeline.monitor.name)[:_SHOWN_CHARACTERS]
+    return private_logs() / f"{name}-{apart}.log"
+
+
+def private_logs() -> Path:
+    """Give a folder for logs that only this user can look into; it is there."""
     folder = cache_folder() / "logs"
-    if not _is_private(folder):
-        folder = Path(tempfile.mkdtemp(prefix="headpond-logs-"))
-    return folder / f"{name}-{apart}.log"
+    return folder if _is_private(folder) else Path(tempfile.mkdtemp(prefix="headpond-logs-"))
 
 
 def _is_private(folder: Path) -> bool:
