@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
+from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, Gap, LossRule, ShardCursor, no_tip
 from headpond.kinesis.positions import END, Position, after
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Ahead:
 
     def __init__(self, calls: StreamCalls, shard_id: str, position: Position, loss: LossRule) -> None:
         self.position = position
+        self._shard_id, self._stream = shard_id, loss.stream
         self._cursor = ShardCursor(calls, shard_id, position, loss)
         self._marks: deque[Mark] = deque()
         self._held_bytes = 0
@@ -61,13 +62,29 @@ class Ahead:
         """How far behind the tip the look-ahead is; -1 before the first look."""
         return self._cursor.behind_ms
 
-    def fill(self, records: int, size_bytes: int, records_per_page: int = MOST_RECORDS_PER_PAGE) -> bool:
+    def fill(
+        self,
+        records: int,
+        size_bytes: int,
+        records_per_page: int = MOST_RECORDS_PER_PAGE,
+        *,
+        over_gaps: bool = False,
+    ) -> bool:
         """Look ahead until so much is held, the tip is reached or the shard ends.
+
+        Args:
+            records: So many records.
+            size_bytes: Or so many bytes.
+            records_per_page: Records to ask for at a time.
+            over_gaps: Go on however long a gap is; else the next look goes on in it.
 
         Returns:
             Whether it was asked and the tip was reached.
+
+        Raises:
+            ServiceFailure: A gap that is to be passed does not end.
         """
-        empty = 0
+        empty, gap = 0, Gap()
         while not self._cursor.closed and len(self._marks) < records and self._held_bytes < size_bytes:
             limit = min(records_per_page, self._worth_asking(records, size_bytes))
             page = self._cursor.next_page(limit)
@@ -78,8 +95,12 @@ class Ahead:
                 self._seen_bytes += mark.size_bytes
             self._seen += len(page)
             empty = 0 if page else empty + 1
-            if self._cursor.at_tip or empty > _MOST_EMPTY_REPLIES:
+            if self._cursor.at_tip or (empty > _MOST_EMPTY_REPLIES and not over_gaps):
                 return self._cursor.at_tip
+            if page:
+                gap = Gap()
+            elif over_gaps and not gap.goes_on(self._cursor.behind_ms):
+                raise no_tip(self._shard_id, self._stream)
         return False
 
     def _worth_asking(self, records: int, size_bytes: int) -> int:

@@ -84,6 +84,35 @@ class LossRule:
         logger.warning("%s Going on with what is left (failOnDataLoss is false).", message)
 
 
+class Gap:
+    """How long empty replies are followed: while they come nearer to the tip, and a while when they do not.
+
+    Args:
+        most: Replies in a row that come no nearer.
+    """
+
+    def __init__(self, most: int = 1_000) -> None:
+        self._most = self._left = most
+        self._nearest_ms: int | None = None
+
+    def goes_on(self, behind_ms: int) -> bool:
+        """Count an empty reply that was so far behind the tip; tells whether to ask again."""
+        if self._nearest_ms is None or behind_ms < self._nearest_ms:
+            self._nearest_ms, self._left = behind_ms, self._most
+        else:
+            self._left -= 1
+        return self._left > 0
+
+
+def no_tip(shard_id: str, stream: str) -> ServiceFailure:
+    """Make the error for a shard whose empty replies do not come nearer to its tip."""
+    return ServiceFailure(
+        f"{shard_id} of {stream} gives neither records nor its tip: its empty replies come no nearer to it.",
+        next_step="Run again; if it lasts, ask what answers at the endpoint.",
+        shard_id=shard_id,
+    )
+
+
 class ShardCursor:
     """A place in one shard that moves on.
 

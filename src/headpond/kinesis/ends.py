@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headpond.kinesis.ahead import Ahead
+from headpond.kinesis.cursor import no_tip
 from headpond.kinesis.fixed_ends import FixedEnds
 from headpond.kinesis.positions import END, HORIZON, NO_RECORD, Position
 from headpond.kinesis.quiet import Quiet
@@ -86,7 +87,10 @@ class Ends:
         def end(shard_id: str) -> Tip:
             if shards[shard_id].closed:
                 return Tip(END)
-            return find_end(self._calls, shard_id, loss)._replace(idle=None)
+            tip = find_end(self._calls, shard_id, loss)
+            if tip.end.is_moving and tip.behind_ms > 0:
+                raise no_tip(shard_id, loss.stream)
+            return tip._replace(idle=None)
 
         def first(shard_id: str, begin: Position) -> Record | Position | None:
             return first_after(self._calls, shard_id, begin, self._losses.rule(begin, shard_id))
@@ -127,7 +131,9 @@ class Ends:
             asked_ms = self._calls.now_ms()
 
             def fill(shard_id: str, records: int = records, size_bytes: int = size_bytes) -> bool:
-                return self._ahead[shard_id].fill(records, size_bytes, self._settings.records_per_page)
+                # Before ends that are fixed "nothing new" ends the query: no gap may look like that.
+                per_page, over_gaps = self._settings.records_per_page, self.fixed is not None
+                return self._ahead[shard_id].fill(records, size_bytes, per_page, over_gaps=over_gaps)
 
             at_tip = dict(self._each(fill, self._not_quiet(active, known)))
             answered_s = self._clock()
@@ -201,7 +207,8 @@ class Ends:
             begin = begins[shard_id]
             if at.idle is not None:
                 self._quiet.note(shard_id, at.end, answered_s, self._hold_ms, at.idle)
-                self._losses.remember(shard_id, begin, at.end, asked_ms)
+                if not at.behind_ms:  # else it stands in a gap
+                    self._losses.remember(shard_id, begin, at.end, asked_ms)
             elif at.young_ms is not None and newest_ms is not None:
                 self._quiet.note(shard_id, begin, asked_s, at.young_ms - newest_ms)
         self._quiet.keep_only(open_shards)

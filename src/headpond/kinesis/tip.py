@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
+from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, Gap, LossRule, ShardCursor
 from headpond.kinesis.positions import END, HORIZON, NO_RECORD, Position, after, at_time
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ _SPAN_GROWTH = 8
 _RECENT_RECORDS = 32  # more than most shards get in 4 s; a shard takes 5 MiB at most meanwhile
 _PEEK_RECORDS = 5_000
 _PEEK_BYTES = 1 << 20  # what a shard takes in a second at its limit
-_MOST_EMPTY_REPLIES = 1_000
 
 
 class Tip(NamedTuple):
@@ -301,13 +300,13 @@ def _worth_peeking(records: list[Record]) -> int:
 
 
 def _first(cursor: ShardCursor, look: int = 1) -> list[Record] | Position | None:
-    """Read the next records; END at the end of a closed shard, None at the tip."""
-    for _ in range(_MOST_EMPTY_REPLIES):
+    """Read the next records, over gaps; END at the end of a closed shard, None at the tip."""
+    gap = Gap()
+    while True:
         page = cursor.next_page(look)
         if page:
             return page
         if cursor.closed:
             return END
-        if cursor.at_tip:
+        if cursor.at_tip or not gap.goes_on(cursor.behind_ms):
             return None
-    return None
