@@ -194,6 +194,25 @@ def test_an_old_upsert_of_an_unknown_key_is_too_late() -> None:
     assert rest["m:delete"].to_pylist() == [False, False, False, True, True]
 
 
+def test_a_delete_that_came_late_tells_nothing_of_a_newer_one() -> None:
+    """Its tombstone is older than those dropped; what is older than itself is stale, not too late."""
+    before, at = ({"key": key, "live": False} for key in "ba")
+    known = pa.Table.from_pylist(
+        [
+            before | {"version": encode_version(5, "x", delete=True)},
+            at | {"version": encode_version(10, "", delete=True)},
+        ],
+        schema=STATE_SCHEMA,
+    )
+    changes = pa.Table.from_pylist([row("b", 4), row("b", 7), row("a", 7)], schema=BATCH)
+    rest, refused = too_late(known, changes, 10)
+    assert refused["reason"].to_pylist() == ["too_late"]
+    assert list(zip(rest["m:key"].to_pylist(), rest["m:ts_ns"].to_pylist(), strict=True)) == [
+        ("b", 4),
+        ("a", 7),
+    ]
+
+
 def test_nothing_is_too_late_after_the_horizon() -> None:
     """A commit at the horizon is no older than it."""
     rest, refused = too_late(

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.model import decode_version
+from headpond.changes.model import decode_version, encode_time
 from headpond.changes.ranks import Bools, Ints, key_codes, ranked, run_ends
 from headpond.changes.schemas import (
     DELETED_SCHEMA,
@@ -97,8 +97,10 @@ def latest_step(state: pa.Table, batch: pa.Table | pa.RecordBatch) -> LatestOutc
 def too_late(state: pa.Table, batch: pa.Table | pa.RecordBatch, horizon_ns: int) -> tuple[pa.Table, pa.Table]:
     """Take out the upserts that a tombstone dropped long ago may have stopped.
 
-    An upsert committed before the horizon, of a key that nothing is known of, is too late, unless the batch
-    itself holds something newer of that key.
+    An upsert committed before the horizon, of a key that nothing is known of, is too late, unless something
+    newer of that key is known from a late delete or from the batch itself. A tombstone from before the
+    horizon was put by a delete that came late itself: it does not tell whether a newer one was dropped. A
+    live row does: it would be gone.
 
     Args:
         state: as for `latest_step`.
@@ -110,16 +112,17 @@ def too_late(state: pa.Table, batch: pa.Table | pa.RecordBatch, horizon_ns: int)
     """
     rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
     old = pc.and_(pc.less(rows["m:ts_ns"], horizon_ns), pc.invert(rows["m:delete"]))
-    unknown = pc.invert(pc.is_in(rows["m:key"], value_set=whole(state["key"])))
+    told = pc.or_(state["live"], pc.greater_equal(state["version"], encode_time(horizon_ns)))
+    unknown = pc.invert(pc.is_in(rows["m:key"], value_set=whole(state["key"].filter(told))))
     candidate: Bools = pc.and_(old, unknown).to_numpy()
     if not candidate.any():
         return rows, QUARANTINE_SCHEMA.empty_table()
     ranks = _Ranks(state, rows)
-    newest = np.full(ranks.count, -1, np.int64)
+    newest, _, _ = ranks.known()
     np.maximum.at(newest, ranks.keys[~candidate], ranks.version[~candidate])
     late = candidate & (ranks.version > newest[ranks.keys])
     refused = rows.filter(pa.array(late))
-    detail = f"committed before {horizon_ns} ns, and nothing is known of the key any more"
+    detail = f"committed before {horizon_ns} ns, and what was deleted then is not known any more"
     quarantine = pa.table(
         [
             pa.repeat(pa.scalar("too_late"), refused.num_rows),

@@ -38,9 +38,14 @@ _END = b"\x00\x00"
 _RANK = {True: b"\x00", False: b"\x01"}  # delete?
 
 
+def encode_time(ts_ns: int) -> bytes:
+    """Give what all versions of a commit time begin with; no version of that time or a later one is less."""
+    return struct.pack(">q", ts_ns)
+
+
 def encode_version(ts_ns: int, tx_id: str, *, delete: bool) -> bytes:
     """Give the version of one DSQL change; `ts_ns` is 0 … 2⁶³ - 1."""
-    return struct.pack(">q", ts_ns) + tx_id.encode().replace(b"\x00", b"\x00\xff") + _END + _RANK[delete]
+    return encode_time(ts_ns) + tx_id.encode().replace(b"\x00", b"\x00\xff") + _END + _RANK[delete]
 
 
 def decode_version(version: bytes) -> tuple[int, str, bool]:
