@@ -1,4 +1,4 @@
-"""What commands share: the option --json, and reading an input that is a file or standard input."""
+"""What commands share: the option --json, an input that is a file or standard input, deltalake's errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from headpond.cli.output import ConsoleOutput, JsonOutput, Output
-from headpond.errors import UsageError
+from headpond.errors import DamagedInput, HeadpondError, UsageError
 from headpond.formats.archive_gzip import MAGIC
 from headpond.formats.units import parse_span
 
@@ -42,6 +42,20 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(output, *args, **kwargs)
 
     return command
+
+
+def of_delta(error: Exception) -> HeadpondError | None:
+    """Say what deltalake says of a table that it cannot read or write, without the frames that it adds."""
+    deltalake = sys.modules.get("deltalake.exceptions")  # where a command has no use for it, it is not loaded
+    if deltalake is None or not isinstance(error, deltalake.DeltaError):
+        return None
+    said = str(error).partition("\n")[0].rstrip(".")
+    return DamagedInput(
+        f"A Delta table of the lake cannot be used: {said}.",
+        next_step="Look into the folders _delta_log for a file that was cut, copied in part or changed by "
+        "hand, and restore that table; HEADPOND_DEBUG=1 shows where headpond was.",
+        reason="delta_table",
+    )
 
 
 input_argument = click.argument("file", default="-", type=click.Path(path_type=str))

@@ -28,7 +28,7 @@ import click
 
 from headpond import __version__
 from headpond.cli.output import ConsoleOutput
-from headpond.errors import DamagedInput, HeadpondError
+from headpond.errors import HeadpondError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last frame: no user meets a stack trace unasked
-        known = _of_delta(error)
+        from headpond.cli.common import of_delta  # noqa: PLC0415 - only where something is wrong
+
+        known = of_delta(error)
         ConsoleOutput().error(
             known
             or HeadpondError(
@@ -155,20 +157,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DEFECT if known is None else known.exit_code
     # A command that ends through ctx.exit() gives its code as the result.
     return result if isinstance(result, int) else 0
-
-
-def _of_delta(error: Exception) -> HeadpondError | None:
-    """Say what deltalake says of a table that it cannot read or write, without the frames that it adds."""
-    deltalake = sys.modules.get("deltalake.exceptions")  # where a command has no use for it, it is not loaded
-    if deltalake is None or not isinstance(error, deltalake.DeltaError):
-        return None
-    said = str(error).partition("\n")[0].rstrip(".")
-    return DamagedInput(
-        f"A Delta table of the lake cannot be used: {said}.",
-        next_step="Look into the folders _delta_log for a file that was cut, copied in part or changed by "
-        "hand, and restore that table; HEADPOND_DEBUG=1 shows where headpond was.",
-        reason="delta_table",
-    )
 
 
 def _trace_if_asked() -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from deltalake.exceptions import DeltaError
 
 from headpond import __version__
-from headpond.cli.common import as_span, with_output
+from headpond.cli.common import as_span, of_delta, with_output
 from headpond.cli.report import render_status
 from headpond.cli.status_drawing import draw
 from headpond.errors import (
@@ -105,9 +104,12 @@ def _watch(output: Output, pipeline: Pipeline, interval_s: float, last: int) -> 
                 time.sleep(interval_s)
                 try:
                     found = look(pipeline, max(last, LIVE))
-                except (HeadpondError, DeltaError) as error:
+                except Exception as error:
                     # A file may go while it is looked at, and a store may be away for a moment.
-                    found = found | {"trouble": str(error).partition("\n")[0]}
+                    known = error if isinstance(error, HeadpondError) else of_delta(error)
+                    if known is None:
+                        raise
+                    found = found | {"trouble": str(known)}
     except KeyboardInterrupt:
         return
 
