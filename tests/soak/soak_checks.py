@@ -6,8 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import soak_changes as changes
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from ledgers import rows_of, state_of
 from soak_ledger import OURS
 
@@ -41,7 +42,10 @@ def rows(lake: Path, table: str, columns: Iterable[str]) -> list[tuple[Any, ...]
     place = str(lake / table)
     if not DeltaTable.is_deltatable(place):
         return []
-    found = DeltaTable(place).to_pyarrow_table(columns=list(columns))
+    named = ", ".join(f'"{column}"' for column in columns)
+    # Not by pyarrow's dataset: a process that ends soon after it may be aborted by threads that hold a file.
+    query = QueryBuilder().register("found", DeltaTable(place))
+    found = pa.table(query.execute(f"SELECT {named} FROM found").read_all())
     return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
