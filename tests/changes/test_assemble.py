@@ -85,7 +85,7 @@ def test_each_case(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(case=st.sampled_from(CASES), seed=st.integers(0, 2**32))
 def test_each_case_in_any_order(case: dict[str, Any], seed: int) -> None:
     """Order, cuts and repeats do not change the rows."""

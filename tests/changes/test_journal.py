@@ -122,7 +122,7 @@ def test_what_qldb_itself_wrote(name: str) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     seed=st.integers(0, 2**32), size=st.sampled_from([1, 2, 7, 64]), compact=st.sampled_from([1, 50, 10**6])
 )

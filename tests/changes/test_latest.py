@@ -103,7 +103,7 @@ changes_drawn = st.lists(
 
 
 @pytest.mark.thorough
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(changes=changes_drawn, seed=st.integers(0, 2**32))
 def test_any_order_cut_repeat_and_crash_ends_alike(changes: list[Row], seed: int) -> None:
     """The table and its tombstones depend on the set of changes alone."""

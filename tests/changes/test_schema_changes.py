@@ -207,7 +207,7 @@ changes_drawn = st.lists(
 
 
 @pytest.mark.thorough
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(changes=changes_drawn, seed=st.integers(0, 2**32))
 def test_the_rows_depend_on_the_set_of_changes_alone(changes: list[Any], seed: int) -> None:
     """Order, cuts and repeats change nothing, and a repeated batch asks for no write."""
@@ -238,7 +238,7 @@ def test_the_rows_depend_on_the_set_of_changes_alone(changes: list[Any], seed: i
             assert label in {"initial", "added", "type_changed", "first_value"}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(changes=changes_drawn, cut=st.integers(0, 12))
 def test_what_parts_show_is_what_the_whole_shows(changes: list[Any], cut: int) -> None:
     """Steps from nothing over parts of a batch, told as one, say what the batch says."""

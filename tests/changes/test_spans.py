@@ -103,7 +103,7 @@ def rows_of(found: Decoded) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=st.lists(changes(), min_size=1, max_size=6), seed=st.integers(0, 99))
 def test_rows_do_not_depend_on_how_their_images_are_found(
     some: list[bytes], seed: int, monkeypatch: pytest.MonkeyPatch

@@ -80,7 +80,7 @@ def feed_cut(lake: MemoryLake, lines: list[Any], draw: random.Random) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 2**32))
 def test_the_small_stream_gives_its_tables_whatever_the_order(seed: int) -> None:
     """Order of lines, cuts into batches, repeated lines and batches change nothing."""

@@ -103,7 +103,7 @@ def test_arrival_in_each_form(when: object) -> None:
 
 
 @given(st.lists(st.binary(max_size=40).filter(lambda b: b"\n" not in b), max_size=8))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_no_line_is_fatal_and_none_is_lost(lines: list[bytes]) -> None:
     """Whatever the bytes, each line that is not blank gives exactly one row."""
     batch = read_lines(lines, stream="s", file="f")

@@ -62,7 +62,7 @@ def test_every_refusal_is_the_scalar_one() -> None:
     assert_as_scalar([*(data for data, _ in REFUSED if len(data) < 10_000), *SHORT, chunked(), fragment()])
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), base=st.integers(0, len(SHORT) - 1))
 def test_mutated_records_are_decoded_as_one_by_one(
     seed: int, base: int, monkeypatch: pytest.MonkeyPatch
@@ -137,7 +137,7 @@ def test_depth_is_the_same_bound() -> None:
     assert set(decode_batch(batch, max_depth=5).column("reason").to_pylist()) == {"invalid_json"}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_what_earlier_batches_taught_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of whole and broken records, few shapes kept: each is decoded as if it were alone."""

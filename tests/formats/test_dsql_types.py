@@ -102,7 +102,7 @@ tokens = st.one_of(
 
 
 @pytest.mark.thorough
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     kind=st.sampled_from(NAMES),
     column=st.lists(st.one_of(st.none(), tokens), max_size=12),

@@ -48,7 +48,7 @@ def test_varints_are_zigzag_groups_of_seven_bits(number: int, data: str) -> None
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_varint_ends_where_it_ends(number: int, behind: bytes) -> None:
     """Whatever follows a varint is left alone."""
     data = encode_varint(number)
@@ -88,7 +88,7 @@ def test_headers_bytes_equal_the_vectors() -> None:
 
 
 @given(HEADERS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_headers_survive(headers: list[tuple[str, bytes | None]]) -> None:
     """Order, repeated keys, empty keys, and null against empty values all come back."""
     assert decode_headers(encode_headers(headers)) == headers
@@ -97,7 +97,7 @@ def test_headers_survive(headers: list[tuple[str, bytes | None]]) -> None:
 
 
 @given(HEADERS.filter(bool))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_cut_of_a_block_is_an_error(headers: list[tuple[str, bytes | None]]) -> None:
     """A block that lost bytes at its end is never read as fewer headers, except where all are gone."""
     data = encode_headers(headers)

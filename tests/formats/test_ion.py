@@ -40,7 +40,7 @@ def test_text_to_binary_and_back(text: str) -> None:
     assert same_value(simpleion.dumps(simpleion.loads(text_of(datum)), binary=True), datum)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(VALUES)
 def test_any_value_reads_back(text: str) -> None:
     """Text, binary, text, binary: nothing is lost on the way, and amazon.ion writes the same value."""

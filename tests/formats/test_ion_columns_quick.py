@@ -54,7 +54,7 @@ def shown(result: Any) -> Any:
 
 
 @pytest.mark.thorough
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     shapes=st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3),
     pool=st.lists(SCALARS, min_size=1, max_size=6),

@@ -100,7 +100,7 @@ def test_each_vector_alone(at: int) -> None:
         assert opened(blobs) == expected_rows(blobs)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(kpl_blobs.any_blobs, max_size=6))
 def test_same_as_scalar(blobs: list[bytes]) -> None:
     """Generated, mutated and truncated blobs give the scalar codec's rows and counters."""
@@ -108,7 +108,7 @@ def test_same_as_scalar(blobs: list[bytes]) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(kpl_blobs.any_blobs, max_size=5), st.sampled_from(["per_record", "kcl"]), st.data())
 def test_same_filter_as_scalar(blobs: list[bytes], mode: str, data: st.DataObject) -> None:
     """The hash range filter keeps the same records, with the shard of each Kinesis record."""
@@ -118,7 +118,7 @@ def test_same_filter_as_scalar(blobs: list[bytes], mode: str, data: st.DataObjec
 
 
 @pytest.mark.thorough
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(kpl_blobs.any_blobs, max_size=6), st.integers(1, 200), st.integers(1, 200))
 def test_cuts_do_not_matter(blobs: list[bytes], max_batch_bytes: int, max_output_bytes: int) -> None:
     """Input and output may be cut anywhere between records; order, rows and counters stay."""

@@ -31,7 +31,7 @@ from headpond.formats.kpl import (
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(kpl_blobs.tagged_records, min_size=2, max_size=10))
 def test_round_trip(records: list[UserRecord]) -> None:
     """What is packed comes out again, tags with and without value included."""
@@ -42,7 +42,7 @@ def test_round_trip(records: list[UserRecord]) -> None:
     assert packed.explicit_hash_key == (first.explicit_hash_key or str(hash_key(first.partition_key)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(kpl_blobs.user_records, min_size=1, max_size=30))
 def test_accurate_size_is_the_length(records: list[UserRecord]) -> None:
     """The accurate size equals the length of the blob after every record added."""
@@ -147,7 +147,7 @@ def test_data_whose_items_are_no_bytes(company: list[UserRecord]) -> None:
         encode([UserRecord("k", wide), *company])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 300), st.integers(1, 200), st.integers(1, 150))
 def test_records_of_one_length(length: int, count: int, keys: int) -> None:
     """Records of one length, which are packed by a shorter way, come back as they are."""
@@ -275,7 +275,7 @@ def test_cut_off_message(length: int) -> None:
         assert 4 <= found.offset <= 4 + length
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(kpl_blobs.any_blobs)
 def test_any_bytes_have_an_outcome(blob: bytes) -> None:
     """Decoding never raises, and names a place inside the blob if it is malformed."""
@@ -358,7 +358,7 @@ def test_time_grows_with_length(unit: bytes) -> None:
     assert seconds(32_000) < 60 * seconds(2_000) + 0.01
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(kpl_blobs.user_records, max_size=40),
     st.integers(64, 400),

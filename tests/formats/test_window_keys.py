@@ -53,7 +53,7 @@ def test_fixed_lower_bounds_equal_the_vectors() -> None:
 
 
 @given(st.tuples(KEYS, KEYS, KEYS), st.tuples(TIMES, TIMES), st.integers(0, 2**31 - 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_range_scan_misses_nothing(
     keys: tuple[bytes, bytes, bytes], times: tuple[int, int], seqnum: int
 ) -> None:
@@ -115,7 +115,7 @@ def test_the_outer_join_buffer_equals_the_vectors() -> None:
 
 
 @given(st.lists(st.binary(max_size=9), max_size=5), st.binary(min_size=1, max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_damaged_list_is_never_read(elements: list[bytes], behind: bytes) -> None:
     """Every cut and every addition is found."""
     data = encode_buffer_list(elements)

@@ -182,7 +182,7 @@ VALUES = st.one_of(
 
 
 @given(st.lists(VALUES, max_size=12), st.sampled_from(PAIRS), st.integers(0, 3), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_batch_and_scalar_conversions_are_one(
     values: list[Any], pair: tuple[ValueFormat, ValueFormat], skipped: int, data: st.DataObject
 ) -> None:

@@ -89,7 +89,7 @@ def record(number: int) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.lists(RECORDS, max_size=3), st.integers(0, 10**56).map(str)), max_size=3),
     st.booleans(),

@@ -48,7 +48,7 @@ def play(steps: list[tuple[str, int]]) -> tuple[Engine, list[tuple[int, bytes]]]
     return engine, put
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(STEPS, st.integers(1, 5))
 def test_reading_every_shard_gives_every_record_once(steps: list[tuple[str, int]], limit: int) -> None:
     """Whatever the history, reading all shards in small replies gives each record once, in order."""
@@ -76,7 +76,7 @@ def test_reading_every_shard_gives_every_record_once(steps: list[tuple[str, int]
     assert sorted(seen) == sorted(data for _, data in put)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(STEPS)
 def test_open_shards_always_tile_the_key_space(steps: list[tuple[str, int]]) -> None:
     """Open shards cover every hash key once; children lie below their parents and start above their ends."""
@@ -93,7 +93,7 @@ def test_open_shards_always_tile_the_key_space(steps: list[tuple[str, int]]) -> 
             assert shard.shard_id in stream.shards[parent].children
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(STEPS, st.integers(-1000, 2000))
 def test_a_time_place_gives_what_arrived_from_then(steps: list[tuple[str, int]], offset: int) -> None:
     """AT_TIMESTAMP gives exactly the records that arrived at or after the time."""

@@ -218,7 +218,7 @@ def _little_is_looked_at() -> Iterator[None]:
 
 @pytest.mark.thorough
 @given(st.lists(EVENTS, max_size=14), OPTIONS)
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 def test_every_record_is_read_once_and_parents_first(
     events: list[tuple[str, int]], options: dict[str, str]
 ) -> None:
@@ -240,7 +240,7 @@ def test_every_record_is_read_once_and_parents_first(
 
 
 @given(st.lists(EVENTS, max_size=10), OPTIONS, st.integers(0, 20))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_latest_reads_all_that_comes_after_and_nothing_from_before(
     events: list[tuple[str, int]], options: dict[str, str], before: int
 ) -> None:

@@ -58,7 +58,7 @@ def test_an_offset_reads_as_the_specification_writes_it() -> None:
 
 
 @given(st.text(max_size=20), TIMES, st.dictionaries(st.text(max_size=8), POSITIONS, max_size=5))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_offsets_survive_the_checkpoint(stream: str, created: int, shards: dict[str, Position]) -> None:
     """Reading what was written gives the same offset."""
     offset = Offset(stream, created, shards)

@@ -70,7 +70,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(RECORDS, st.integers(64, 5000), st.integers(1, 50))
 def test_aggregates_have_the_size_they_claim(records: Any, max_size: int, max_count: int) -> None:
     """Whatever is put, aggregates keep order and bounds, and their size is that of the encoded bytes."""
@@ -227,7 +227,7 @@ def test_enough_goes_at_once() -> None:
     assert not choose(lanes_of(*[[200_000]] * 20), settings_, 0)[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.lists(st.integers(0, 3000), max_size=40), max_size=8),
     st.integers(1, 50),
@@ -295,7 +295,7 @@ def test_ranges_find_and_tile() -> None:
     assert not tile([])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from("abcdefgh"), st.none() | st.integers(0, MAX).map(str)), max_size=60)
 )

@@ -83,7 +83,7 @@ REPLIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(REPLIES, st.sampled_from([None, 1]), st.booleans())
 def test_the_same_records_as_botocores_own(reply: Any, indent: int | None, ascii_only: bool) -> None:  # noqa: FBT001 (drawn)
     """Any reply gives the same page as through botocore's parser, and is read without it."""

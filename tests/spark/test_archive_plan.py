@@ -50,7 +50,7 @@ CONTENTS = st.lists(st.binary(max_size=6).map(lambda b: b.replace(b"\x1f", b""))
     st.one_of(st.none(), st.integers(1, 30)),
     st.integers(1, 20),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_every_line_is_read_once(contents: dict[str, bytes], max_bytes: int | None, piece: int) -> None:
     """However batches and tasks are cut, the pieces are the files, in whole lines with their numbers."""
     files = Held(contents)

@@ -54,7 +54,7 @@ def assert_expected(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_the_histories_and_schema_changes_do_not_depend_on_order(seed: int, batches: int) -> None:
     """Lines permuted, some of them twice, cut anywhere, a batch applied twice: one and the same lake."""

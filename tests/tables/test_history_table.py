@@ -99,7 +99,7 @@ def assert_expected(histories: Histories) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_the_histories_do_not_depend_on_order_cuts_or_repeats(seed: int, batches: int) -> None:
     """Lines permuted, some twice, cut anywhere, a batch applied twice or half: the expected versions."""

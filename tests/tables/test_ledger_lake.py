@@ -321,7 +321,7 @@ LISTINGS = st.builds(
 
 
 @pytest.mark.thorough
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(
     blobs=st.lists(st.one_of(REVISIONS, REVISIONS, LISTINGS), min_size=2, max_size=8),
     data=st.data(),

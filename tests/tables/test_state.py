@@ -69,7 +69,7 @@ def test_removed_facts_are_gone(tmp_path: Path) -> None:
     assert table.read(["shard"])["shard"].to_pylist() == ["b"]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.sampled_from("xy")), max_size=30))
 def test_the_first_of_each_identity_is_kept(rows: list[tuple[str, int, str]]) -> None:
     """The rows kept are the first of their kind, in order."""

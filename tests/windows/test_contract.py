@@ -254,7 +254,7 @@ OPERATIONS = st.lists(
 @pytest.mark.thorough
 @pytest.mark.parametrize("duplicates", [False, True])
 @given(operations=OPERATIONS)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_memory_disk_and_cache_agree_with_a_model(
     *, duplicates: bool, operations: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

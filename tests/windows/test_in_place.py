@@ -197,7 +197,7 @@ OPERATIONS = st.lists(
     old_entries=st.sets(st.tuples(NAMES, st.sampled_from(STARTS))),
     operations=OPERATIONS,
 )
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_operations_give_what_a_migrated_store_gives(
     pair: tuple[ValueFormat, ValueFormat],
     old_entries: set[tuple[bytes, int]],

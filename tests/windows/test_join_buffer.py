@@ -149,7 +149,7 @@ def test_without_headers_the_bytes_are_those_of_kafka_streams(tmp_path: Path) ->
 
 
 @given(st.sampled_from(Side), st.binary(max_size=9), st.lists(HEADER, max_size=3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_an_element_with_headers_comes_back(
     side: Side, value: bytes, headers: list[tuple[str, bytes | None]]
 ) -> None:

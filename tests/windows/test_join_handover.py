@@ -215,7 +215,7 @@ def test_exports_are_read_from_files(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 1 << 32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_state_goes_on_at_any_cut(seed: int) -> None:
     """An engine filled from another one's state gives what that one would have given."""
     chance = Random(seed)
