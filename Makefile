@@ -59,7 +59,7 @@ test-versions: test-oldest test-later ## the oldest Spark that is supported, and
 test-oldest: ## the oldest Spark that is supported
 	@$(SET_UP) test
 	@$(SET_UP) delta
-	.bench/envs/delta/bin/python -m pytest -m "spark and not maven and not faults" $(SOME_SPARK)
+	.bench/envs/delta/bin/python -m pytest -n 2 --dist loadfile -m "spark and not maven and not faults" $(SOME_SPARK)
 
 test-later: ## the newest Python that is there
 	@$(SET_UP) test
@@ -76,7 +76,7 @@ test-connect: ## what works over Spark Connect, and what is refused
 
 test-faults: ## random kills, minutes long
 	@$(SET_UP) test
-	$(PYTEST) -m faults
+	$(PYTEST) -n 2 --dist loadfile -m faults
 
 fuzz: ## feed mutated aggregates to the KPL decoder; FUZZ_SECONDS bounds it
 	@$(SET_UP) fuzz
