@@ -52,8 +52,12 @@ logger = logging.getLogger(__name__)
 RETIRE_S = 3600.0
 """How often a run that goes on drops tombstones."""
 
-ARCHIVE_BYTES_PER_TRIGGER = 512 << 20
-"""What a batch of an archive takes, unless told, where its rows come to the driver as files, in parts."""
+ARCHIVE_BYTES_PER_TRIGGER = 1 << 30
+"""What a batch of an archive takes, unless told, where its rows come to the driver as files, in parts.
+
+Between batches nothing is decoded while the last parts of one are merged and the next is planned, for some 2
+seconds; memory is bounded by the parts, and a batch lies in files meanwhile.
+"""
 
 
 def decoded_changes(spark: SparkSession, pipeline: Pipeline, rules: Rules) -> DataFrame:
