@@ -80,8 +80,9 @@ class LocalKinesis:
     def stop(self) -> None:
         """Stop listening and cut what is open; does nothing when not started."""
         if self._thread is not None:
-            if self._loop is not None and self._stop is not None and self._thread.is_alive():
-                self._loop.call_soon_threadsafe(self._stop.set)
+            if self._loop is not None and self._stop is not None:
+                with suppress(RuntimeError):  # the loop is closed: it ended by itself, perhaps just now
+                    self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
             self._thread = None
 
