@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,6 +225,32 @@ def test_files_that_somebody_removed_are_missed(tmp_path: Path) -> None:
 
     with pytest.raises(EnvironmentLacks, match="3 files of decoded rows were removed"):
         apply_as_it_comes(folder, cleaned, applying(lake, []))
+
+
+def test_a_folder_is_listed_while_its_files_are_taken(tmp_path: Path) -> None:
+    """What is gone by the time that it is looked at is not waiting; it is no error of the listing."""
+    _, config = lake_in(tmp_path, TABLES)
+    folder = Folder()
+    ended = threading.Event()
+    taken: list[str] = []
+
+    def taking() -> None:
+        while not ended.is_set() or folder.waiting():
+            for each in folder.waiting():
+                folder.take(each.file)
+                taken.append(each.file)
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(taking)
+        try:
+            for _ in range(100):
+                cells(config, lines(4), folder=folder.path)
+                folder.waiting()
+        finally:
+            ended.set()
+        other.result()
+    assert len(set(taken)) == len(taken) >= 100
+    assert folder.waiting() == []
 
 
 def test_rows_that_no_file_can_take_stay_in_their_cells(tmp_path: Path) -> None:

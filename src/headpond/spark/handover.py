@@ -18,6 +18,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,10 +113,14 @@ class Folder:
 
     def waiting(self) -> list[Handed]:
         """The files that are whole and not taken yet."""
+        found = []
         with os.scandir(self.path) as entries:
-            return [
-                Handed(entry.name, entry.stat().st_size) for entry in entries if entry.name.endswith(_SUFFIX)
-            ]
+            for entry in entries:
+                # One that is taken, or removed, while the folder is listed is not waiting any more.
+                with suppress(FileNotFoundError):
+                    if entry.name.endswith(_SUFFIX):
+                        found.append(Handed(entry.name, entry.stat().st_size))
+        return found
 
     def take(self, file: str) -> tuple[str, pa.Table] | None:
         """Give a file's table and rows, and remove it; null where it was taken before in this batch."""
@@ -138,4 +143,4 @@ class Folder:
         """Make ready for a batch: what one that failed left behind comes again with it."""
         self._taken.clear()
         for left in self.waiting():
-            (Path(self.path) / left.file).unlink()
+            (Path(self.path) / left.file).unlink(missing_ok=True)
