@@ -7,10 +7,25 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
 JOB = Path(__file__).with_name("cluster_job.py")
+
+
+def executors(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The executors below the job's process, and no others."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline()):
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
 
 
 def event_settings(folder: Path) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """What the fault tests run in a process of its own: a stream kept in a table and copied to another stream.
 
-Arguments: endpoint, folder, `on` (run until killed) or `out` (run to the end of what is there). The table is
-a file for each batch; one that is there already, from before a kill, must hold the same rows as the batch now
-does, or a line goes to `differences`. The table's batches have an exact bound, the copy's a span.
+Arguments: endpoint, folder, `on` (run until killed) or `out` (run to the end of what is there), and the
+master if not this machine's own. The table is a file for each batch; one that is there already, from before a
+kill, must hold the same rows as the batch now does, or a line goes to `differences`. The table's batches have
+an exact bound, the copy's a span.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 IDENTITY = ("stream", "shard_id", "sequence_number", "sub_sequence_number")
+LOCAL = "local[2,20]"  # tasks whose worker is killed are tried again
 CONF = {
-    "spark.master": "local[2,20]",  # tasks whose worker is killed are tried again
+    "spark.executor.memory": "512m",
+    "spark.task.maxFailures": "20",
     "spark.sql.streaming.stopTimeout": "30s",
 }
 
@@ -49,9 +53,12 @@ def source(spark: SparkSession, endpoint: str, **bound: str) -> DataFrame:
     return spark.readStream.format("headpond-kinesis").options(**options, probeLag="100 ms", **bound).load()
 
 
-def main(endpoint: str, folder: Path, until: str) -> None:
+def main(endpoint: str, folder: Path, until: str, master: str) -> None:
     """Run both queries."""
-    spark = spark_session("copy", conf=CONF, log_path=folder / "spark.log", quick=True)
+    # Or the workers of a cluster would leave their folders in Spark's installation.
+    os.environ["SPARK_WORKER_DIR"] = str(folder / "work")
+    conf = CONF | {"spark.master": master}
+    spark = spark_session("copy", conf=conf, log_path=folder / "spark.log", quick=True)
     register(spark)
     (folder / "table").mkdir(exist_ok=True)
     trigger: dict[str, Any] = (
@@ -80,4 +87,4 @@ def main(endpoint: str, folder: Path, until: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], *(sys.argv[4:] or [LOCAL]))

@@ -8,9 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 import orjson
-import psutil
 import pytest
-from cluster_kit import JOB, begun, rows_found, tasks_of
+from cluster_kit import JOB, begun, executors, rows_found, tasks_of
 
 from headpond.cli.demo import pipeline_text
 from headpond.cli.demo_stream import change_records, fill
@@ -27,18 +26,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
 
 RECORDS = 240
 MASTER = "local-cluster[2,1,1024]"
-
-
-def executors(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The executors below the job's process, and no others."""
-    found = []
-    for child in psutil.Process(process.pid).children(recursive=True):
-        try:
-            if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline()):
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
 
 
 def test_an_executor_killed_in_mid_task(tmp_path: Path) -> None:

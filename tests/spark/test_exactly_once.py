@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from cluster_kit import executors
 
 from headpond.formats.kpl import Aggregate, UserRecord, decode, encode
 from headpond.kinesis.testing import local_kinesis, read_all
@@ -36,11 +37,11 @@ START_S = 180
 Row = tuple[str, str, str, int, bytes]
 
 
-def start(kinesis: LocalKinesis, folder: Path, until: str) -> subprocess.Popen[bytes]:
+def start(kinesis: LocalKinesis, folder: Path, until: str, *master: str) -> subprocess.Popen[bytes]:
     """Start the job as a process group of its own."""
     (folder / "started").unlink(missing_ok=True)
     with (folder / "job.log").open("ab") as log:
-        command = [sys.executable, str(JOB), kinesis.endpoint_url, str(folder), until]
+        command = [sys.executable, str(JOB), kinesis.endpoint_url, str(folder), until, *master]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
@@ -208,3 +209,28 @@ def test_python_workers_killed_in_mid_task(tmp_path: Path) -> None:
     log = (tmp_path / "spark.log").read_text(errors="replace")
     assert killed >= 2
     assert len(re.findall(r"Lost task \d+", log)) >= 1
+
+
+def test_executors_killed_while_they_write(tmp_path: Path) -> None:
+    """Reader and sink on processes of their own, one of which is killed amid its writes: the same end."""
+    with local_kinesis("orders", "copies", shards=2) as kinesis:
+        with written_to(kinesis, 2):
+            time.sleep(6)
+        # Writes that drag on: what a killed task had put is put again by the one after it.
+        slow = kinesis.faults.delay(1000, calls=("PutRecords",))
+        process = start(kinesis, tmp_path, "out", "local-cluster[2,1,1024]")
+        try:
+            end = time.monotonic() + START_S
+            while slow.hits < 2 and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
+            victims = executors(process)
+            assert len(victims) == 2, told(tmp_path)
+            victims[0].kill()
+            slow.share = 0.0
+            process.wait(timeout=400)
+        finally:
+            if process.poll() is None:
+                kill(process)
+        assert process.returncode == 0, told(tmp_path)
+        check(kinesis, tmp_path)
+    assert "Lost executor" in (tmp_path / "spark.log").read_text(errors="replace")

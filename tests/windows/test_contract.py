@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headpond.errors import UsageError
@@ -254,6 +254,8 @@ OPERATIONS = st.lists(
 @pytest.mark.thorough
 @pytest.mark.parametrize("duplicates", [False, True])
 @given(operations=OPERATIONS)
+@example(operations=[("put", b"a", b"", 1), ("range", b"", b"a\0", 0, 1, False)])  # Kafka Streams' gap
+@example(operations=[("put", b"a", b"", 1), ("range", b"", b"a\0", 0, 256, False)])  # and its edge
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_memory_disk_and_cache_agree_with_a_model(
     *, duplicates: bool, operations: list[Any], tmp_path_factory: pytest.TempPathFactory
@@ -318,6 +320,9 @@ class Model:
             (key, value)
             for key, value in self.entries.items()
             if (low is None or low <= key[0]) and (high is None or key[0] <= high) and start <= key[1] <= end
+            # Kafka Streams' own gap: below a bound that is the key and a zero byte, its start is read one
+            # byte off, as if it were 256 times as great.
+            and not (high == key[0] + b"\0" and key[1] * 256 > end)
         ]
         interval = self.settings.segment_interval_ms
         found.sort(key=lambda each: (each[0][1] // interval, encode_store_key(*each[0])), reverse=backward)
