@@ -26,12 +26,14 @@ test: check ## lint, types, and every test that needs no Maven package
 
 test-maven: ## tests that need packages from a Maven repository; each says why where it is skipped
 	@$(SET_UP) test
-	@$(PYTEST) -m maven; code=$$?; if [ $$code -ne 0 ] && [ $$code -ne 5 ]; then exit $$code; fi
+	@$(PYTEST) -m maven tests/spark tests/windows; code=$$?; if [ $$code -ne 0 ] && [ $$code -ne 5 ]; then exit $$code; fi
+
+WITH_DELTA := tests/tables tests/spark/test_cluster_delta.py tests/spark/test_follow_delta.py
 
 test-delta: ## tests of the engine on Spark, in an environment with the Spark that Delta's jars are for
 	@$(SET_UP) test
 	@$(SET_UP) delta
-	.bench/envs/delta/bin/python -m pytest -n 2 --dist loadfile -m maven --durations=10
+	.bench/envs/delta/bin/python -m pytest -n 2 --dist loadfile -m maven --durations=10 $(WITH_DELTA)
 
 KINESIS_LOCAL := kinesis-local@0.6.2
 
@@ -41,16 +43,16 @@ test-peers: ## the local Kinesis beside moto and kinesis-local, which npm instal
 	npm install --silent --no-audit --no-fund --prefix .bench/peers $(KINESIS_LOCAL) || \
 	echo "$(KINESIS_LOCAL) could not be installed: its tests are skipped."; \
 	else echo "There is no npm: the tests beside $(KINESIS_LOCAL) are skipped."; fi
-	$(PYTEST) -m peers
+	$(PYTEST) -m peers tests/kinesis
 
 test-cluster: ## a standalone Spark of three processes, whose Python lacks headpond
 	@$(SET_UP) test
-	$(PYTEST) -m cluster
+	$(PYTEST) -m cluster tests/spark
 
 test-package: ## headpond as a wheel, in an environment with nothing but what it requires
 	@$(SET_UP) test
 	@$(SET_UP) package
-	$(PYTEST) -m package
+	$(PYTEST) -m package tests/packaging
 
 SOME_SPARK := tests/spark/test_source.py tests/spark/test_source_secrets.py tests/spark/test_measured_run.py tests/spark/test_follow.py tests/spark/test_join.py
 
@@ -72,11 +74,11 @@ test-later: ## the newest Python that is there
 test-connect: ## what works over Spark Connect, and what is refused
 	@$(SET_UP) test
 	@$(SET_UP) connect
-	.bench/envs/connect/bin/python -m pytest -m connect
+	.bench/envs/connect/bin/python -m pytest -m connect tests/spark
 
 test-faults: ## random kills, minutes long
 	@$(SET_UP) test
-	$(PYTEST) -n 2 --dist loadfile -m faults
+	$(PYTEST) -n 2 --dist loadfile -m faults tests/spark tests/windows
 
 fuzz: ## feed mutated aggregates to the KPL decoder; FUZZ_SECONDS bounds it
 	@$(SET_UP) fuzz

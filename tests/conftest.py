@@ -38,7 +38,7 @@ FEW_ROWS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-"""Every merge of a test is of another plan: compiling it costs a quarter of the time, and gives the same rows.
+"""Every merge of a test has another plan: compiling it costs a quarter of the time and gives the same rows.
 The tests on clusters and of whole runs leave these as they are."""
 
 

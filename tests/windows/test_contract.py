@@ -319,7 +319,9 @@ class Model:
         found = [
             (key, value)
             for key, value in self.entries.items()
-            if (low is None or low <= key[0]) and (high is None or key[0] <= high) and start <= key[1] <= end
+            if (low is None or low <= key[0])
+            and (high is None or key[0] <= high)
+            and start <= key[1] <= end
             # Kafka Streams' own gap: below a bound that is the key and a zero byte, its start is read one
             # byte off, as if it were 256 times as great.
             and not (high == key[0] + b"\0" and key[1] * 256 > end)
