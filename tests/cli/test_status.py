@@ -260,7 +260,7 @@ def test_a_damaged_table_is_said_without_a_stack_trace(lake: Path, cli: Cli) -> 
     found = cli("status", lake)
     assert found.code == 1
     first, second = found.stderr.splitlines()
-    assert first.startswith("Error: A Delta table of the lake cannot be used: ")
+    assert first.startswith(f"Error: The Delta table at {log.parent.parent} cannot be used: ")
     assert "_delta_log" in second
 
 

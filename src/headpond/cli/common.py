@@ -49,12 +49,17 @@ def of_delta(error: Exception) -> HeadpondError | None:
     deltalake = sys.modules.get("deltalake.exceptions")  # where a command has no use for it, it is not loaded
     if deltalake is None or not isinstance(error, deltalake.DeltaError):
         return None
+    from headpond.tables.remote import table_of  # noqa: PLC0415 - only where something is wrong
+
     said = str(error).partition("\n")[0].rstrip(".")
+    table = table_of(error)
+    which = f"The Delta table at {table}" if table else "A Delta table of the lake"
     return DamagedInput(
-        f"A Delta table of the lake cannot be used: {said}.",
-        next_step="Look into the folders _delta_log for a file that was cut, copied in part or changed by "
+        f"{which} cannot be used: {said}.",
+        next_step="Look into its folder _delta_log for a file that was cut, copied in part or changed by "
         "hand, and restore that table; HEADPOND_DEBUG=1 shows where headpond was.",
         reason="delta_table",
+        **({"table": table} if table else {}),
     )
 
 

@@ -34,6 +34,7 @@ _PUBLIC = frozenset(
 )  # fmt: skip
 """Options whose values may be shown; every other value is cut out of messages."""
 
+_TABLE_NOTE = "Delta table: "
 _STORE = "Generic S3 error"  # what deltalake says of the store begins so
 _SHOWN_CHARACTERS = 300
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -125,18 +126,26 @@ def _s3(options: Mapping[str, str]) -> Any:
     return pafs.S3FileSystem(**{name: value for name, value in known.items() if value is not None})
 
 
-def _is_of_the_store(error: Exception, place: str) -> bool:
-    """Whether deltalake tells of a store's failure, and not of a table."""
+def _is_of_deltalake(error: Exception) -> bool:
     # Where it is not loaded it raised nothing: processes that only read an archive need not wait for it.
     loaded = sys.modules.get("deltalake.exceptions")
-    if loaded is None or not isinstance(error, loaded.DeltaError):
-        return False
-    return is_remote(place) and _STORE in str(error)
+    return loaded is not None and isinstance(error, loaded.DeltaError)
+
+
+def _is_of_the_store(error: Exception, place: str) -> bool:
+    """Whether deltalake tells of a store's failure, and not of a table."""
+    return _is_of_deltalake(error) and is_remote(place) and _STORE in str(error)
+
+
+def table_of(error: Exception) -> str | None:
+    """Name the place of the table that an error of deltalake is about, where `told` saw it pass."""
+    notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(_TABLE_NOTE))
+    return next((note.removeprefix(_TABLE_NOTE) for note in notes), None)
 
 
 @contextmanager
 def told(place: str, options: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Turn a failure of the storage into a sentence without secrets.
+    """Turn a failure of the storage into a sentence without secrets; add the place to one of deltalake.
 
     Raises:
         AccessRefused: credentials are absent, wrong or not allowed to.
@@ -147,6 +156,8 @@ def told(place: str, options: Mapping[str, str] | None = None) -> Iterator[None]
         yield
     except Exception as error:
         if not (isinstance(error, OSError) or _is_of_the_store(error, place)):
+            if _is_of_deltalake(error):
+                error.add_note(_TABLE_NOTE + place)
             raise
         said = _cleaned(str(error), options or {})
         facts = {"place": place}
