@@ -1,0 +1,205 @@
+"""The producer's map of shards and its metrics, apart from any stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headpond.errors import EnvironmentLacks
+from headpond.formats.hash_keys import HashKeyRange
+from headpond.kinesis.producer import MemoryMetrics, OpenTelemetryMetrics
+from headpond.kinesis.producer.metrics import COUNTS, DISTRIBUTIONS
+from headpond.kinesis.producer.ranges import OpenShards, ShardRange
+from headpond.kinesis.producer.shard_map import ShardMap
+
+HALF = 1 << 127
+MAX = (1 << 128) - 1
+TWO = [ShardRange("shardId-0", HashKeyRange(0, HALF - 1)), ShardRange("shardId-1", HashKeyRange(HALF, MAX))]
+
+
+class Listing:
+    """A stream's shards as a producer lists them, with failures."""
+
+    def __init__(self) -> None:
+        self.open: list[ShardRange] = list(TWO)
+        self.closed: list[ShardRange] = []
+        self.failures = 0
+        self.calls: list[bool] = []
+        self.pauses: list[float] = []
+        self.paused = asyncio.Event()
+        self.ready = asyncio.Event()
+        self.changes: list[list[str] | None] = []
+        self.now_ms = 0.0
+        self.map = ShardMap(self.list, (OSError,), self.changed, lambda: self.now_ms, self.pause)
+
+    async def list(self, closed_too: bool) -> list[ShardRange]:  # noqa: FBT001 - as the map calls it
+        self.calls.append(closed_too)
+        if self.failures:
+            self.failures -= 1
+            raise OSError
+        return [*self.open, *self.closed] if closed_too else self.open
+
+    async def pause(self, ms: float) -> None:
+        self.pauses.append(ms)
+        self.paused.set()
+        await asyncio.sleep(0)
+
+    def changed(self, shards: OpenShards | None) -> None:
+        self.changes.append(None if shards is None else [shard.shard_id for shard in shards.shards])
+        (self.ready.clear if shards is None else self.ready.set)()
+
+    async def settle(self) -> None:
+        await self.ready.wait()
+
+
+def test_the_map_tries_again_with_growing_pauses() -> None:
+    """A failed listing is tried after 1 s, growing by half up to 30 s; until then no shard is known."""
+
+    async def run() -> Listing:
+        listing = Listing()
+        listing.failures = 12
+        listing.map.start()
+        assert listing.map.state == "UPDATING"
+        await listing.settle()
+        return listing
+
+    listing = asyncio.run(run())
+    assert listing.map.state == "READY"
+    assert listing.changes == [None, ["shardId-0", "shardId-1"]]
+    assert listing.pauses[:3] == [1000, 1500, 2250]
+    assert max(listing.pauses) == 30_000
+
+
+def test_the_map_waits_for_a_listing_that_tiles() -> None:
+    """A listing caught between two states of a reshard is not taken for the shards."""
+
+    async def run() -> Listing:
+        listing = Listing()
+        listing.open = TWO[:1]
+        listing.map.start()
+        await listing.paused.wait()
+        assert listing.map.state == "UPDATING"
+        listing.open = list(TWO)
+        await listing.settle()
+        return listing
+
+    assert asyncio.run(run()).changes[-1] == ["shardId-0", "shardId-1"]
+
+
+def test_doubts_refresh_only_when_they_are_news() -> None:
+    """A result older than the map does not refresh it; a newer one, or a shard never seen, does."""
+
+    async def run() -> Listing:
+        listing = Listing()
+        listing.now_ms = 100
+        listing.map.start()
+        await listing.settle()
+        listing.map.doubt("shardId-1", 50)
+        assert listing.map.state == "READY"
+        listing.map.doubt("shardId-1", 101)
+        assert listing.map.state == "UPDATING"
+        await listing.settle()
+        assert len(listing.calls) == 2
+        listing.closed = [ShardRange("shardId-7", HashKeyRange(5, 9))]
+        listing.map.doubt("shardId-7", 50)
+        await listing.settle()
+        return listing
+
+    listing = asyncio.run(run())
+    assert listing.calls == [False, False, False, True]
+    assert listing.map.range_of("shardId-7") == HashKeyRange(5, 9)
+
+
+def test_closed_ranges_are_kept_a_minute() -> None:
+    """The range of a shard that vanished can be asked for a minute, and then no more."""
+
+    async def run() -> None:
+        listing = Listing()
+        listing.map.start()
+        await listing.settle()
+        listing.open = [ShardRange("shardId-2", HashKeyRange(0, MAX))]
+        listing.map.start()
+        await listing.settle()
+        listing.now_ms += 59_000
+        listing.map.start()
+        await listing.settle()
+        assert listing.map.range_of("shardId-0") == TWO[0].keys
+        listing.now_ms += 2_000
+        listing.map.start()
+        await listing.settle()
+        assert listing.map.range_of("shardId-0") is None
+        assert listing.map.range_of("shardId-2") is not None
+
+    asyncio.run(run())
+
+
+def test_memory_metrics_by_name_shard_and_code() -> None:
+    """Statistics are kept over all, and per shard or code."""
+    metrics = MemoryMetrics()
+    metrics.observe("UserRecordsPut", 1, 5, shard_id="a")
+    metrics.observe("UserRecordsPut", 1, 2, shard_id="b")
+    metrics.observe("RequestTime", 10)
+    metrics.observe("RequestTime", 30)
+    assert metrics.of("UserRecordsPut").total == 7
+    assert metrics.of("UserRecordsPut", shard_id="a").times == 5
+    found = metrics.of("RequestTime")
+    assert (found.least, found.most, found.mean) == (10, 30, 20)
+    assert metrics.of("nothing").mean == 0
+
+
+class FakeMeter:
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, float, dict[str, str]]] = []
+
+    def create_counter(self, name: str, unit: str) -> Any:
+        return self._instrument("add", name, unit)
+
+    def create_histogram(self, name: str, unit: str) -> Any:
+        return self._instrument("record", name, unit)
+
+    def _instrument(self, verb: str, name: str, unit: str) -> Any:
+        assert unit
+
+        def note(_: Any, value: float, attributes: dict[str, str]) -> None:
+            self.seen.append((verb, name, value, attributes))
+
+        return type("Instrument", (), {verb: note})()
+
+
+def test_opentelemetry_counters_and_histograms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts become counters, distributions histograms; a missing package is one sentence."""
+    meter = FakeMeter()
+    metrics = OpenTelemetryMetrics("orders", meter)
+    metrics.observe("UserRecordsPut", 1, 3, shard_id="s")
+    metrics.observe("RequestTime", 12.5, code="x")
+    assert meter.seen == [
+        ("add", "kinesis.producer.UserRecordsPut", 3, {"stream": "orders", "shard_id": "s"}),
+        ("record", "kinesis.producer.RequestTime", 12.5, {"stream": "orders", "code": "x"}),
+    ]
+    for name in [*COUNTS, *DISTRIBUTIONS]:
+        metrics.observe(name, 1)
+    monkeypatch.setitem(__import__("sys").modules, "opentelemetry.metrics", None)
+    with pytest.raises(EnvironmentLacks, match="opentelemetry-api"):
+        OpenTelemetryMetrics("orders")
+
+
+def test_a_broken_listing_leaves_the_map_invalid() -> None:
+    """A fault that is no failed call is not tried again: starting goes on, and the loop's handler is told."""
+    seen: list[Any] = []
+
+    async def run() -> Listing:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context["exception"]))
+        listing = Listing()
+        listing.open = [("nonsense",)]  # type: ignore[list-item]
+        listing.map.start()
+        await listing.map.first_try()
+        await asyncio.sleep(0)
+        await listing.map.stop()
+        return listing
+
+    listing = asyncio.run(run())
+    assert listing.map.state == "INVALID"
+    assert listing.changes == [None]
+    assert len(seen) == 1
