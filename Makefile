@@ -19,16 +19,18 @@ check: ## lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# What a target collects: looking at all tests takes each of its processes ten seconds.
+WITH_SPARK := tests/spark tests/cli/test_object_store.py tests/test_docs.py
+WITH_DELTA := tests/tables tests/spark/test_cluster_delta.py tests/spark/test_follow_delta.py
+
 test: check ## lint, types, and every test that needs no Maven package
 	$(PYTEST) -n 3 -m "not spark and not maven and not faults and not peers and not thorough and not browser and not cluster and not package and not connect"
 	$(PYTEST) -n 3 -m "(thorough or browser) and not spark and not maven and not faults"
-	$(PYTEST) -n 2 --dist loadfile -m "spark and not maven and not faults"
+	$(PYTEST) -n 2 --dist loadfile -m "spark and not maven and not faults" $(WITH_SPARK)
 
 test-maven: ## tests that need packages from a Maven repository; each says why where it is skipped
 	@$(SET_UP) test
 	@$(PYTEST) -m maven tests/spark tests/windows; code=$$?; if [ $$code -ne 0 ] && [ $$code -ne 5 ]; then exit $$code; fi
-
-WITH_DELTA := tests/tables tests/spark/test_cluster_delta.py tests/spark/test_follow_delta.py
 
 test-delta: ## tests of the engine on Spark, in an environment with the Spark that Delta's jars are for
 	@$(SET_UP) test
