@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake.exceptions import DeltaError
 from lakes import decoded
 
 from headpond.errors import (
@@ -24,7 +25,7 @@ from headpond.pipeline.lake import open_lake
 from headpond.tables.apply import apply_batch
 from headpond.tables.batch_log import batches_in
 from headpond.tables.measured import BatchReport, sizes_of
-from headpond.tables.remote import file_system, is_s3, option_of, told
+from headpond.tables.remote import file_system, is_s3, option_of, table_of, told
 from headpond.tables.run_mark import mark_in
 from headpond.tables.summary import lake_summary
 from s3_server import SECRET, Store, refusing_store, s3_store
@@ -212,6 +213,19 @@ def test_what_fails_in_a_folder_names_the_folder() -> None:
     """A disk can fail as well."""
     with pytest.raises(EnvironmentLacks, match="/lake/t cannot be used: no space"), told("/lake/t"):
         raise OSError("no space")
+
+
+def test_a_full_disk_is_no_damaged_table() -> None:
+    """Deltalake wraps it in words of Parquet; what it says of a table itself passes, with the place."""
+    full = "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file: "
+    full += "No space left on device (os error 28)"
+    expected = pytest.raises(EnvironmentLacks, match=r"^/lake/t cannot be used: .*No space left")
+    with expected as caught, told("/lake/t"):
+        raise DeltaError(full)
+    assert "space that is left" in caught.value.next_step
+    with pytest.raises(DeltaError) as passed, told("/lake/t"):
+        raise DeltaError("Object at location /lake/t/x.parquet not found (os error 2)")
+    assert table_of(passed.value) == "/lake/t"
 
 
 def test_what_is_no_failure_of_the_store_passes() -> None:

@@ -36,6 +36,7 @@ _PUBLIC = frozenset(
 
 _TABLE_NOTE = "Delta table: "
 _STORE = "Generic S3 error"  # what deltalake says of the store begins so
+_DISK = re.compile(r"\(os error (?:13|28|30|122)\)")  # rights, no space, read-only, quota
 _SHOWN_CHARACTERS = 300
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _XML_MESSAGE = re.compile(r"<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?", re.DOTALL)
@@ -133,8 +134,10 @@ def _is_of_deltalake(error: Exception) -> bool:
 
 
 def _is_of_the_store(error: Exception, place: str) -> bool:
-    """Whether deltalake tells of a store's failure, and not of a table."""
-    return _is_of_deltalake(error) and is_remote(place) and _STORE in str(error)
+    """Whether deltalake tells of a store's or a disk's failure, and not of a table."""
+    if not _is_of_deltalake(error):
+        return False
+    return _STORE in str(error) if is_remote(place) else _DISK.search(str(error)) is not None
 
 
 def table_of(error: Exception) -> str | None:
@@ -163,7 +166,9 @@ def told(place: str, options: Mapping[str, str] | None = None) -> Iterator[None]
         facts = {"place": place}
         if not is_remote(place):
             raise EnvironmentLacks(
-                f"{place} cannot be used: {said}.", next_step="Look at the folder and its rights.", **facts
+                f"{place} cannot be used: {said}.",
+                next_step="Look at the folder, its rights and the space that is left.",
+                **facts,
             ) from error
         if _REFUSED.search(said):
             raise AccessRefused(
