@@ -27,18 +27,9 @@ from headpond.kinesis.producer import (
     ProducerSettings,
     PutResult,
 )
-from headpond.kinesis.testing import local_kinesis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headpond.kinesis.local import LocalKinesis
-
-
-@pytest.fixture
-def kinesis() -> Iterator[LocalKinesis]:
-    with local_kinesis("s", shards=2, seed=11) as running:
-        yield running
 
 
 def test_one_record_is_sent_raw_and_tells_where_it_is(kinesis: LocalKinesis) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from producer_kit import (
@@ -30,15 +30,6 @@ from headpond.kinesis.producer import (
     PutResult,
 )
 from headpond.kinesis.testing import local_kinesis
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def kinesis() -> Iterator[LocalKinesis]:
-    with local_kinesis("s", shards=2, seed=11) as running:
-        yield running
 
 
 @pytest.mark.thorough

@@ -31,18 +31,11 @@ from headpond.kinesis.producer import (
     PutFailed,
     PutResult,
 )
-from headpond.kinesis.testing import local_kinesis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headpond.kinesis.local import LocalKinesis
-
-
-@pytest.fixture
-def kinesis() -> Iterator[LocalKinesis]:
-    with local_kinesis("s", shards=2, seed=11) as running:
-        yield running
 
 
 def test_put_many_tells_counts_and_reasons(kinesis: LocalKinesis) -> None:
