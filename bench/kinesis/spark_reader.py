@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,24 @@ def tree() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
+def planning() -> list[psutil.Process]:
+    """The processes that plan."""
+    found = []
+    for process in tree():
+        try:
+            if "streaming_source_runner" in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
 def cpu_seconds() -> dict[str, float]:
-    """CPU used so far by the JVM and by its Python processes, those that have ended included."""
+    """CPU used so far by the JVM and by its Python processes, those that have ended included.
+
+    Planning ends a moment after its query: looked at just then it would be in neither sum.
+    """
+    psutil.wait_procs(planning(), timeout=5)
     found = {"jvm": 0.0, "python": 0.0}
     for process in tree():
         try:
@@ -40,8 +57,8 @@ def cpu_seconds() -> dict[str, float]:
         except psutil.NoSuchProcess:
             continue
         found[kind] += times.user + times.system
-        if kind == "python":
-            found[kind] += times.children_user + times.children_system
+        # Those that ended are in their parent's times: planning is the JVM's child, a worker the daemon's.
+        found["python"] += times.children_user + times.children_system
     return found
 
 
@@ -50,16 +67,13 @@ def memory(spark: SparkSession) -> dict[str, float]:
     jvm: Any = spark._jvm  # noqa: SLF001 - there is no other way to the JVM
     jvm.System.gc()
     runtime = jvm.Runtime.getRuntime()
-    planning = 0
-    for process in tree():
-        try:
-            if "streaming_source_runner" in " ".join(process.cmdline()):
-                planning += process.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
+    held = 0
+    for process in planning():
+        with suppress(psutil.NoSuchProcess):
+            held += process.memory_info().rss
     return {
         "heap_mib": (runtime.totalMemory() - runtime.freeMemory()) / MIB,
-        "planning_mib": planning / MIB,
+        "planning_mib": held / MIB,
     }
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FixedEnds"]
 
 _NOTHING = ("TS", "HORIZON")  # as an end: the shard had no record
+_ROUNDED_MS = 1_000  # the service may round a time it is asked for
 
 
 class FixedEnds:
@@ -63,7 +64,7 @@ class FixedEnds:
             return end if end.number > begin.number else begin
         if end.kind == "SEQ" and begin.kind == "AT":
             return end if end.number >= begin.number else begin
-        if end.kind == "SEQ" and begin.kind == "TS":
+        if end.kind == "SEQ" and begin.kind == "TS" and not _is_later(end, begin):
             # The end may lie before the time: only what follows the time can tell.
             first = self._first_after(shard_id, begin)
             if not isinstance(first, Record) or first.number > end.number:
@@ -76,3 +77,8 @@ class FixedEnds:
             return begin.time_ms
         oldest_ms = self._tips[shard_id].oldest_ms
         return self._created_ms if oldest_ms is None else oldest_ms
+
+
+def _is_later(end: Position, begin: Position) -> bool:
+    """Whether a record arrived after a moment for certain, so that it is among what follows the moment."""
+    return end.time_ms is not None and end.time_ms >= (begin.time_ms or 0) + _ROUNDED_MS

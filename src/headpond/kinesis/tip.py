@@ -33,6 +33,8 @@ _CLOCK_ERROR_MS = 1_000  # the server's clock is known from below, to a second
 _FIRST_SPAN_MS = 4_000
 _SPAN_GROWTH = 8
 _RECENT_RECORDS = 32  # more than most shards get in 4 s; a shard takes 5 MiB at most meanwhile
+_FEW_RECORDS = 8  # a shard with so many in its last half minute, or before a pause, is a quiet one
+_RECENT_LOOKS = ((CLOSE_ENOUGH_MS, _RECENT_RECORDS), (CLOSE_ENOUGH_MS * _SPAN_GROWTH, _FEW_RECORDS))
 _PEEK_RECORDS = 5_000
 _PEEK_BYTES = 1 << 20  # what a shard takes in a second at its limit
 
@@ -108,15 +110,24 @@ def find_end(calls: StreamCalls, shard_id: str, loss: LossRule) -> Tip:
         The tip; without `oldest_ms` where the last seconds told enough.
     """
     shard = _Shard(calls, shard_id, loss, None)
-    miss_ms = calls.date_ms()
-    hit_ms = max(0, miss_ms - CLOSE_ENOUGH_MS)
-    cursor = ShardCursor(calls, shard_id, at_time(hit_ms), loss)
-    found = _first(cursor, _RECENT_RECORDS)
-    if not isinstance(found, list):
-        return find_tip(calls, shard_id, HORIZON, loss)
-    end, settled = _counted(cursor, found, HORIZON, None)
-    tip = Tip(end, behind_ms=cursor.behind_ms, look=_worth_peeking(found))
-    return tip if settled else _far(shard, tip, _Between(hit_ms, miss_ms, end, cursor))
+    date_ms = miss_ms = calls.date_ms()
+    for span_ms, look in _RECENT_LOOKS:
+        hit_ms = max(0, date_ms - span_ms)
+        cursor = ShardCursor(calls, shard_id, at_time(hit_ms), loss)
+        found = _first(cursor, look)
+        if isinstance(found, Position):
+            return Tip(found, behind_ms=0)
+        if found is not None:
+            end, settled = _counted(cursor, found, HORIZON, None)
+            tip = Tip(end, behind_ms=cursor.behind_ms, look=_worth_peeking(found))
+            return tip if settled else _far(shard, tip, _Between(hit_ms, miss_ms, end, cursor))
+        if not cursor.at_tip:
+            break  # a gap tells nothing
+        miss_ms = hit_ms
+    # Nothing for a while: perhaps there are few records, or none.
+    cursor = ShardCursor(calls, shard_id, HORIZON, loss)
+    near = _begun(cursor, HORIZON, None, _FEW_RECORDS)
+    return near.tip if near.settled else _far(shard, near.tip, _spread(shard, near.tip, cursor, miss_ms))
 
 
 def find_cut(
@@ -169,13 +180,24 @@ class _Shard(NamedTuple):
     loss: LossRule
     newest_ms: int | None
 
-    def since(self, moment_ms: int) -> tuple[Position, ShardCursor] | None:
-        """Return the position after that record, and the cursor there; None when none counts."""
+    def since(self, moment_ms: int, look: int = 1) -> _Hit | None:
+        """Look at it, or at as many records as `look` says; None when none counts."""
         cursor = ShardCursor(self.calls, self.shard_id, at_time(moment_ms), self.loss)
-        found = _first(cursor)
+        found = _first(cursor, look)
         if not isinstance(found, list) or _is_young(found[0], self.newest_ms):
             return None
-        return after(found[0].sequence_number, found[0].arrival_ms), cursor
+        first = after(found[0].sequence_number, found[0].arrival_ms)
+        end, settled = _counted(cursor, found, first, self.newest_ms)
+        return _Hit(first, end, cursor, settled)
+
+
+class _Hit(NamedTuple):
+    """What there is since a moment: the first record and the last one looked at; whether that is the tip."""
+
+    first: Position
+    end: Position
+    cursor: ShardCursor
+    settled: bool
 
 
 def _is_young(record: Record, newest_ms: int | None) -> bool:
@@ -191,12 +213,21 @@ class _Near(NamedTuple):
 
 
 class _Between(NamedTuple):
-    """A moment since which there are records, a later one since which there are none, and what follows."""
+    """A moment since which there are records, a later one since which there are none, and what follows.
+
+    Attributes:
+        hit_ms: The one.
+        miss_ms: The other.
+        end: After the last record looked at.
+        cursor: Where it stands.
+        settled: Whether that is the tip already.
+    """
 
     hit_ms: int
     miss_ms: int
     end: Position
     cursor: ShardCursor
+    settled: bool = False
 
 
 def _begun(cursor: ShardCursor, start: Position, newest_ms: int | None, look: int = 1) -> _Near:
@@ -251,26 +282,24 @@ def _cut(shard: _Shard, near: Tip, span_ms: int) -> Tip | None:
     found = shard.since(cut_ms) if cut_ms < shard.calls.date_ms() else None
     if found is None:
         return None
-    end, cursor = found
     # Arrival times need not rise as strictly as numbers do.
-    return near._replace(end=end, behind_ms=cursor.behind_ms) if end.number > near.end.number else near
+    further = found.first.number > near.end.number
+    return near._replace(end=found.first, behind_ms=found.cursor.behind_ms) if further else near
 
 
 def _far(shard: _Shard, near: Tip, between: _Between) -> Tip:
     """Close in on the tip by times, and read on from the last hit, or from what was looked at before."""
-    hit_ms, miss_ms, end, cursor = between
+    hit_ms, miss_ms, end, cursor, settled = between
     began_ms = shard.calls.now_ms() + _CLOCK_ERROR_MS
     close_ms = CLOSE_ENOUGH_MS
     while True:
-        while miss_ms - hit_ms > close_ms:
+        while not settled and miss_ms - hit_ms > close_ms:
             middle_ms = (hit_ms + miss_ms) // 2
             found = shard.since(middle_ms)
-            if found is None or found[0].number < end.number:
+            if found is None or found.first.number < end.number:
                 miss_ms = middle_ms
             else:
-                hit_ms, (end, cursor) = middle_ms, found
-        # The last hit may have been the newest record itself.
-        settled = cursor.at_tip and not cursor.closed and cursor.last == end.sequence_number
+                hit_ms, (_, end, cursor, settled) = middle_ms, found
         if not settled:
             limit = near.look if close_ms > _CLOSEST_MS else MOST_RECORDS_PER_PAGE
             end, settled = _counted(cursor, cursor.next_page(limit), end, shard.newest_ms)
@@ -280,15 +309,25 @@ def _far(shard: _Shard, near: Tip, between: _Between) -> Tip:
         hit_ms, close_ms = max(hit_ms, end.time_ms or 0), max(_CLOSEST_MS, close_ms // _CLOSER)
 
 
-def _spread(shard: _Shard, near: Tip, cursor: ShardCursor) -> _Between:
-    """Find a moment since which there are records and a later one since which there are none."""
-    known_ms, date_ms = near.end.time_ms or 0, shard.calls.date_ms()
-    now_ms = miss_ms = date_ms if shard.newest_ms is None else min(shard.newest_ms, date_ms)
-    span_ms = _FIRST_SPAN_MS
+def _spread(shard: _Shard, near: Tip, cursor: ShardCursor, miss_ms: int | None = None) -> _Between:
+    """Find a moment since which there are records and a later one since which there are none.
+
+    Args:
+        shard: The shard.
+        near: What was looked at after the start.
+        cursor: Where that ends.
+        miss_ms: A moment since which there are none; None: not known.
+    """
+    known_ms, now_ms = near.end.time_ms or 0, shard.calls.date_ms()
+    if shard.newest_ms is not None:
+        now_ms = min(shard.newest_ms, now_ms)
+    span_ms = _FIRST_SPAN_MS if miss_ms is None else max(_FIRST_SPAN_MS, (now_ms - miss_ms) * _SPAN_GROWTH)
+    miss_ms = now_ms if miss_ms is None else miss_ms
+    look = min(near.look, _FEW_RECORDS)
     while (moment_ms := now_ms - span_ms) > known_ms:
-        found = shard.since(moment_ms)
-        if found is not None and found[0].number >= near.end.number:
-            return _Between(moment_ms, miss_ms, *found)
+        found = shard.since(moment_ms, look)
+        if found is not None and found.first.number >= near.end.number:
+            return _Between(moment_ms, miss_ms, found.end, found.cursor, found.settled)
         miss_ms, span_ms = moment_ms, span_ms * _SPAN_GROWTH
     return _Between(known_ms, miss_ms, near.end, cursor)
 
