@@ -49,6 +49,7 @@ def cpu_seconds() -> dict[str, float]:
     Planning ends a moment after its query: looked at just then it would be in neither sum.
     """
     psutil.wait_procs(planning(), timeout=5)
+    time.sleep(0.5)  # for its parent to take note
     found = {"jvm": 0.0, "python": 0.0}
     for process in tree():
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, Gap, LossRule, ShardCursor, no_tip
+from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, Gap, LossRule, Resume, ShardCursor, no_tip
 from headpond.kinesis.positions import END, Position, after
 
 if TYPE_CHECKING:
@@ -26,15 +26,25 @@ class Mark(NamedTuple):
     sequence_number: str
     size_bytes: int  # of data and partition key, as the service counts
     arrival_ms: int
+    seen: Resume | None  # of a page's first record
 
 
 class Taken(NamedTuple):
-    """A part of a shard chosen for a batch; `first` is the number of its first record, None without one."""
+    """A part of a shard chosen for a batch.
+
+    Attributes:
+        end: Where it ends.
+        records: How many records.
+        size_bytes: Of them all, as the service counts.
+        first: Number of the first record; None without one.
+        seen: How that was seen, where it was the first of a page.
+    """
 
     end: Position
     records: int
     size_bytes: int
     first: str | None
+    seen: Resume | None = None
 
 
 class Ahead:
@@ -88,8 +98,10 @@ class Ahead:
         while not self._cursor.closed and len(self._marks) < records and self._held_bytes < size_bytes:
             limit = min(records_per_page, self._worth_asking(records, size_bytes))
             page = self._cursor.next_page(limit)
+            seen = self._cursor.seen
             for record in page:
-                mark = Mark(record.sequence_number, record.size_bytes, record.arrival_ms)
+                mark = Mark(record.sequence_number, record.size_bytes, record.arrival_ms, seen)
+                seen = None
                 self._marks.append(mark)
                 self._held_bytes += mark.size_bytes
                 self._seen_bytes += mark.size_bytes
@@ -132,6 +144,7 @@ class Ahead:
             The new position and what was taken; the old position when it is nothing.
         """
         taken, taken_bytes, first, last = 0, 0, None, None
+        seen: Resume | None = None
         stop = until.number if until is not None and until.kind == "SEQ" else None
         nothing_wanted = until is not None and until.kind in ("TS", "HORIZON")
         while self._marks and not nothing_wanted:
@@ -144,11 +157,12 @@ class Ahead:
             if stop is not None and int(mark.sequence_number) > stop:
                 break
             self._marks.popleft()
-            first = first or mark.sequence_number
+            if first is None:
+                first, seen = mark.sequence_number, mark.seen
             taken, taken_bytes, last = taken + 1, taken_bytes + mark.size_bytes, mark
         self._held_bytes -= taken_bytes
         if last is not None:
             self.position = after(last.sequence_number, last.arrival_ms)
         if self._cursor.closed and not self._marks and (until is None or until == END):
             self.position = END
-        return Taken(self.position, taken, taken_bytes, first)
+        return Taken(self.position, taken, taken_bytes, first, seen)

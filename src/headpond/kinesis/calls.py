@@ -144,7 +144,15 @@ class ServiceCalls:
         self._patience = patience
         self._sleep = sleep
         # Our own waiting knows more than the client's: one try per call there.
-        self._client = client or connect(settings, max_pool_connections=MOST_PARALLEL_CALLS, max_attempts=1)
+        self._client = client or connect(
+            settings,
+            max_pool_connections=MOST_PARALLEL_CALLS,
+            max_attempts=1,
+            # Arguments are written here and nowhere else; checking and compressing them, which these calls
+            # are too small for, is a tenth of what a call costs.
+            parameter_validation=False,
+            disable_request_compression=True,
+        )
         read_fast(self._client)
         self._date: str | None = None  # of the newest reply
         self._date_ms = 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headpond.kinesis.calls import StreamCalls
-    from headpond.kinesis.cursor import LossRule
+    from headpond.kinesis.cursor import LossRule, Resume
     from headpond.kinesis.losses import Losses
     from headpond.kinesis.options import Limits, SourceSettings
     from headpond.kinesis.replies import Record
@@ -57,6 +57,7 @@ class Ends:
         fixed: The ends that no batch goes beyond; None: there are none.
         fixed_ms: When those were taken.
         counts: How many records lie between two positions of a shard, of the last batch, where it is known.
+        seen: How the first of them was seen, where it was.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Ends:
         self.fixed: FixedEnds | None = None
         self.fixed_ms = 0
         self.counts: dict[tuple[str, Position, Position], int] = {}
+        self.seen: dict[tuple[str, Position, Position], Resume] = {}
 
     def fix(self) -> FixedEnds:
         """Take the stream's ends now; no later plan goes beyond them (AvailableNow)."""
@@ -125,6 +127,7 @@ class Ends:
         ends = {shard_id: position_of(known, shard_id) for shard_id in chosen}
         self._look_from(ends)
         active, counts, firsts = list(chosen), Counter[str](), dict[str, str]()
+        seen: dict[str, Resume | None] = {}
         nothing_yet = True
         while active and left_records > 0 and left_bytes > 0:
             records, size_bytes = max(1, left_records // len(active)), max(1, left_bytes // len(active))
@@ -151,6 +154,7 @@ class Ends:
                 counts[shard_id] += taken.records
                 if taken.first is not None:
                     firsts.setdefault(shard_id, taken.first)
+                    seen.setdefault(shard_id, taken.seen)
                 left_records, left_bytes = left_records - taken.records, left_bytes - taken.size_bytes
                 nothing_yet = nothing_yet and not taken.records
                 if at_tip.get(shard_id):
@@ -161,6 +165,7 @@ class Ends:
                     going_on.append(shard_id)
             active = going_on
         self.counts = {(name, position_of(known, name), ends[name]): count for name, count in counts.items()}
+        self.seen = {(name, position_of(known, name), ends[name]): each for name, each in seen.items() if each}
         return {
             name: _from_first(position_of(known, name), end, firsts.get(name, NO_RECORD))
             for name, end in ends.items()
@@ -216,6 +221,7 @@ class Ends:
         self._looks |= {shard_id: at.look for shard_id, at in tips}
         self._behind_ms = {name: self._behind_ms[name] for name in chosen if name in self._behind_ms}
         self._behind_ms |= {name: at.behind_ms for name, at in found.items()}
+        self.seen = {(name, begins[name], at.end): at.seen for name, at in found.items() if at.seen}
         return begins | {
             shard_id: _from_first(begins[shard_id], at.end, at.first) for shard_id, at in found.items()
         }
@@ -233,9 +239,9 @@ class Ends:
         if span_ms is None or within:
             unproven = begin.kind != "SEQ" or self._losses.may_have_expired(shard_id, begin)
             return Tip(end, first=_first(self._calls, shard_id, begin, loss) if unproven else None)
-        cut, first = find_cut(self._calls, shard_id, begin, loss, span_ms, until_ms=end.time_ms)
+        cut, first, seen = find_cut(self._calls, shard_id, begin, loss, span_ms, until_ms=end.time_ms)
         if cut is None or (end.kind == "SEQ" and cut.end.number >= end.number):
-            return Tip(end, first=first)
+            return Tip(end, first=first, seen=seen)
         return cut
 
     def _not_quiet(self, shard_ids: Iterable[str], at: dict[str, Position]) -> list[str]:

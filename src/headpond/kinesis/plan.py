@@ -63,6 +63,7 @@ class Planner:
         self._ends = Ends(calls, settings, self._watch, self._losses, each=self._each, clock=clock)
         self._initial: Offset | None = None
         self._begins: dict[str, Position] = {}  # of the first batch: from where it is planned
+        self._planned_from: dict[str, Position] = {}  # the same, of the plan that was made last
         self._planned: Offset | None = None
         self._beginning = Beginning(calls, settings, self._losses.rule, self._each)
 
@@ -143,6 +144,7 @@ class Planner:
         }
         if start == self._initial:
             known |= {shard_id: at for shard_id, at in self._begins.items() if shard_id in known}
+            self._planned_from = self._begins
             self._losses.begin(known)
         parent_first = self._settings.parent_first
         chosen = [
@@ -206,13 +208,16 @@ class Planner:
             known_ms = self._losses.known_ms(shard_id, begin)
             # Of a shard that is not listed nothing can be read that would have to be filtered.
             hash_keys = shards[shard_id].hash_keys if shard_id in shards else FULL_RANGE
-            planned_from = self._begins.get(shard_id, begin) if start == self._initial else begin
+            planned_from = self._planned_from.get(shard_id, begin) if start == self._initial else begin
             count = self._ends.counts.get((shard_id, planned_from, to), 0)
+            # A subscription takes no iterator.
+            polls = self._settings.consumer_name is None
+            seen = self._ends.seen.get((shard_id, planned_from, to)) if polls else None
             if begin.is_moving and to.first is not None:
                 if to.first == NO_RECORD:
                     continue
                 begin = before(to.first)
-            found.append(ShardRange(shard_id, begin, to, known_ms, hash_keys, count))
+            found.append(ShardRange(shard_id, begin, to, known_ms, hash_keys, count, seen))
         if end != self._planned:
             # Planned by a query that was stopped: what expired since is found here rather than in a task.
             list(self._pool.map(self._prove, found))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from headpond.errors import ServiceFailure
 from headpond.formats.hash_keys import FULL_RANGE, HashKeyRange
 from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
-from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
+from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,6 +44,7 @@ class ShardRange:
     known_ms: int = 0  # until when it is known that nothing followed `start`
     hash_keys: HashKeyRange = FULL_RANGE  # the shard's own, where a filter asks for it
     records: int = 0  # how many there are, where it is known: no more need be asked for
+    resume: Resume | None = None  # how planning saw the first of them, if it did so just now
 
 
 def read_range(
@@ -74,7 +75,7 @@ def read_range(
         DataLoss: Records of the range are gone and loss is fatal.
         ServiceFailure: A shard that must have ended, or must hold the end, gives nothing.
     """
-    cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss)
+    cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss, wanted.resume)
     until = wanted.end.number if wanted.end.kind == "SEQ" else None
     idle, left = 0, wanted.records
     while not cursor.closed:

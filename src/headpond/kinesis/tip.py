@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, Gap, LossRule, ShardCursor
+from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, Gap, LossRule, Resume, ShardCursor
 from headpond.kinesis.positions import END, HORIZON, NO_RECORD, Position, after, at_time
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Tip(NamedTuple):
         look: How many records like these a next look should ask for at first.
         first: Number of the first record after the start, `NO_RECORD` where the shard ends without one; None:
             not looked at.
+        seen: How that record was seen.
     """
 
     end: Position
@@ -61,6 +62,7 @@ class Tip(NamedTuple):
     behind_ms: int = -1
     look: int = 1
     first: str | None = None
+    seen: Resume | None = None
 
 
 class Cut(NamedTuple):
@@ -68,6 +70,7 @@ class Cut(NamedTuple):
 
     tip: Tip | None
     first: str | None
+    seen: Resume | None
 
 
 def find_tip(
@@ -155,13 +158,13 @@ def find_cut(
     """
     cursor = ShardCursor(calls, shard_id, start, loss)
     begun = _begun(cursor, start, None)
-    first, oldest_ms = begun.tip.first, begun.tip.oldest_ms
+    first, seen, oldest_ms = begun.tip.first, begun.tip.seen, begun.tip.oldest_ms
     if until_ms is not None and oldest_ms is not None and until_ms - oldest_ms <= span_ms:
-        return Cut(None, first)
+        return Cut(None, first, seen)
     near = _peeked(cursor, begun, None)
     if near.settled:
-        return Cut(None, first)
-    return Cut(_cut(_Shard(calls, shard_id, loss, None), near.tip, span_ms), first)
+        return Cut(None, first, seen)
+    return Cut(_cut(_Shard(calls, shard_id, loss, None), near.tip, span_ms), first, seen)
 
 
 def first_after(
@@ -241,7 +244,7 @@ def _begun(cursor: ShardCursor, start: Position, newest_ms: int | None, look: in
     if _is_young(found[0], newest_ms):
         return _Near(Tip(start, young_ms=oldest_ms, behind_ms=cursor.behind_ms, look=look))
     end, settled = _counted(cursor, found, start, newest_ms)
-    tip = Tip(end, oldest_ms=oldest_ms, look=_worth_peeking(found), first=first)
+    tip = Tip(end, oldest_ms=oldest_ms, look=_worth_peeking(found), first=first, seen=cursor.seen)
     return _stood(cursor, tip, len(found), settled=settled)
 
 
