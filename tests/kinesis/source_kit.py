@@ -18,7 +18,7 @@ from headpond.kinesis.local import Settings
 from headpond.kinesis.options import Limits, read_options
 from headpond.kinesis.plan import Planner
 from headpond.kinesis.positions import Offset, read_offset
-from headpond.kinesis.read import ShardRange, read_range
+from headpond.kinesis.read import ShardRange, in_batches, read_pages
 from headpond.kinesis.testing import local_kinesis
 from headpond.kinesis.watch import refuse_another
 
@@ -107,16 +107,17 @@ class Driver:
         loss = LossRule(
             STREAM, self.planner.retention_ms, self.settings.fail_on_data_loss, wanted.known_ms, check=check
         )
+        pages = read_pages(
+            calls,
+            wanted,
+            loss,
+            stream=STREAM,
+            records_per_page=self.settings.records_per_page,
+            sleep=lambda _seconds: None,
+        )
         return [
             (row["shard_id"], int(row["sequence_number"]), row["data"])
-            for batch in read_range(
-                calls,
-                wanted,
-                loss,
-                stream=STREAM,
-                records_per_page=self.settings.records_per_page,
-                sleep=lambda _seconds: None,
-            )
+            for batch in in_batches(((wanted.shard_id, page) for page in pages), STREAM)
             for row in batch.to_pylist()
         ]
 

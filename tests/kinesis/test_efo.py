@@ -20,7 +20,7 @@ from headpond.kinesis.efo_turns import Turns, turns_folder
 from headpond.kinesis.local import LocalKinesis, Settings
 from headpond.kinesis.options import read_options
 from headpond.kinesis.positions import HORIZON, after
-from headpond.kinesis.read import ShardRange, read_range
+from headpond.kinesis.read import ShardRange, read_pages
 from headpond.kinesis.testing import ManualClock, local_kinesis
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ def test_faults_lose_and_repeat_nothing_and_5_s_are_kept(
         kinesis.faults.cut(0.2, when="after", calls=("SubscribeToShard",))
         kinesis.faults.cut_events(0.1)
     fan_out = calls.fan_out()
-    batches = list(read_range(fan_out, wanted, loss, stream=STREAM, sleep=lambda _seconds: None))
-    assert stripped([data for batch in batches for data in batch["data"].to_pylist()]) == numbered(0, 40)
+    pages = list(read_pages(fan_out, wanted, loss, stream=STREAM, sleep=lambda _seconds: None))
+    assert stripped([record.data for page in pages for record in page]) == numbered(0, 40)
     times = [asked_ms for asked_ms, _ in calls.asked]
     assert len(times) > 2
     assert min(later - earlier for earlier, later in pairwise(times)) >= 5_000

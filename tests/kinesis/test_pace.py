@@ -15,7 +15,7 @@ from headpond.kinesis.cursor import LossRule
 from headpond.kinesis.local import SERVICE_LIMITS, Limits, Settings
 from headpond.kinesis.pace import Pace
 from headpond.kinesis.positions import END, HORIZON
-from headpond.kinesis.read import ShardRange, read_range
+from headpond.kinesis.read import ShardRange, read_pages
 from headpond.kinesis.testing import ManualClock, local_kinesis
 from headpond.kinesis.tip import find_tip
 
@@ -50,10 +50,10 @@ class Paced:
 def read(paced: Paced, page: int) -> int:
     loss = LossRule(STREAM, 86_400_000)
     wanted = ShardRange(SHARD, HORIZON, END)
-    batches = read_range(
+    pages = read_pages(
         paced.calls, wanted, loss, stream=STREAM, records_per_page=page, sleep=lambda _seconds: None
     )
-    return sum(batch.num_rows for batch in batches)
+    return sum(map(len, pages))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from headpond.formats.kinesis_records import open_records
 from headpond.formats.kpl import UserRecord, encode
 from headpond.kinesis.cursor import LossRule
 from headpond.kinesis.positions import END, HORIZON, Offset, after
-from headpond.kinesis.read import read_range
+from headpond.kinesis.read import in_batches, read_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -393,7 +393,8 @@ def test_ranges_carry_the_shards_hash_keys(kinesis: LocalKinesis, mode: str, kep
         found = []
         for wanted in driver.planner.ranges(start, end):
             loss = LossRule(STREAM, driver.planner.retention_ms)
-            for batch in read_range(driver.calls, wanted, loss, stream=STREAM):
+            pages = read_pages(driver.calls, wanted, loss, stream=STREAM)
+            for batch in in_batches(((wanted.shard_id, page) for page in pages), STREAM):
                 for opened in open_records(batch, hash_range_filter=mode, hash_keys=wanted.hash_keys):
                     found += opened["sub_sequence_number"].to_pylist()
         assert found == kept

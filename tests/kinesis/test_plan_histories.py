@@ -17,7 +17,7 @@ from headpond.kinesis.cursor import LossRule
 from headpond.kinesis.local import Engine, ServiceRefusalError
 from headpond.kinesis.options import read_options
 from headpond.kinesis.plan import Planner
-from headpond.kinesis.read import read_range
+from headpond.kinesis.read import read_pages
 from headpond.kinesis.replies import Page, record_of
 from headpond.kinesis.shards import Shard
 from headpond.kinesis.testing import ManualClock
@@ -153,7 +153,7 @@ class History:
         found = []
         for wanted in self.planner.ranges(self.at, end):
             loss = LossRule(STREAM, self.planner.retention_ms, known_ms=wanted.known_ms)
-            for batch in read_range(
+            for page in read_pages(
                 self.calls,
                 wanted,
                 loss,
@@ -161,12 +161,7 @@ class History:
                 records_per_page=self.settings.records_per_page,
                 sleep=lambda _seconds: None,
             ):
-                found += [
-                    (shard, int(number))
-                    for shard, number in zip(
-                        batch["shard_id"].to_pylist(), batch["sequence_number"].to_pylist(), strict=True
-                    )
-                ]
+                found += [(wanted.shard_id, record.number) for record in page]
         return found
 
     def restart(self, *, available_now: bool = False) -> None:

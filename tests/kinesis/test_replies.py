@@ -91,7 +91,7 @@ def test_the_same_records_as_botocores_own(reply: Any, indent: int | None, ascii
     page, ours = fast(body)
     assert ours
     assert plain(page) == plain(page_of(stock(body)))
-    batch = to_batch(page.records, STREAM, SHARD)
+    batch = to_batch(page.records, STREAM, [(SHARD, len(page.records))])
     assert batch["data"].to_pylist() == [record.data for record in page.records]
     assert batch["approximate_arrival_timestamp"].cast("int64").to_pylist() == [
         record.arrival_us for record in page.records

@@ -111,7 +111,7 @@ def _of_stream(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
         for shard, cursor in list(cursors.items()):
             page = cursor.next_page(PAGE_RECORDS)
             if page:
-                yield to_batch(page, pipeline.source.name, shard)
+                yield to_batch(page, pipeline.source.name, [(shard, len(page))])
             empty[shard] = 0 if page else empty[shard] + 1
             if cursor.closed or cursor.at_tip or empty[shard] > _MOST_EMPTY_REPLIES:
                 del cursors[shard]

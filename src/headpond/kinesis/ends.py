@@ -165,7 +165,9 @@ class Ends:
                     going_on.append(shard_id)
             active = going_on
         self.counts = {(name, position_of(known, name), ends[name]): count for name, count in counts.items()}
-        self.seen = {(name, position_of(known, name), ends[name]): each for name, each in seen.items() if each}
+        self.seen = {
+            (name, position_of(known, name), ends[name]): each for name, each in seen.items() if each
+        }
         return {
             name: _from_first(position_of(known, name), end, firsts.get(name, NO_RECORD))
             for name, end in ends.items()

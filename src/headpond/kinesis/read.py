@@ -1,7 +1,16 @@
-"""Read what lies between two positions of one shard, exactly, as Arrow batches of Kinesis records.
+"""Read what lies between two positions of a shard, exactly, as Arrow batches of Kinesis records.
 
 `(start, end]`: every record after `start` up to and with `end`, the same ones however often it is read.
 The end was seen when the batch was planned; a shard that ends or goes on without it has lost records.
+
+::
+
+    shard 1 ─► page, page ─┐
+    shard 2 ─► page ───────┼─► batch of some MiB ─► batch …
+    shard 3 ─► page ───────┘
+
+What opens and decodes batches pays for each, however small: the pages of many shards that hold little each
+are put together (`in_batches`).
 """
 
 from __future__ import annotations
@@ -19,7 +28,7 @@ from headpond.formats.kinesis_records import KINESIS_RECORD_SCHEMA
 from headpond.kinesis.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from headpond.kinesis.calls import StreamCalls
     from headpond.kinesis.positions import Position
@@ -29,6 +38,12 @@ EMPTY_REPLY_PAUSE_S = 0.2
 """Five reads a second are what a shard allows."""
 
 _MOST_ARRAY_BYTES = 2**31 - 1  # offsets have 32 bits; a reply has 10 MiB
+
+BATCH_BYTES = 8 << 20
+"""Of records as they came, in base64: what is put together is about as large as the largest reply."""
+
+_MANY_RECORDS = 2_000
+"""A page of so many is a batch of its own, whatever their size: to add that up would cost more."""
 
 TIP_PATIENCE = 300
 """Empty replies to polling at the tip, about a minute, before the end is given up."""
@@ -47,7 +62,7 @@ class ShardRange:
     resume: Resume | None = None  # how planning saw the first of them, if it did so just now
 
 
-def read_range(
+def read_pages(
     calls: StreamCalls,
     wanted: ShardRange,
     loss: LossRule,
@@ -56,20 +71,20 @@ def read_range(
     records_per_page: int = MOST_RECORDS_PER_PAGE,
     most_idle: int = TIP_PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[pa.RecordBatch]:
-    """Read a range.
+) -> Iterator[list[Record]]:
+    """Read a range, page by page.
 
     Args:
         calls: The stream.
         wanted: What to read.
         loss: How loss is judged.
-        stream: What the column `stream` says.
+        stream: The stream's name, for messages.
         records_per_page: Records to ask for at a time, at most 10,000.
         most_idle: Empty replies at the tip before the end is given up.
         sleep: How to wait at a gap.
 
     Yields:
-        Batches of `KINESIS_RECORD_SCHEMA`, one per reply that held records.
+        The records of each reply that held any.
 
     Raises:
         DataLoss: Records of the range are gone and loss is fatal.
@@ -85,7 +100,7 @@ def read_range(
         if until is not None and records and records[-1].number >= until:
             kept = [record for record in records if record.number <= until]
             if kept:
-                yield to_batch(kept, stream, wanted.shard_id)
+                yield kept
             last = kept[-1].sequence_number if kept else before
             if last is None or int(last) != until:
                 oldest = records[len(kept)].sequence_number
@@ -99,7 +114,7 @@ def read_range(
                 )
             return
         if records:
-            yield to_batch(records, stream, wanted.shard_id)
+            yield records
             idle = 0
         elif not cursor.closed:
             idle = idle + 1 if cursor.at_tip else 0
@@ -125,15 +140,49 @@ def _up_to(wanted: ShardRange, last: str | None) -> str:
     return f"before the position {wanted.start.words}" if last is None else f"up to {last}"
 
 
-def to_batch(records: list[Record], stream: str, shard_id: str) -> pa.RecordBatch:
-    """Turn records of a reply into a batch, their data decoded."""
+def in_batches(
+    pages: Iterable[tuple[str, list[Record]]], stream: str, size_bytes: int = BATCH_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """Put pages together into batches, in the order they come.
+
+    Args:
+        pages: Shards and records of theirs.
+        stream: What the column `stream` says.
+        size_bytes: When what waits has come to so many bytes, in base64, it is a batch.
+
+    Yields:
+        Batches of `KINESIS_RECORD_SCHEMA`, none of them empty.
+    """
+    waiting: list[Record] = []
+    shards: list[tuple[str, int]] = []
+    held_bytes = 0
+    for shard_id, records in pages:
+        waiting = waiting + records if waiting else records
+        shards.append((shard_id, len(records)))
+        if len(waiting) < _MANY_RECORDS:
+            held_bytes += sum(len(record.text) for record in records)
+        if held_bytes >= size_bytes or len(waiting) >= _MANY_RECORDS:
+            yield to_batch(waiting, stream, shards)
+            waiting, shards, held_bytes = [], [], 0
+    if waiting:
+        yield to_batch(waiting, stream, shards)
+
+
+def to_batch(records: list[Record], stream: str, shards: Iterable[tuple[str, int]]) -> pa.RecordBatch:
+    """Turn records into a batch, their data decoded.
+
+    Args:
+        records: One after the other.
+        stream: The stream they are of.
+        shards: How many of them are of which shard, in their order.
+    """
     count = len(records)
     arrivals_s = np.fromiter((record.arrival_s for record in records), np.float64, count)
     fraction, whole = np.modf(arrivals_s)  # as `Record.arrival_us`, for all at once
     arrivals_us = whole.astype(np.int64) * 1_000_000 + np.rint(fraction * 1e6).astype(np.int64)
     columns: list[pa.Array[Any]] = [
         pa.repeat(pa.scalar(stream, pa.string()), count),
-        pa.repeat(pa.scalar(shard_id, pa.string()), count),
+        pa.concat_arrays([pa.repeat(pa.scalar(shard_id, pa.string()), part) for shard_id, part in shards]),
         pa.array([record.sequence_number for record in records], pa.string()),
         pa.array([record.partition_key for record in records], pa.string()),
         pa.array(arrivals_us).view(pa.timestamp("us", tz="UTC")),

@@ -29,7 +29,7 @@ from headpond.kinesis.efo import MOST_IDLE_EVENTS, find_consumer, reading_calls
 from headpond.kinesis.options import Limits, SourceSettings, read_options
 from headpond.kinesis.plan import Planner
 from headpond.kinesis.positions import Offset, read_offset
-from headpond.kinesis.read import TIP_PATIENCE, ShardRange, read_range
+from headpond.kinesis.read import TIP_PATIENCE, ShardRange, in_batches, read_pages
 from headpond.kinesis.watch import refuse_another
 from headpond.spark.errors import carried
 from headpond.spark.rows import as_spark, chosen_columns, source_schema
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headpond.kinesis.calls import StreamCalls
+    from headpond.kinesis.replies import Record
 
 logger = logging.getLogger(__name__)
 
@@ -66,37 +67,28 @@ class KinesisPartition(InputPartition):  # type: ignore[misc]  # pyspark is unty
 def _read_task(settings: SourceSettings, task: KinesisPartition) -> Iterator[pa.RecordBatch]:
     with reading_calls(settings.connection, task.consumer_arn) as calls:
         settle_worker()
+        if settings.hash_range_filter == "off":
+            yield from _opened(calls, settings, task, task.ranges)
+            return
         for wanted in task.ranges:
-            yield from _read_shard(calls, settings, task, wanted)
+            # Records are judged by the hash keys of one shard at a time.
+            yield from _opened(calls, settings, task, [wanted])
 
 
-def _read_shard(
-    calls: StreamCalls, settings: SourceSettings, task: KinesisPartition, wanted: ShardRange
+def _opened(
+    calls: StreamCalls, settings: SourceSettings, task: KinesisPartition, ranges: list[ShardRange]
 ) -> Iterator[pa.RecordBatch]:
-    stream = settings.connection.stream
+    """Read ranges and give the user records; of one shard where they are filtered by hash keys."""
     found = OpenCounters()
-
-    def check() -> None:
-        refuse_another(stream, task.created_ms, calls.describe().created_ms)
-
-    loss = LossRule(
-        stream, task.retention_ms, settings.fail_on_data_loss, wanted.known_ms, tolerated=None, check=check
-    )
-    for records in read_range(
-        calls,
-        wanted,
-        loss,
-        stream=stream,
-        records_per_page=settings.records_per_page,
-        most_idle=TIP_PATIENCE if task.consumer_arn is None else MOST_IDLE_EVENTS,
-    ):
+    pages = (page for wanted in ranges for page in _pages(calls, settings, task, wanted))
+    for records in in_batches(pages, settings.connection.stream):
         for opened in open_records(
             records,
             deaggregate=settings.deaggregate,
             on_malformed=settings.on_malformed,
             tags=settings.tags,
             hash_range_filter=settings.hash_range_filter,
-            hash_keys=wanted.hash_keys,
+            hash_keys=ranges[0].hash_keys,
             counters=found,
         ):
             yield as_spark(opened)
@@ -104,9 +96,31 @@ def _read_shard(
         logger.info(
             "%d user records of %s lie outside its hash keys and were left out (hashRangeFilter is %s).",
             found.range_filtered,
-            wanted.shard_id,
+            ranges[0].shard_id,
             settings.hash_range_filter,
         )
+
+
+def _pages(
+    calls: StreamCalls, settings: SourceSettings, task: KinesisPartition, wanted: ShardRange
+) -> Iterator[tuple[str, list[Record]]]:
+    stream = settings.connection.stream
+
+    def check() -> None:
+        refuse_another(stream, task.created_ms, calls.describe().created_ms)
+
+    loss = LossRule(
+        stream, task.retention_ms, settings.fail_on_data_loss, wanted.known_ms, tolerated=None, check=check
+    )
+    for records in read_pages(
+        calls,
+        wanted,
+        loss,
+        stream=stream,
+        records_per_page=settings.records_per_page,
+        most_idle=TIP_PATIENCE if task.consumer_arn is None else MOST_IDLE_EVENTS,
+    ):
+        yield wanted.shard_id, records
 
 
 def _only(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,171 @@
+"""What planning saw is asked for again by the tasks: in one call a shard, and only where it is still so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from source_kit import STREAM, Driver, held, put
+
+from headpond.errors import DataLoss
+from headpond.kinesis.testing import local_kinesis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headpond.kinesis.calls import IteratorKind
+    from headpond.kinesis.cursor import Resume
+    from headpond.kinesis.local import LocalKinesis
+    from headpond.kinesis.positions import Offset
+    from headpond.kinesis.replies import Page
+    from headpond.kinesis.testing import ManualClock
+
+SHARDS = 3
+LIFETIME_MS = 300_000
+"""Of an iterator."""
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def kinesis(clock: ManualClock) -> Iterator[LocalKinesis]:
+    with local_kinesis(STREAM, shards=SHARDS, clock=clock) as running:
+        yield running
+
+
+class Counting(Driver):
+    """A run of a query whose calls are counted."""
+
+    def __init__(self, kinesis: LocalKinesis, **options: str) -> None:
+        super().__init__(kinesis, **options)
+        self.made = made = Counter[str]()
+        iterator, page = self.calls.iterator, self.calls.page
+
+        def counted_iterator(shard_id: str, kind: IteratorKind, **place: Any) -> str:
+            made["iterator"] += 1
+            return iterator(shard_id, kind, **place)
+
+        def counted_page(token: str, shard_id: str, limit: int) -> Page:
+            made["page"] += 1
+            return page(token, shard_id, limit)
+
+        self.calls.iterator = counted_iterator  # type: ignore[method-assign, assignment]
+        self.calls.page = counted_page  # type: ignore[method-assign]
+
+    def hints(self, start: Offset, end: Offset) -> list[Resume | None]:
+        return [wanted.resume for wanted in self.planner.ranges(start, end)]
+
+    def calls_of_reading(self, start: Offset, end: Offset) -> dict[str, int]:
+        self.made.clear()
+        self.read(start, end)
+        return dict(self.made)
+
+
+def batch_from(driver: Driver, kinesis: LocalKinesis, position: str) -> tuple[Offset, Offset]:
+    """Plan a batch that begins at the horizon, or after records that were read before."""
+    put(kinesis, 30)
+    start = driver.initial()
+    if position == "horizon":
+        return start, driver.next(start)
+    start, _ = driver.run(start)
+    put(kinesis, 30, first=30)
+    return start, driver.next(start)
+
+
+BOUNDS = [{}, {"maxBytesPerTrigger": "64 MiB"}, {"maxSpanPerTrigger": "none"}]
+
+
+@pytest.mark.parametrize("position", ["horizon", "after records"])
+@pytest.mark.parametrize("options", BOUNDS, ids=["span", "bytes", "unbounded"])
+def test_a_task_needs_no_place_of_its_own(
+    kinesis: LocalKinesis, options: dict[str, str], position: str
+) -> None:
+    """Each shard's part is read with one call, and is the same as without what planning saw."""
+    driver = Counting(kinesis, **options)
+    start, end = batch_from(driver, kinesis, position)
+    rows = driver.read(start, end)
+    assert driver.calls_of_reading(start, end) == {"page": SHARDS}
+    fresh = Counting(kinesis, **options)
+    assert fresh.hints(start, end) == [None] * SHARDS
+    assert fresh.read(start, end) == rows
+    assert len(rows) == 30
+
+
+def test_asked_for_the_beginning_again_planning_knows_its_batch(
+    kinesis: LocalKinesis, clock: ManualClock
+) -> None:
+    """Spark asks for the first offset more than once; the moment it stands for has moved on by then."""
+    put(kinesis, 30)
+    clock.advance(HOUR_MS)
+    driver = Counting(kinesis)
+    start = driver.initial()
+    end = driver.next(start)
+    clock.advance(1_500)
+    assert driver.initial() == start
+    assert None not in driver.hints(start, end)
+
+
+@pytest.mark.parametrize("position", ["horizon", "after records"])
+def test_an_iterator_that_expired_is_no_loss(
+    kinesis: LocalKinesis, clock: ManualClock, position: str
+) -> None:
+    """A batch that is tried again later finds its places by itself."""
+    driver = Counting(kinesis)
+    start, end = batch_from(driver, kinesis, position)
+    rows = driver.read(start, end)
+    clock.advance(LIFETIME_MS + 1)
+    assert driver.calls_of_reading(start, end) == {"page": 2 * SHARDS, "iterator": SHARDS}
+    assert driver.read(start, end) == rows
+
+
+@pytest.mark.parametrize("change", [{"skip": 1}, {"skip": 40}, {"first": "1"}, {"iterator": "of nobody"}])
+def test_what_does_not_come_again_as_it_was_counts_for_nothing(
+    kinesis: LocalKinesis, change: dict[str, Any]
+) -> None:
+    """Whatever the hint says, the rows are those between the positions."""
+    driver = Counting(kinesis)
+    start, end = batch_from(driver, kinesis, "horizon")
+    rows = driver.read(start, end)
+    ranges = driver.planner.ranges
+    wrong = [
+        replace(wanted, resume=wanted.resume and wanted.resume._replace(**change))
+        for wanted in ranges(start, end)
+    ]
+    driver.planner.ranges = lambda *_: wrong  # type: ignore[method-assign]
+    assert driver.calls_of_reading(start, end)["iterator"] == SHARDS
+    assert driver.read(start, end) == rows
+    assert sorted(rows) == held(kinesis)
+
+
+@pytest.mark.parametrize("later_ms", [180_000, 360_000], ids=["iterator alive", "iterator expired"])
+@pytest.mark.parametrize("fatal", [True, False], ids=["fatal", "tolerated"])
+def test_what_expired_meanwhile_is_told_as_ever(
+    kinesis: LocalKinesis, clock: ManualClock, later_ms: int, *, fatal: bool
+) -> None:
+    """The batch's first records go between planning and reading; what is left begins with others."""
+    put(kinesis, 9)
+    driver = Counting(kinesis, failOnDataLoss=str(fatal).lower())
+    start, _ = driver.run(driver.initial())
+    clock.advance(1_000)
+    put(kinesis, 30, first=9)
+    clock.advance(HOUR_MS)
+    put(kinesis, 30, first=39)
+    clock.advance(23 * HOUR_MS - 120_000)
+    end = driver.everything(start)
+    assert len(driver.read(start, end)) == 60
+    clock.advance(later_ms)
+    if fatal:
+        with pytest.raises(DataLoss, match="is gone"):
+            driver.read(start, end)
+    else:
+        assert sorted(driver.read(start, end)) == held(kinesis)
+        assert len(held(kinesis)) == 30
+
+
+def test_subscriptions_get_none(kinesis: LocalKinesis) -> None:
+    """An iterator is of no use to enhanced fan-out."""
+    kinesis.engine.consumers.register(STREAM, "app")
+    driver = Counting(kinesis)
+    start, end = batch_from(driver, kinesis, "horizon")
+    assert driver.hints(start, end) == [None] * SHARDS
