@@ -39,7 +39,7 @@ EMPTY_REPLY_PAUSE_S = 0.2
 
 _MOST_ARRAY_BYTES = 2**31 - 1  # offsets have 32 bits; a reply has 10 MiB
 
-BATCH_BYTES = 8 << 20
+BATCH_BYTES = 10 << 20
 """Of records as they came, in base64: what is put together is about as large as the largest reply."""
 
 _MANY_RECORDS = 2_000
