@@ -92,12 +92,27 @@ def test_a_task_needs_no_place_of_its_own(
     assert len(rows) == 30
 
 
+def test_a_first_run_looks_at_each_beginning_once(kinesis: LocalKinesis, clock: ManualClock) -> None:
+    """With ends that are fixed: two calls a shard for the end, two for the beginning, one for the records."""
+    clock.advance(25 * HOUR_MS)  # so that the beginning is a moment
+    put(kinesis, 30)
+    driver = Counting(kinesis, maxSpanPerTrigger="1 min")
+    start = driver.initial()
+    driver.planner.fix_ends()
+    assert dict(driver.made) == {"iterator": SHARDS, "page": SHARDS}
+    driver.made.clear()
+    end = driver.next(start)
+    assert dict(driver.made) == {"iterator": SHARDS, "page": SHARDS}
+    assert driver.calls_of_reading(start, end) == {"page": SHARDS}
+    assert sorted(driver.read(start, end)) == held(kinesis)
+
+
 def test_asked_for_the_beginning_again_planning_knows_its_batch(
     kinesis: LocalKinesis, clock: ManualClock
 ) -> None:
     """Spark asks for the first offset more than once; the moment it stands for has moved on by then."""
+    clock.advance(25 * HOUR_MS)
     put(kinesis, 30)
-    clock.advance(HOUR_MS)
     driver = Counting(kinesis)
     start = driver.initial()
     end = driver.next(start)

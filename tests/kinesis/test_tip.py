@@ -94,6 +94,23 @@ def test_of_a_live_shard_only_the_end_is_read(pause_ms: int, calls: int) -> None
     assert (made.calls, made.records) == (calls, recent)
 
 
+@pytest.mark.parametrize("age_ms", [5_000, 25_000])
+@pytest.mark.parametrize("pause_ms", [5_000, 60_000, 3_600_000])
+def test_of_a_shard_that_is_seldom_written_to_the_end_is_found_soon(pause_ms: int, age_ms: int) -> None:
+    """Nothing in the last seconds, but little in the last half minute: that is read, and nothing else."""
+    clock = ManualClock()
+    engine = Engine(clock=clock)
+    engine.create_stream(STREAM, 1)
+    for number in range(20):
+        clock.advance(pause_ms)
+        engine.put(STREAM, "k", b"%d" % number)
+    clock.advance(age_ms)
+    made = Counted(engine)
+    found = tip.find_end(made, SHARD, LOSS)
+    assert found.end.number == engine.records(STREAM, SHARD)[-1].sequence_number
+    assert (made.calls, made.records <= tip._FEW_RECORDS) == (2, True)
+
+
 @pytest.mark.parametrize("age_ms", [0, 60_000])
 def test_the_end_of_a_shard_without_records_or_closed(age_ms: int) -> None:
     """An empty shard's end is its horizon; one that closed meanwhile is told to be."""
