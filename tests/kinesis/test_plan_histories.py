@@ -71,6 +71,8 @@ class EngineCalls:
     def now_ms(self) -> int:
         return self.engine.clock()
 
+    parallel = 4
+
 
 EVENTS = st.one_of(
     st.tuples(st.just("put"), st.integers(1, 25)),

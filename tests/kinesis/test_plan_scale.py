@@ -25,6 +25,7 @@ from source_kit import STREAM
 from headpond.kinesis.calls import MOST_PARALLEL_CALLS, ServiceCalls
 from headpond.kinesis.options import read_options
 from headpond.kinesis.plan import Planner
+from headpond.kinesis.testing import local_kinesis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,3 +163,43 @@ def test_a_thousand_shards_are_planned_in_few_calls(endpoint: str, bound: str, p
             break
     assert min(ratios) <= TIMES_THE_CALLS, ratios
     assert psutil.Process().memory_info().rss - before_bytes < 150 << 20
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "most"), [(0, 12), (60, MOST_PARALLEL_CALLS)], ids=["answered at once", "far away"]
+)
+def test_as_many_calls_at_a_time_as_waiting_leaves_room_for(delay_ms: int, most: int) -> None:
+    """Few where answers come at once, all where they take long; and each shard gets its result."""
+    with local_kinesis(STREAM, shards=40) as kinesis:
+        settings = read_options({"streamName": STREAM, "endpointUrl": kinesis.endpoint_url})
+        calls = CountedCalls(settings.connection)
+        assert calls.parallel == MOST_PARALLEL_CALLS  # nothing is known yet
+        if delay_ms:
+            kinesis.faults.delay(delay_ms)
+        with closing(calls), closing(Planner(calls, settings)) as planner:
+            for _ in range(10):
+                calls.describe()
+            assert calls.parallel <= most
+            assert delay_ms == 0 or calls.parallel == most
+            names = [f"shard {n}" for n in range(500)]
+            assert planner._each(lambda name: name + "!", names) == [(name, name + "!") for name in names]
+            assert planner._each(len, []) == []
+
+
+def test_one_shard_that_fails_ends_the_round() -> None:
+    """Its error is raised; shards that nobody has begun with are not asked any more."""
+    with local_kinesis(STREAM, shards=1) as kinesis:
+        settings = read_options({"streamName": STREAM, "endpointUrl": kinesis.endpoint_url})
+        calls = CountedCalls(settings.connection)
+        asked = []
+
+        def ask(name: str) -> None:
+            asked.append(name)
+            time.sleep(0.001)
+            if name == "shard 3":
+                raise ValueError(name)
+
+        with closing(calls), closing(Planner(calls, settings)) as planner:
+            with pytest.raises(ValueError, match="shard 3"):
+                planner._each(ask, [f"shard {n}" for n in range(500)])
+            assert len(asked) < 250

@@ -15,17 +15,16 @@ from headpond.kinesis.testing import local_kinesis
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.calls import IteratorKind
     from headpond.kinesis.cursor import Resume
     from headpond.kinesis.local import LocalKinesis
     from headpond.kinesis.positions import Offset
-    from headpond.kinesis.replies import Page
     from headpond.kinesis.testing import ManualClock
 
 SHARDS = 3
 LIFETIME_MS = 300_000
 """Of an iterator."""
 HOUR_MS = 3_600_000
+CALLS = {"GetShardIterator": "iterator", "GetRecords": "page"}
 
 
 @pytest.fixture
@@ -40,18 +39,12 @@ class Counting(Driver):
     def __init__(self, kinesis: LocalKinesis, **options: str) -> None:
         super().__init__(kinesis, **options)
         self.made = made = Counter[str]()
-        iterator, page = self.calls.iterator, self.calls.page
 
-        def counted_iterator(shard_id: str, kind: IteratorKind, **place: Any) -> str:
-            made["iterator"] += 1
-            return iterator(shard_id, kind, **place)
+        def count(model: Any, **_: Any) -> None:
+            if model.name in CALLS:
+                made[CALLS[model.name]] += 1
 
-        def counted_page(token: str, shard_id: str, limit: int) -> Page:
-            made["page"] += 1
-            return page(token, shard_id, limit)
-
-        self.calls.iterator = counted_iterator  # type: ignore[method-assign, assignment]
-        self.calls.page = counted_page  # type: ignore[method-assign]
+        self.calls._client.meta.events.register("before-call.kinesis", count)
 
     def hints(self, start: Offset, end: Offset) -> list[Resume | None]:
         return [wanted.resume for wanted in self.planner.ranges(start, end)]

@@ -145,6 +145,11 @@ class FanOut:
         """The server's clock as well as its replies tell."""
         return self._calls.now_ms()
 
+    @property
+    def parallel(self) -> int:
+        """How many calls at a time pay."""
+        return self._calls.parallel
+
     def iterator(
         self, shard_id: str, kind: IteratorKind, *, number: str | None = None, time_ms: int | None = None
     ) -> str:

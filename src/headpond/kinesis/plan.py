@@ -245,4 +245,18 @@ class Planner:
     def _each(self, function: Callable[[str], T], shard_ids: Iterable[str]) -> list[tuple[str, T]]:
         """Call for each shard, in parallel."""
         names = list(shard_ids)
-        return list(zip(names, self._pool.map(function, names), strict=True))
+        found: dict[str, T] = {}
+        left = iter(names)  # each step of it is one, whichever thread takes it
+
+        def work() -> None:
+            for name in left:
+                try:
+                    found[name] = function(name)
+                except BaseException:
+                    list(left)  # the others end after what they are at
+                    raise
+
+        threads = min(self._calls.parallel, len(names))
+        for each in [self._pool.submit(work) for _ in range(threads)]:
+            each.result()
+        return [(name, found[name]) for name in names]
