@@ -177,6 +177,8 @@ def test_as_many_calls_at_a_time_as_waiting_leaves_room_for(delay_ms: int, most:
         if delay_ms:
             kinesis.faults.delay(delay_ms)
         with closing(calls), closing(Planner(calls, settings)) as planner:
+            calls.list_shards()
+            assert calls.parallel == MOST_PARALLEL_CALLS  # which says nothing of small calls
             for _ in range(10):
                 calls.describe()
             assert calls.parallel <= most
