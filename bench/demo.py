@@ -29,7 +29,7 @@ ALLOWED_S = 75
 START, DEMO, BEYOND = "bare Spark start", "headpond demo", "headpond demo, beyond the start"
 BARE = """
 import sys
-from headpond.spark.session import spark_session
+from headpond.spark.session.start import spark_session
 
 spark = spark_session("bare", conf={"spark.master": "local[2]"}, log_path=sys.argv[1], quick=True)
 assert spark.range(1).count() == 1

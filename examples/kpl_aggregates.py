@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headpond.formats.kpl import Aggregate, UserRecord, decode, encode, pack
-from headpond.formats.kpl_batch import open_batch
+from headpond.kpl import Aggregate, UserRecord, decode, encode, pack
+from headpond.kpl.batch import open_batch
 
 RECORDS = [
     UserRecord(f"device-{number % 3}", json.dumps({"n": number, "celsius": 20 + number / 10}).encode())

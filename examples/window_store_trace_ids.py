@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 
-from headpond.windows import StoredEntry, StoreDirectory
+from headpond.kstreams import StoredEntry, StoreDirectory
 
 
 def values_of(entry: StoredEntry, header: str) -> str:

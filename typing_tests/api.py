@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_type
 
-from headpond.errors import ConfigurationError, DamagedInput, HeadpondError
-from headpond.formats import dsql, kpl
-from headpond.kinesis.local import LocalKinesis
+from headpond import kpl
+from headpond.core.errors import ConfigurationError, HeadpondError, InvalidData
+from headpond.dsql import records as dsql
+from headpond.localkinesis import LocalKinesis
 from headpond.pipeline import Pipeline, load, loads
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def pack_and_open(data: bytes) -> list[bytes]:
         case kpl.Plain():
             return [packed.data]
         case kpl.Malformed(reason=reason):
-            raise DamagedInput(f"Cannot be opened: {reason}.", reason=reason)
+            raise InvalidData(f"Cannot be opened: {reason}.", reason=reason)
 
 
 def look_at_a_change(data: bytes) -> str | None:

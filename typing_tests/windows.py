@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_type
 
-from headpond.formats.window_values import (
-    decode_plain_headers,
-    encode_plain_headers,
-    timestamped_headers_to_plain_headers,
-)
-from headpond.windows import (
+from headpond.kstreams import (
     BytesSerde,
-    DslStoreFormat,
-    RocksDBDslStoreSuppliers,
     StoreDirectory,
-    Stores,
+    StoreSettings,
     StringSerde,
     ValueAndHeaders,
     WindowStoreWithHeaders,
     migrate,
+)
+from headpond.kstreams.bytes.window_values import (
+    ValueFormat,
+    conversion,
+    decode_plain_headers,
+    encode_plain_headers,
 )
 
 if TYPE_CHECKING:
@@ -26,13 +25,10 @@ if TYPE_CHECKING:
 
 
 def keep_headers(task: Path) -> list[bytes | None]:
-    supplier = RocksDBDslStoreSuppliers.window_store(
-        DslStoreFormat.PLAIN_HEADERS, "orders", 600_000, 60_000, retain_duplicates=True
-    )
-    builder = Stores.window_store_with_headers_builder(supplier, StringSerde(), BytesSerde())
-    with builder.build(task) as store:
+    settings = StoreSettings("orders", 600_000, 60_000, retain_duplicates=True)
+    with WindowStoreWithHeaders.open(settings, StringSerde(), BytesSerde(), task) as store:
         assert_type(store, WindowStoreWithHeaders[str, bytes])
-        store.put("k", ValueAndHeaders.make(b"v", [("trace-id", b"1"), ("trace-id", None)]), 0)
+        store.put("k", ValueAndHeaders(b"v", (("trace-id", b"1"), ("trace-id", None))), 0)
         return [found.value for _, found in store.fetch("k", 0, 1)]
 
 
@@ -40,7 +36,7 @@ def convert(data: bytes) -> bytes | None:
     value, headers = decode_plain_headers(encode_plain_headers(data, [("k", None)]))
     assert_type(value, bytes)
     assert_type(headers, list[tuple[str, bytes | None]])
-    return timestamped_headers_to_plain_headers(data)
+    return conversion(ValueFormat.TIMESTAMPED_HEADERS, ValueFormat.PLAIN_HEADERS)(data)
 
 
 def bring_up_to_date(directory: Path) -> int:

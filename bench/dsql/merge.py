@@ -27,14 +27,13 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from watch import cpu_seconds
 
-from headpond.changes.config import TableSpec
-from headpond.changes.keys import key_column
-from headpond.changes.model import encode_versions
-from headpond.changes.schemas import OWN_FIELDS
-from headpond.tables.apply import DecodedBatch, apply_batch
-from headpond.tables.delta import DeltaFile
-from headpond.tables.lake import Lake
-from headpond.tables.typed import VALUE
+from headpond.core.schemas import OWN_FIELDS, VALUE
+from headpond.dsql.config import TableSpec
+from headpond.dsql.decode import DsqlConfig
+from headpond.dsql.versions import encode_versions, key_column
+from headpond.lake.apply import DecodedBatch, apply_batch
+from headpond.lake.delta import DeltaFile
+from headpond.lake.lake import Lake
 
 BATCH = 10_000
 RECENT = 100_000
@@ -78,7 +77,7 @@ def make(folder: Path, rows: int, buckets: int, files: Any = DeltaFile) -> tuple
         columns={"id": "bigint", "quantity": "bigint", "note": "text"},
         buckets=buckets or None,
     )
-    lake = Lake(str(folder), [spec], files=files)
+    lake = Lake(str(folder), DsqlConfig(tables=(spec,)), files=files)
     lake.prepare()
     typed = lake.typed[NAME]
     draw = np.random.default_rng(1)
@@ -114,8 +113,8 @@ def one(lake: Lake, spec: TableSpec, rows: int, kind: str, number: int) -> tuple
 def spark_session(folder: Path) -> Any:
     """Spark as `headpond run` starts it for `engine = "spark"`."""
     from headpond.spark import delta_settings  # noqa: PLC0415 - only where Spark is wanted
-    from headpond.spark.session import spark_session  # noqa: PLC0415 - only where Spark is wanted
-    from headpond.spark.settings import spark_jars  # noqa: PLC0415 - only where Spark is wanted
+    from headpond.spark.session.settings import spark_jars  # noqa: PLC0415 - only where Spark is wanted
+    from headpond.spark.session.start import spark_session  # noqa: PLC0415 - only where Spark is wanted
 
     settings = delta_settings({"spark.driver.memory": "2g"}, jars=spark_jars())
     return spark_session("bench", conf=settings, log_path=folder / "spark.log")
@@ -134,7 +133,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="headpond-bench-"))
     files: Any = DeltaFile
     if options.engine == "spark":
-        from headpond.spark.delta_file import SparkFiles  # noqa: PLC0415 - only where Spark is wanted
+        from headpond.spark.following.delta_file import SparkFiles  # noqa: PLC0415 - only where Spark is wanted
 
         files = SparkFiles(spark_session(folder))
     try:

@@ -39,7 +39,7 @@ TABLES = {
 KEYS = {"orders": ("order_id", "item_id"), "accounts": ("id",), "events": ("id",)}
 
 
-def value(kind: str, draw: random.Random, *, null: bool) -> object:  # noqa: PLR0911 - one per type
+def value(kind: str, draw: random.Random, *, null: bool) -> object:
     if null:
         return None
     if kind in {"bigint", "integer"}:
@@ -98,3 +98,40 @@ def records(count: int, *, keys_per_table: int | None = None) -> Iterator[bytes]
             "ts_ns": ts_ns + 5_000_000,
         }
         yield json.dumps(record, separators=(",", ":")).encode()
+
+
+def irregular(count: int, *, nested: bool) -> list[bytes]:
+    """Make records of a table of 20 columns that hardly ever look alike.
+
+    Args:
+        count: how many.
+        nested: all columns are there, and one holds a document of varied depth; else a fifth of them is left
+            out at random.
+    """
+    draw = random.Random(3)
+    kinds = ("integer", "varchar", "boolean", "double precision", "timestamp")
+    template = json.loads(next(records(1)))
+    found = []
+    for number in range(count):
+        row: dict[str, object] = {"id": number}
+        for column in range(19):
+            kind = kinds[column % 5]
+            if nested or draw.random() < 0.8:
+                text = kind == "varchar"
+                row[f"col_{column}"] = "t" * draw.randint(5, 20) if text else value(kind, draw, null=False)
+        if nested:
+            row["col_18"] = document(4, draw)
+        template["source"] |= {"table": "wide", "ts_ns": 1_783_600_000_000_000_000 + number}
+        change = template | {"op": "c", "before": None, "after": row}
+        found.append(json.dumps(change, separators=(",", ":")).encode())
+    return found
+
+
+def document(depth: int, draw: random.Random) -> object:
+    """Make a JSON value nested at most so deep."""
+    if depth == 0 or draw.random() < 0.3:
+        return draw.choice([1, 2.5, "a text", None, True])
+    size = draw.randint(0, 4)
+    if draw.random() < 0.5:
+        return [document(depth - 1, draw) for _ in range(size)]
+    return {f"k{number}": document(depth - 1, draw) for number in range(size)}

@@ -10,17 +10,18 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from payloads import KEYS, TABLES, records
+from payloads import KEYS, TABLES, irregular, records
 
-from headpond.changes.config import DsqlConfig, TableSpec
-from headpond.changes.dsql import decode
-from headpond.formats.dsql import parse
-from headpond.formats.dsql_batch import Shapes, decode_batch
-from headpond.formats.rows import USER_RECORD_SCHEMA
+from headpond.core.schemas import USER_RECORD_SCHEMA
+from headpond.dsql.batch import decode_batch
+from headpond.dsql.config import TableSpec
+from headpond.dsql.decode import DsqlConfig
+from headpond.dsql.records import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,14 +55,21 @@ def main() -> None:
             for name, columns in TABLES.items()
         )
     )
-    shapes = Shapes()  # kept from batch to batch, as a worker does
+    uneven = {
+        "a fifth of 20 columns left out": pa.array(
+            irregular(options.records // 3, nested=False), pa.binary()
+        ),
+        "a jsonb of varied depth": pa.array(irregular(options.records // 3, nested=True), pa.binary()),
+    }
     few = data[: max(options.records // 20, 1)]
     runs: dict[str, tuple[int, Callable[[], object]]] = {
         "json.loads loop, no checks": (len(data), lambda: [json.loads(record) for record in data]),
-        "decode_batch, every check": (len(data), lambda: decode_batch(array, shapes=shapes)),
-        "decode to typed tables": (len(data), lambda: decode(batch, config, shapes=shapes)),
+        "decode_batch, every check": (len(data), lambda: decode_batch(array)),
+        "decode to typed tables": (len(data), lambda: config.decode(batch)),
         "scalar reader (the oracle)": (len(few), lambda: [parse(record) for record in few]),
     }
+    for name, odd in uneven.items():
+        runs[f"decode_batch, {name}"] = (len(odd), partial(decode_batch, odd))
     seen: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(options.rounds):
         for name, (count, run) in runs.items():
@@ -72,7 +80,7 @@ def main() -> None:
     base = best["json.loads loop, no checks"]
     print(f"{len(data)} records of {sum(map(len, data)) // len(data)} bytes")
     for name, seconds in best.items():
-        print(f"{name:30} {seconds * 1e6:8.2f} us/record   {base / seconds:5.2f} x the json.loads loop")
+        print(f"{name:45} {seconds * 1e6:8.2f} us/record   {base / seconds:5.2f} x the json.loads loop")
     if options.json:
         figures = {name: [seconds * 1e6 for seconds in rounds] for name, rounds in seen.items()}
         options.json.write_text(json.dumps({"decoding": figures}, indent=1))

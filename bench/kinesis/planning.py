@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from headpond.kinesis.calls import ServiceCalls
-from headpond.kinesis.options import read_options
-from headpond.kinesis.plan import Planner
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.planning.options import read_options
+from headpond.kinesis.planning.planner import Planner
 
 MIB = 1 << 20
 

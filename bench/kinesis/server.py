@@ -13,11 +13,11 @@ import time
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from headpond.formats.kpl import UserRecord, encode
-from headpond.kinesis.local import serve_forever
+from headpond.kpl import UserRecord, encode
+from headpond.localkinesis import serve_forever
 
 if TYPE_CHECKING:
-    from headpond.kinesis.local.engine import Engine
+    from headpond.localkinesis.engine import Engine
 
 PER_AGGREGATE = 400
 KEYS = 10

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from headpond.spark import register
-from headpond.spark.session import spark_session
+from headpond.spark.session.start import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from payloads import WORKLOADS, Workload, user_records
 
-from headpond.formats.kpl import UserRecord, encode
+from headpond.kpl import UserRecord, encode
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parent.parent / ".bench"

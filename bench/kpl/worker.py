@@ -51,8 +51,8 @@ def headpond(blobs: Blobs, rows: Rows) -> dict[str, Callable[[], int]]:
     """Open to an Arrow batch; pack from records."""
     import pyarrow as pa
 
-    from headpond.formats.kpl import UserRecord, encode
-    from headpond.formats.kpl_batch import open_batch
+    from headpond.kpl import UserRecord, encode
+    from headpond.kpl.batch import open_batch
 
     data, keys = pa.array(blobs, pa.binary()), pa.array(["a"] * len(blobs))
     records = [[UserRecord(key, content) for key, content in some] for some in rows]

@@ -22,7 +22,7 @@ import psutil
 MOST_RECORDS = 500
 MOST_BYTES = 8_000_000
 SERVE = """
-from headpond.kinesis.local import serve_forever
+from headpond.localkinesis import serve_forever
 def announce(url, engine):
     engine.create_stream("bench")
     print(url, flush=True)

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 
-from headpond.kinesis.client import ConnectionSettings
+from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.producer import Producer, ProducerSettings
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PEER = HERE.parent.parent / ".bench" / "aiokpl"
 SERVE = """
-from headpond.kinesis.local import serve_forever
+from headpond.localkinesis import serve_forever
 def announce(url, engine):
     engine.create_stream("bench", {shards})
     print(url, flush=True)

@@ -1,4 +1,4 @@
-"""What typed columns, canonical JSON and Ion text of revisions cost: where alike together, and one by one.
+"""What typed columns and canonical JSON of revisions cost: where alike together, and one by one.
 
 python bench/qldb/columns.py [--count 6000] [--rounds 5]
 """
@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import pyarrow as pa
 from journal import journal
 
-from headpond.formats import ion_columns as module
-from headpond.formats.ion_columns_quick import MIN_ALIKE
-from headpond.formats.qldb_batch import decode_qldb
+from headpond.qldb.batch import decode_qldb
+from headpond.qldb.columns import ion_columns, ion_json_column
+from headpond.qldb.shapes import LEAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,6 @@ DECLARED = {
     "FirstName": "string",
     "DOB": "timestamp",
 }
-NEVER = 10**9
 
 
 def main() -> None:
@@ -44,21 +43,22 @@ def main() -> None:
     chosen = arguments.parse_args()
     blobs = [datum for some in journal(chosen.count) for datum in some]
     data = decode_qldb(pa.array(blobs, pa.binary())).revisions["data"].combine_chunks()
-    tasks: dict[str, Callable[[], object]] = {
-        "six declared fields": lambda: module.ion_columns(data, DECLARED, others=False),
-        "these, the rest as JSON": lambda: module.ion_columns(data, DECLARED),
-        "canonical JSON": lambda: module.ion_json_column(data),
-        "Ion text": lambda: module.ion_text_column(data),
+    tasks: dict[str, Callable[[pa.Array], object]] = {
+        "six declared fields": lambda some: ion_columns(some, DECLARED, others=False),
+        "these, the rest as JSON": lambda some: ion_columns(some, DECLARED),
+        "canonical JSON": ion_json_column,
     }
     print(f"{len(data)} revisions of two tables, CPU time of one thread per revision")
     for name, work in tasks.items():
-        times: dict[int, list[float]] = {MIN_ALIKE: [], NEVER: []}
-        for least in [MIN_ALIKE, NEVER] * (chosen.rounds + 1):
-            setattr(module, "MIN_ALIKE", least)  # noqa: B010 - imported there, not its own
-            start = time.process_time()
-            work()
-            times[least].append((time.process_time() - start) / len(data) * 1e6)
-        together, single = (statistics.median(some[1:]) for some in times.values())
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(chosen.rounds + 1):
+            # In pieces of fewer than `LEAST` every value is read by itself.
+            for step, figures in zip((len(data), LEAST - 1), times, strict=True):
+                start = time.process_time()
+                for at in range(0, len(data), step):
+                    work(data.slice(at, step))
+                figures.append((time.process_time() - start) / len(data) * 1e6)
+        together, single = (statistics.median(some[1:]) for some in times)
         print(
             f"{name:26}{together:8.1f} µs together{single:8.1f} µs one by one: {single / together:.1f} times"
         )

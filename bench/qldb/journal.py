@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 import records as made
 
-from headpond.formats.ion_from_text import to_binary
-from headpond.formats.qldb_batch import decode_qldb
-from headpond.formats.qldb_hash import dot, merkle_root, statement_hash
+from headpond.ion.text_reader import to_binary
+from headpond.qldb.batch import decode_qldb
+from headpond.qldb.hash import dot, merkle_root, statement_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

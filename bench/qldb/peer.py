@@ -13,7 +13,7 @@ from amazon.ion import simpleion
 from amazon.ion.core import IonType, TimestampPrecision
 from amazon.ion.simpleion import IonPyValueModel
 
-from headpond.formats.qldb_hash import dot
+from headpond.qldb.hash import dot
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -173,7 +173,7 @@ def _serialised(value: Any) -> bytes:
     return _plain(value)
 
 
-def _plain(value: Any) -> bytes:  # noqa: C901, PLR0911 - one per type
+def _plain(value: Any) -> bytes:  # noqa: C901 - one per type
     kind = value.ion_type
     if type(value).__name__ == "IonPyNull":
         codes = {IonType.NULL: 0, IonType.BOOL: 1, IonType.INT: 2, IonType.FLOAT: 4, IonType.DECIMAL: 5}

@@ -7,9 +7,9 @@ import hashlib
 import random
 from dataclasses import dataclass
 
-from headpond.formats.ion_from_text import to_binary
-from headpond.formats.ion_part import IonPart
-from headpond.formats.qldb_hash import dot, merkle_root
+from headpond.ion.stream import IonPart
+from headpond.ion.text_reader import to_binary
+from headpond.qldb.hash import dot, merkle_root
 
 ARN = "arn:aws:qldb:us-east-1:123456789012:stream/exampleLedger/IiPT4brpZCqCq3f4MTHbYy"
 STRAND = "ElYL30RGoqrFCbbaQn3K6m"

@@ -26,7 +26,7 @@ import peer
 import pyarrow as pa
 from records import records
 
-from headpond.formats.qldb_batch import decode_qldb
+from headpond.qldb.batch import decode_qldb
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,10 +31,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - pyspark's own name for it
 
-from headpond.formats.header_batch import HEADERS_TYPE
+from headpond.kstreams.bytes.headers_arrow import HEADERS_TYPE
+from headpond.kstreams.join.rules import JoinWindows
 from headpond.spark import windowed_join
-from headpond.spark.session import spark_session
-from headpond.windows.rules import JoinWindows
+from headpond.spark.session.start import spark_session
 
 HERE = Path(__file__).parent
 JARS = HERE.parents[1] / ".bench" / "kafka-streams-4.3.0"

@@ -29,21 +29,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from rocksdict import AccessType, CompactOptions, Options, Rdict, WriteOptions
 
-from headpond.formats.window_batch import convert_values
-from headpond.formats.window_keys import encode_store_key, lower_bound, upper_bound
-from headpond.formats.window_values import ValueFormat, encode_value
-from headpond.windows import (
+from headpond.kstreams import (
     ROCKSDB_STORES,
     BytesSerde,
-    DslStoreFormat,
-    RocksDBDslStoreSuppliers,
-    Stores,
     StoreSettings,
     ValueAndHeaders,
+    WindowStoreWithHeaders,
     migrate,
 )
-from headpond.windows.layouts import COLUMN_FAMILIES
-from headpond.windows.rocks import Database, column_families, database_options
+from headpond.kstreams.bytes.window_keys import encode_store_key, lower_bound, upper_bound
+from headpond.kstreams.bytes.window_values import ValueFormat, encode_value
+from headpond.kstreams.bytes.window_values_arrow import convert_values
+from headpond.kstreams.stores.rocks import COLUMN_FAMILIES, Database, column_families, database_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -263,14 +260,7 @@ def bytes_round(place: Path, plan: Any, fetches: Any) -> tuple[float, float]:
 
 
 def typed_round(place: Path, plan: Any, fetches: Any) -> tuple[float, float]:
-    supplier = RocksDBDslStoreSuppliers.window_store(
-        DslStoreFormat.PLAIN_HEADERS,
-        "win",
-        SETTINGS.retention_ms,
-        SETTINGS.window_size_ms,
-        retain_duplicates=True,
-    )
-    store = Stores.window_store_with_headers_builder(supplier, BytesSerde(), BytesSerde()).build(place)
+    store = WindowStoreWithHeaders.open(SETTINGS, BytesSerde(), BytesSerde(), place)
     wrapped = [(key, start, ValueAndHeaders(value)) for key, start, value in plan]
 
     def put() -> None:

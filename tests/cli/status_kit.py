@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from lakes import decoded, lake_in
-from test_batch_log import REPORT, report
-from test_unknown_tables import change
-
-from headpond.tables.apply import apply_batch
-from headpond.tables.batch_log import batches_in
-from headpond.tables.run_mark import RunMark
+from headpond.lake.apply import apply_batch
+from headpond.lake.reports import batches_in
+from headpond.lake.state.run_mark import RunMark
+from tests.lake.lakes import decoded, lake_in
+from tests.lake.test_batch_log import REPORT, report
+from tests.lake.test_unknown_tables import change
 
 if TYPE_CHECKING:
     from pathlib import Path

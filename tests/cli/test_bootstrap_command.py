@@ -9,18 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headpond.changes.dsql import decode
-from headpond.cli.bootstrap import read_moment
-from headpond.errors import UsageError
-from headpond.formats.rows import USER_RECORD_SCHEMA
+from headpond.cli.commands.bootstrap import read_moment
+from headpond.core.errors import UsageError
+from headpond.core.schemas import USER_RECORD_SCHEMA
+from headpond.lake.apply import DecodedBatch, apply_batch
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
-from headpond.tables.apply import DecodedBatch, apply_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Cli
+    from tests.cli.conftest import Cli
 
 FILE = """[source]
 archive = "x.jsonl"
@@ -111,11 +110,8 @@ def test_a_table_is_caught_up_from_its_raw_log(cli: Cli, file: Path) -> None:
         for n, record in enumerate(records)
     ]
     file.with_name("open.toml").write_text(without)
-    lake, config = (
-        open_lake(load(file.with_name("open.toml"))),
-        load(file.with_name("open.toml")).dsql_config(),
-    )
-    rows = decode(records_with(data), config).tables
+    lake = open_lake(load(file.with_name("open.toml")))
+    rows = lake.config.decode(records_with(data)).tables
     apply_batch(lake, DecodedBatch({name: pa.Table.from_batches([each]) for name, each in rows.items()}))
     done = cli("bootstrap", file, "public.t", "--from-log", "--json")
     assert done.code == 0

@@ -7,16 +7,16 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from status_kit import ENTRY, lake_with_batches, mark
 
-from headpond.kinesis.local import LocalKinesis
-from headpond.tables.lake import OWN_FOLDER
-from headpond.tables.run_mark import mark_in
+from headpond.lake.lake import OWN_FOLDER
+from headpond.lake.state.run_mark import mark_in
+from headpond.localkinesis import LocalKinesis
+from tests.cli.status_kit import ENTRY, lake_with_batches, mark
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Cli
+    from tests.cli.conftest import Cli
 
 
 @pytest.fixture
@@ -25,6 +25,7 @@ def lake(tmp_path: Path) -> Path:
     return lake_with_batches(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("facts", "options", "answer"),
     [

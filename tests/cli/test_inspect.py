@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.formats.kpl import UserRecord, encode
-from support import vector_bytes, vector_json, vector_lines
+from headpond.kpl import UserRecord, encode
+from tests.kit.support import vector_bytes, vector_json, vector_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Cli
+    from tests.cli.conftest import Cli
 
 DECODE = vector_json("kpl/decode.json")
 ENCODE = vector_json("kpl/encode.json")
@@ -184,7 +184,7 @@ def test_a_line_that_is_no_record_is_told_and_the_rest_goes_on(cli: Cli) -> None
     assert (result.code, result.stderr) == (
         1,
         (
-            "Error: 2 of the lines are no records of an archive.\n"
+            "Error: 2 of the lines are not records of an archive.\n"
             'Each line must be a JSON object with "data" in base64; use --raw for one blob.\n'
         ),
     )
@@ -192,7 +192,7 @@ def test_a_line_that_is_no_record_is_told_and_the_rest_goes_on(cli: Cli) -> None
     assert (line["verdict"], line["reason"], line["detail"]) == (
         "quarantine",
         "archive_bad_line",
-        "no JSON object",
+        "not a JSON object",
     )
 
 

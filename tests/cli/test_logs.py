@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.cli.logs import LineFormatter, logged, secrets
+from headpond.cli.commands.run import LineFormatter, logged, secrets
 from headpond.pipeline import loads
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import socket
@@ -14,14 +13,14 @@ import click
 import pytest
 
 from headpond import __version__
-from headpond.cli import aggregate as aggregate_module
+from headpond.cli.commands import records as records_module
 from headpond.cli.main import COMMANDS, headpond
-from headpond.errors import DataLoss, HeadpondError, JavaMissing, StreamMissing
+from headpond.core.errors import DataLoss, HeadpondError, JavaMissing, StreamNotFound
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Cli
+    from tests.cli.conftest import Cli
 
 HEAVY = {"pyspark", "py4j", "boto3", "botocore", "deltalake", "aiohttp"}
 
@@ -35,6 +34,7 @@ def run_python(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--version"], ["inspect", "--help"], ["aggregate", "--help"]]
 )
@@ -63,7 +63,7 @@ def test_help_lists_every_command_in_order(cli: Cli) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_one_line_of_a_command_begins_its_help(name: str) -> None:
     """The lazy list and the commands do not drift apart."""
-    command = getattr(importlib.import_module(f"headpond.cli.{name}"), name)
+    command = headpond.get_command(click.Context(headpond), name)
     assert isinstance(command, click.Command)
     assert command.get_short_help_str(limit=200).startswith(COMMANDS[name].removesuffix("."))
 
@@ -118,12 +118,12 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def lines(_file: str) -> Any:
         raise error
 
-    monkeypatch.setattr(aggregate_module, "input_lines", lines)
+    monkeypatch.setattr(records_module, "input_lines", lines)
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(DataLoss("Gone."), 1), (StreamMissing("No stream."), 3), (JavaMissing("No Java."), 3)],
+    [(DataLoss("Gone."), 1), (StreamNotFound("No stream."), 3), (JavaMissing("No Java."), 3)],
 )
 def test_the_class_of_an_error_decides_the_exit_code(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, error: HeadpondError, code: int
@@ -136,7 +136,7 @@ def test_the_class_of_an_error_decides_the_exit_code(
 def test_an_error_is_a_sentence_and_a_next_step(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two lines on standard error, unwrapped, brackets kept, nothing on standard output."""
     message = f'[tables."public.orders"] is wrong {"x" * 200}.'
-    failing(monkeypatch, StreamMissing(message, next_step="Do [this]."))
+    failing(monkeypatch, StreamNotFound(message, next_step="Do [this]."))
     assert cli("aggregate", "--json") == (3, b"", f"Error: {message}\nDo [this].\n")
 
 
@@ -148,13 +148,13 @@ def test_an_unexpected_error_is_a_sentence_too(cli: Cli, monkeypatch: pytest.Mon
         70,
         b"",
         (
-            "Error: headpond met something that it does not expect: ZeroDivisionError: oh\n"
+            "Error: Unexpected error: ZeroDivisionError: oh\n"
             "Run it again with HEADPOND_DEBUG=1 and report the stack trace.\n"
         ),
     )
 
 
-@pytest.mark.parametrize("error", [StreamMissing("No."), ZeroDivisionError("oh")])
+@pytest.mark.parametrize("error", [StreamNotFound("No."), ZeroDivisionError("oh")])
 def test_the_stack_trace_is_there_when_asked_for(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
@@ -170,6 +170,7 @@ def test_an_interrupt_ends_quietly(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     assert cli("aggregate") == (130, b"", "\nStopped.\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [["--json"], []])
 def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path, option: list[str]) -> None:
     """`headpond … | head -1`: no stack trace, no complaint at exit."""
@@ -185,6 +186,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path, option
         assert process.wait(timeout=60) == 141
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_local_serves_until_a_signal(number: signal.Signals) -> None:
     """It announces its endpoint as JSON, answers boto3, and ends with 0 when told to stop."""
@@ -218,8 +220,8 @@ def test_local_serves_until_a_signal(number: signal.Signals) -> None:
 
 def test_local_takes_limits_identity_and_faults(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option of `headpond local` reaches the server."""
-    from headpond.cli import local as local_module
-    from headpond.kinesis.local import SERVICE_LIMITS, Engine, Faults, Settings
+    from headpond.cli.commands import local as local_module
+    from headpond.localkinesis import SERVICE_LIMITS, Engine, Faults, Settings
 
     served: dict[str, Any] = {}
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.errors import EnvironmentLacks
+from headpond.core.errors import MissingRequirement
 from headpond.pipeline import loads
-from headpond.spark.settings import check_checkpoint, spark_jars
-from s3_server import SECRET, Store, s3_store
+from headpond.spark.session.settings import check_checkpoint, spark_jars
+from tests.kit.s3_server import SECRET, Store, s3_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from conftest import Cli
+    from tests.cli.conftest import Cli
 
 # A process that fails when anything of pyspark is imported.
 GUARD = "import sys; sys.modules['pyspark'] = None; from headpond.cli.main import main; sys.exit(main())"
@@ -71,6 +71,7 @@ def run(file: Path, *, code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_in_s3_without_its_jars_is_refused_before_spark(store: Store, tmp_path: Path) -> None:
     """The checkpoint of a lake in S3 is in S3 unless told otherwise; the sentence tells how."""
     (tmp_path / "p.toml").write_text(pipeline_text(store, "refused"))
@@ -86,7 +87,7 @@ def test_a_checkpoint_in_s3_without_its_jars_is_refused_before_spark(store: Stor
 def test_a_checkpoint_in_s3_is_taken_with_its_jars(store: Store, tmp_path: Path) -> None:
     """They come with Spark, or through a setting; a checkpoint in a folder needs none."""
     bare = loads(pipeline_text(store, "x"))
-    with pytest.raises(EnvironmentLacks):
+    with pytest.raises(MissingRequirement):
         check_checkpoint(bare, jars=tmp_path)
     packages = '"spark.jars.packages" = "org.apache.hadoop:hadoop-aws:3.5.0"'
     check_checkpoint(loads(pipeline_text(store, "x", spark=packages)), jars=tmp_path)
@@ -105,6 +106,7 @@ def test_the_jars_of_spark_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spark_jars() == Path("/opt/spark/jars")
 
 
+@pytest.mark.slow
 def test_status_looks_into_the_object_store(cli: Cli, store: Store, tmp_path: Path) -> None:
     """The checkpoint too, with the same options."""
     (tmp_path / "p.toml").write_text(pipeline_text(store, "status"))

@@ -12,7 +12,7 @@ from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 
 if TYPE_CHECKING:
-    from conftest import Cli
+    from tests.cli.conftest import Cli
 
 FILE = """[source]
 archive = "x.jsonl"
@@ -86,7 +86,7 @@ def test_the_target_size_of_the_file_holds(cli: Cli, file: Path) -> None:
     [
         (["public.x"], "The lake has no table 'public.x'"),
         (["--vacuum", "--retain", "1 hour"], "shorter than 7 days"),
-        (["--vacuum", "--retain", "a week"], "--retain 'a week' is no span of time"),
+        (["--vacuum", "--retain", "a week"], "--retain 'a week' is not a span of time"),
         (["--retain", "8 days"], "are for --vacuum"),
         (["--unsafe-retention"], "are for --vacuum"),
     ],

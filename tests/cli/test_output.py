@@ -10,9 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from headpond.cli.drawing import grid
-from headpond.cli.output import ConsoleOutput, JsonOutput, Output
-from headpond.errors import UsageError
+from headpond.cli.output import ConsoleOutput, JsonOutput, Output, grid
+from headpond.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

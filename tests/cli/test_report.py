@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.changes.journal_check import KINDS
-from headpond.changes.journal_summary import Strand, Summary, TableFigures
 from headpond.cli.report import VerifyReport, render
-from headpond.cli.report.journal_plots import MAX_BARS, WIDTH, bars, strip
-from headpond.cli.report.page import MAX_LISTED
-from headpond.cli.report.words import WORDS
+from headpond.cli.report.page import MAX_BARS, MAX_LISTED, WIDTH, WORDS, bars, strip
+from headpond.qldb.journal.check import KINDS
+from headpond.qldb.journal.known import Strand, Summary, TableFigures
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,7 +144,7 @@ def test_bars_suit_the_time_they_span(last: dt.date, name: str) -> None:
     span, drawn = bars([(dt.date(2024, 1, 1), 5), (last, 10)])
     assert span == name
     assert len(drawn) == 2
-    assert sum(int(bar.title.partition(": ")[2]) for bar in drawn) == 15
+    assert sum(bar.value for bar in drawn) == 15
     assert bars([]) == ("day", [])
     if name != "year":
         assert min(bar.width for bar in drawn) >= WIDTH / MAX_BARS * 0.7
@@ -176,7 +174,7 @@ def browse(folder: Path, page: str, *options: str) -> str:
     return done.stdout
 
 
-@pytest.mark.browser
+@pytest.mark.thorough
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; Debian's package is `chromium`")
 class TestInABrowser:
     """As a person sees it."""

@@ -7,16 +7,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lakes import decoded
 
+from headpond.lake.apply import apply_batch
 from headpond.pipeline import load
-from headpond.pipeline.lake import open_lake
-from headpond.tables.apply import apply_batch
+from headpond.pipeline.lake import open_lake, row_changes
+from tests.lake.lakes import decoded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Cli
+    from tests.cli.conftest import Cli
 
 FILE = """[source]
 archive = "x.jsonl"
@@ -51,7 +51,7 @@ def file(tmp_path: Path) -> Path:
     pipeline = load(file)
     lake = open_lake(pipeline)
     lake.prepare()
-    apply_batch(lake, decoded(pipeline.dsql_config(), [record(1, 7), record(2, "x"), b"no line"]))
+    apply_batch(lake, decoded(row_changes(pipeline), [record(1, 7), record(2, "x"), b"no line"]))
     file.write_text(FILE.replace("KIND", "any"))
     return file
 

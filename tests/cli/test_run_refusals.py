@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.kinesis.local import LocalKinesis
+from headpond.localkinesis import LocalKinesis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +47,7 @@ def run(folder: Path, source: str, *, target: str = "", env: dict[str, str] | No
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_a_missing_stream_is_named_with_its_neighbours(tmp_path: Path, kinesis: LocalKinesis) -> None:
     """The sentence says what is there instead."""
     code, said = run(tmp_path, f'stream = "order-cdc"\nendpoint_url = "{kinesis.endpoint_url}"')
@@ -55,6 +56,7 @@ def test_a_missing_stream_is_named_with_its_neighbours(tmp_path: Path, kinesis: 
     assert "orders-cdc" in said
 
 
+@pytest.mark.slow
 def test_an_engine_without_jars_for_this_spark_is_refused(tmp_path: Path) -> None:
     """The sentence names the Spark that is here and the one that Delta's jars are for."""
     (tmp_path / "jars").mkdir()
@@ -67,6 +69,7 @@ def test_an_engine_without_jars_for_this_spark_is_refused(tmp_path: Path) -> Non
     assert 'target.engine = "embedded"' in said
 
 
+@pytest.mark.slow
 def test_an_unreachable_endpoint_is_said_within_seconds(tmp_path: Path) -> None:
     """A port where nobody listens."""
     with socket.socket() as taken:
@@ -77,6 +80,7 @@ def test_an_unreachable_endpoint_is_said_within_seconds(tmp_path: Path) -> None:
     assert url in said
 
 
+@pytest.mark.slow
 def test_refused_credentials_are_said(tmp_path: Path, kinesis: LocalKinesis) -> None:
     """What the service answers to credentials it does not take; the secret is not repeated."""
     kinesis.faults.refuse("AccessDeniedException", calls=("DescribeStreamSummary",), times=1)
@@ -88,6 +92,7 @@ def test_refused_credentials_are_said(tmp_path: Path, kinesis: LocalKinesis) -> 
     assert "orders-cdc" in said
 
 
+@pytest.mark.slow
 def test_a_wrong_key_is_named_with_the_nearest(tmp_path: Path) -> None:
     """A spelling mistake in the pipeline file."""
     code, said = run(tmp_path, 'stream = "orders-cdc"\nregoin = "us-east-1"')
@@ -96,6 +101,7 @@ def test_a_wrong_key_is_named_with_the_nearest(tmp_path: Path) -> None:
     assert "region" in said
 
 
+@pytest.mark.slow
 def test_an_archive_without_files_is_refused(tmp_path: Path) -> None:
     """A pattern that matches nothing has nothing to catch up with."""
     code, said = run(tmp_path, 'archive = "nothing/*.jsonl"')
@@ -103,6 +109,7 @@ def test_an_archive_without_files_is_refused(tmp_path: Path) -> None:
     assert "No file matches" in said
 
 
+@pytest.mark.slow
 def test_no_java_is_one_sentence(tmp_path: Path) -> None:
     """Without a Java, and without the fallback, the sentence says what to install."""
     (tmp_path / "a.jsonl").write_text("")
@@ -122,6 +129,7 @@ def test_no_java_is_one_sentence(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) <= STDERR_LINES
 
 
+@pytest.mark.slow
 def test_a_lake_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     """A file where the lake's folder should be."""
     (tmp_path / "a.jsonl").write_text("")

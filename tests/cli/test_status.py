@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake.exceptions import DeltaError
 from rich.console import Console
-from status_kit import ENTRY, lake_with_batches, mark
 
-from headpond.cli.status import look
-from headpond.cli.status_drawing import draw
-from headpond.errors import StreamMissing
-from headpond.kinesis.calls import ServiceCalls
-from headpond.kinesis.testing import ManualClock, local_kinesis
+from headpond.cli.commands.status import draw, look
+from headpond.core.errors import StreamNotFound
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.localkinesis.testing import ManualClock, local_kinesis
 from headpond.pipeline import load
+from tests.cli.status_kit import ENTRY, lake_with_batches, mark
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Cli
-    from headpond.kinesis.connection import ConnectionSettings
+    from headpond.kinesis.api.settings import ConnectionSettings
+    from tests.cli.conftest import Cli
 
 BEFORE = {"source", "batch", "planned", "files", "lake", "tables", "unknown_tables", "quarantined", "pending",
           "tombstones", "deletes", "columns"}  # fmt: skip
@@ -156,6 +155,7 @@ def standing_at(file: Path, offset: dict[str, Any]) -> None:
         (folder / name / "0").write_text(text)
 
 
+@pytest.mark.slow
 def test_each_shards_lag_is_that_of_its_oldest_unread_record(tmp_path: Path) -> None:
     """From a checkpoint and a live stream: waiting, at the tip, done, empty, and unknown to the stream."""
     clock = ManualClock()
@@ -237,7 +237,7 @@ def test_a_look_waits_for_seconds_at_most_and_leaves_no_connection(
             closed.append(self)
             super().close()
 
-    monkeypatch.setattr("headpond.cli.status.ServiceCalls", Calls)
+    monkeypatch.setattr("headpond.cli.commands.status.ServiceCalls", Calls)
     with local_kinesis("s") as kinesis:
         file = tmp_path / "p.toml"
         source = f'stream = "s"\nendpoint_url = "{kinesis.endpoint_url}"'
@@ -265,7 +265,7 @@ def test_a_damaged_table_is_said_without_a_stack_trace(lake: Path, cli: Cli) -> 
 
 
 @pytest.mark.parametrize(
-    "error", [DeltaError("Kernel error: a file went.\n   0: <unknown>"), StreamMissing("Away.")]
+    "error", [DeltaError("Kernel error: a file went.\n   0: <unknown>"), StreamNotFound("Away.")]
 )
 def test_the_view_outlives_a_table_that_changes_under_it(
     lake: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -279,7 +279,7 @@ def test_the_view_outlives_a_table_that_changes_under_it(
             raise found
         return found
 
-    monkeypatch.setattr("headpond.cli.status.look", next_look)
+    monkeypatch.setattr("headpond.cli.commands.status.look", next_look)
     found = cli("status", lake, "--watch", "--interval", "1 ms", "--json")
     assert found.code == 0
     first, second = found.lines()

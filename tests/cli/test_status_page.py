@@ -6,26 +6,26 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from status_kit import lake_with_batches, mark
-from test_report import CHROMIUM, HOSTILE, browse
 
+from headpond.cli.commands.status import look, sparks
 from headpond.cli.report import render_status
-from headpond.cli.report.status_plots import (
+from headpond.cli.report.page import WIDTH, figure
+from headpond.cli.report.status_page import (
     HEIGHT,
     MAX_BARS,
     MAX_LINES,
     MAX_POINTS,
     REST,
-    WIDTH,
     Point,
     bars,
     lines,
     nice,
+    size,
+    span,
 )
-from headpond.cli.report.units import figure, size, span
-from headpond.cli.status import look
-from headpond.cli.status_drawing import sparks
 from headpond.pipeline import load
+from tests.cli.status_kit import lake_with_batches, mark
+from tests.cli.test_report import CHROMIUM, HOSTILE, browse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,7 +164,7 @@ def test_numbers_are_written_for_people() -> None:
     assert sparks([0, 0]) == "▁▁"
 
 
-@pytest.mark.browser
+@pytest.mark.thorough
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; Debian's package is `chromium`")
 class TestInABrowser:
     """As a person sees it."""

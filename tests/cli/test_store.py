@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headpond.cli.commands.store import _progress, bar
 from headpond.cli.main import main
-from headpond.cli.store import _progress, bar
-from headpond.windows import StoreDirectory
-from support import vector_bytes, vector_json
+from headpond.kstreams import StoreDirectory
+from tests.kit.support import vector_bytes, vector_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from headpond.changes.dsql import decode
-from headpond.formats.archive import read_lines
-from headpond.formats.kinesis_records import open_records
-from headpond.formats.kpl import UserRecord, encode
-from headpond.kinesis.local import LocalKinesis
+from headpond.kinesis.archive.lines import read_lines
+from headpond.kpl import UserRecord, encode
+from headpond.kpl.records import open_records
+from headpond.lake.apply import DecodedBatch, apply_batch
+from headpond.localkinesis import LocalKinesis
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
-from headpond.tables.apply import DecodedBatch, apply_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Cli
+    from tests.cli.conftest import Cli
 
 HEAD = '[source]\n{source}\nformat = "dsql"\n[target]\npath = "lake"\n'
 
@@ -63,7 +62,7 @@ def test_a_proposal_for_an_archive_is_toml(cli: Cli, archive: Path) -> None:
     found = tomllib.loads(said.stdout.decode())
     assert found == {"tables": {"public.t": {"keys": ["id"], "columns": {"id": "bigint", "v": "text"}}}}
     assert "every value looks like numeric" in said.stdout.decode()
-    assert "records are refused: archive_bad_line" in said.stdout.decode()
+    assert "records would be quarantined: archive_bad_line" in said.stdout.decode()
     archive.write_text(archive.read_text() + said.stdout.decode())
     (again,) = cli("suggest", archive, "--json").lines()
     assert again["tables"]["public.t"]["configured_as"] == "public.t"
@@ -97,10 +96,12 @@ def test_a_table_that_only_its_raw_log_knows_is_proposed_from_it(cli: Cli, archi
     open_file.write_text(archive.read_text().replace("[target]", '[target]\nunknown_tables = "log"'))
     records = [data(1), data(2), data(2, delete=True)]
     lines = [line(n, each.replace(b'"table": "t"', b'"table": "gone"')) for n, each in enumerate(records)]
-    lake, config = open_lake(load(open_file)), load(open_file).dsql_config()
+    lake = open_lake(load(open_file))
     read = read_lines(lines, stream="s", file="f", first_line=1)
     for opened in open_records(read):
-        tables = {name: pa.Table.from_batches([rows]) for name, rows in decode(opened, config).tables.items()}
+        tables = {
+            name: pa.Table.from_batches([rows]) for name, rows in lake.config.decode(opened).tables.items()
+        }
         apply_batch(lake, DecodedBatch(tables))
     (found,) = cli("suggest", open_file, "--json").lines()
     assert found["tables"]["public.t"]["from_log"] == 0

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from amazon.ion import simpleion
-from ledgers import datums, decoded, exported, revision
 
 from headpond.pipeline import loads
-from headpond.pipeline.ledger import ledger_config
+from headpond.pipeline.lake import ledger_config
+from tests.lake.ledgers import datums, decoded, exported, revision
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Cli
+    from tests.cli.conftest import Cli
 
 PIPELINE = """
 [source]

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from amazon.ion import simpleion
-from ledgers import exported as exported_blocks
 
 from headpond.cli.verify_pieces import ALONE_PIECES
-from headpond.formats.qldb_mixed import split_mixed
-from support import vector_bytes, vector_json, vector_lines
+from headpond.qldb.files import split_mixed
+from tests.kit.support import vector_bytes, vector_json, vector_lines
+from tests.lake.ledgers import exported as exported_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from conftest import Cli
+    from tests.cli.conftest import Cli
 
 EXPECTED = vector_json("qldb/expected.json")
 FILES = [name for name, told in EXPECTED["files"].items() if "anomalies" in told]
@@ -63,6 +63,7 @@ def exported(*, binary: bool, tampered: bool = False) -> bytes:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_each_archive_of_the_vectors(cli: Cli, tmp_path: Path, name: str) -> None:
     """Anomalies exactly as expected, with no member more or less; the code says whether there are any."""
@@ -87,6 +88,7 @@ def test_aggregates_are_opened(cli: Cli, tmp_path: Path) -> None:
         assert document["counts"]["malformed"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", [b"", b"\n"])
 def test_records_one_after_the_other(cli: Cli, tmp_path: Path, between: bytes) -> None:
     """With a delimiter or none; one damaged in the middle costs itself alone."""
@@ -182,6 +184,7 @@ def test_malformed_records_are_counted_by_verdict_and_shown(cli: Cli, tmp_path: 
     assert any(one["n"] == first and one["verdict"] == "truncated" for one in document["malformed_examples"])
 
 
+@pytest.mark.slow
 def test_a_saved_digest_is_checked(cli: Cli, tmp_path: Path) -> None:
     """Holding, not holding, and no such file."""
     archive, digest = tmp_path / "c.jsonl", tmp_path / "digest.json"
@@ -223,6 +226,7 @@ def test_the_page_is_written(cli: Cli, tmp_path: Path) -> None:
     assert cli("verify", archive, "--html", tmp_path / "no" / "report.html").code == 3
 
 
+@pytest.mark.slow
 def test_a_person_is_told_in_words(cli: Cli, tmp_path: Path) -> None:
     """What it is, where, and what to do; and when all is well."""
     path = tmp_path / "c.jsonl"

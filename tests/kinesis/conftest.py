@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.kinesis.testing import ManualClock, local_kinesis
+from headpond.localkinesis.testing import ManualClock, local_kinesis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 
 @pytest.fixture

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from source_kit import STREAM
+from tests.kinesis.source_kit import STREAM
 
 if TYPE_CHECKING:
-    from source_kit import Row
-
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
+    from tests.kinesis.source_kit import Row
 
 HOUR_MS = 3_600_000
 SHARD = "shardId-000000000000"

@@ -6,19 +6,14 @@ import asyncio
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headpond.formats.kpl import Aggregate, UserRecord, decode, encode
-from headpond.kinesis.client import ConnectionSettings
-from headpond.kinesis.producer import (
-    Producer,
-    ProducerSettings,
-    PutFailed,
-    PutResult,
-)
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.producer import Producer, ProducerSettings, PutFailed, PutResult
+from headpond.kpl import Aggregate, UserRecord, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 
 THROTTLED = "ProvisionedThroughputExceededException"

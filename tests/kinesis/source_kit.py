@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.kinesis.calls import Patience, ServiceCalls
-from headpond.kinesis.cursor import LossRule
-from headpond.kinesis.efo import FanOut, find_consumer
-from headpond.kinesis.efo_turns import Turns
-from headpond.kinesis.local import Settings
-from headpond.kinesis.options import Limits, read_options
-from headpond.kinesis.plan import Planner
-from headpond.kinesis.positions import Offset, read_offset
-from headpond.kinesis.read import ShardRange, in_batches, read_pages
-from headpond.kinesis.testing import local_kinesis
-from headpond.kinesis.watch import refuse_another
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.api.retry import Patience
+from headpond.kinesis.fanout import FanOut, Turns, find_consumer
+from headpond.kinesis.planning.options import Limits, read_options
+from headpond.kinesis.planning.planner import Planner
+from headpond.kinesis.planning.stream_state import refuse_another
+from headpond.kinesis.reading.cursor import LossRule
+from headpond.kinesis.reading.positions import Offset, read_offset
+from headpond.kinesis.reading.reader import ShardRange, in_batches, read_pages
+from headpond.localkinesis import Settings
+from headpond.localkinesis.testing import local_kinesis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.calls import StreamCalls
-    from headpond.kinesis.local import LocalKinesis
-    from headpond.kinesis.testing import ManualClock
+    from headpond.kinesis.api.calls import StreamCalls
+    from headpond.localkinesis import LocalKinesis
+    from headpond.localkinesis.testing import ManualClock
 
 STREAM = "orders"
 CONSUMER = "app"
@@ -81,7 +81,7 @@ class Driver:
             yield self.calls
             return
         arn = find_consumer(self.calls, self.settings.connection, self.settings.consumer_name)
-        turns = Turns(None, spacing_ms=0)
+        turns = Turns(spacing_ms=0)
         connection = self.settings.connection
         with closing(FanOut(self.calls, connection, arn, turns=turns, sleep=lambda _seconds: None)) as calls:
             yield calls
@@ -146,14 +146,14 @@ def through_json(offset: Offset) -> Offset:
 
 def held(kinesis: LocalKinesis) -> list[Row]:
     """Everything in the stream, as rows."""
-    from headpond.kinesis.testing import read_all
+    from headpond.localkinesis.testing import read_all
 
     return sorted((r.shard_id, r.sequence_number, r.data) for r in read_all(kinesis.client(), STREAM))
 
 
 def put(kinesis: LocalKinesis, count: int, size_bytes: int = 10, first: int = 0) -> None:
     """Put records with keys k0, k1, … ."""
-    from headpond.kinesis.testing import put_all
+    from headpond.localkinesis.testing import put_all
 
     put_all(
         kinesis.client(),

@@ -15,23 +15,24 @@ from botocore.stub import Stubber
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headpond.errors import (
-    AccessRefused,
+from headpond.core.errors import (
+    AccessDenied,
     ConfigurationError,
     EndpointUnreachable,
-    EnvironmentLacks,
     HeadpondError,
+    MissingRequirement,
     ServiceFailure,
-    StreamMissing,
+    StreamNotFound,
 )
-from headpond.kinesis.client import ConnectionSettings, check_stream, connect, translate
-from headpond.kinesis.testing import local_kinesis
+from headpond.kinesis.api.client import check_stream, connect, translate
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.localkinesis.testing import local_kinesis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 ROLE = "arn:aws:iam::123456789012:role/reader"
@@ -69,13 +70,13 @@ def test_check_stream_tells_what_is_there(kinesis: LocalKinesis) -> None:
 def test_a_missing_stream_names_the_nearest(kinesis: LocalKinesis) -> None:
     """A wrong name is answered with the streams that exist, nearest first, where they may be listed."""
     with pytest.raises(
-        StreamMissing, match=r"order does not exist .* there are orders, orders-cdc, zebra"
+        StreamNotFound, match=r"order does not exist .* there are orders, orders-cdc, zebra"
     ) as caught:
         check_stream(at(kinesis, "order"))
     assert caught.value.facts["existing"] == ["orders", "orders-cdc", "zebra"]
     assert caught.value.exit_code == 3
     kinesis.faults.refuse("AccessDeniedException", calls=("ListStreams",))
-    with pytest.raises(StreamMissing, match="could not be listed"):
+    with pytest.raises(StreamNotFound, match="could not be listed"):
         check_stream(at(kinesis, "order"))
 
 
@@ -90,21 +91,22 @@ def test_an_unreachable_endpoint_is_told_quickly(monkeypatch: pytest.MonkeyPatch
         made.append(client)
         return client
 
-    monkeypatch.setattr("headpond.kinesis.client.connect", connect_and_count)
+    monkeypatch.setattr("headpond.kinesis.api.client.connect", connect_and_count)
     with pytest.raises(EndpointUnreachable, match=r"http://127\.0\.0\.1:1 "):
         check_stream(ConnectionSettings(stream_name="orders", endpoint_url="http://127.0.0.1:1"))
     assert tries == ["http://127.0.0.1:1/"] * 2
     assert [client.meta.config.connect_timeout for client in made] == [2.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        ("AccessDeniedException", AccessRefused),
-        ("UnrecognizedClientException", AccessRefused),
-        ("ExpiredTokenException", AccessRefused),
-        ("InvalidSignatureException", AccessRefused),
-        ("KMSDisabledException", EnvironmentLacks),
+        ("AccessDeniedException", AccessDenied),
+        ("UnrecognizedClientException", AccessDenied),
+        ("ExpiredTokenException", AccessDenied),
+        ("InvalidSignatureException", AccessDenied),
+        ("KMSDisabledException", MissingRequirement),
         ("ValidationException", ConfigurationError),
         ("LimitExceededException", ServiceFailure),
         ("InternalFailureException", ServiceFailure),
@@ -125,7 +127,7 @@ def test_refusals_become_our_errors_without_the_service_words(
 @pytest.mark.parametrize(
     ("status", "told"),
     [
-        (501, "is no Kinesis: DescribeStreamSummary got HTTP 501"),
+        (501, "is not a Kinesis endpoint: DescribeStreamSummary got HTTP 501"),
         (503, "answered DescribeStreamSummary with 503"),
     ],
 )
@@ -163,7 +165,7 @@ def test_a_denied_action_is_named(kinesis: LocalKinesis) -> None:
         "AccessDeniedException",
         message=f"User: {SECRETS[3]} is not authorized to perform: kinesis:DescribeStreamSummary",
     )
-    with pytest.raises(AccessRefused, match="kinesis:DescribeStreamSummary") as caught:
+    with pytest.raises(AccessDenied, match="kinesis:DescribeStreamSummary") as caught:
         check_stream(at(kinesis))
     assert SECRETS[3] not in str(caught.value)
 
@@ -174,9 +176,9 @@ def test_no_region_no_profile_no_credentials(monkeypatch: pytest.MonkeyPatch) ->
         check_stream(ConnectionSettings(stream_name="orders"))
     with pytest.raises(ConfigurationError, match="profile nobody does not exist"):
         check_stream(ConnectionSettings(stream_name="orders", profile="nobody"))
-    with pytest.raises(AccessRefused, match="credentials"):
+    with pytest.raises(AccessDenied, match="credentials"):
         check_stream(ConnectionSettings(stream_name="orders", region="eu-west-1"))
-    with pytest.raises(AccessRefused, match="credentials"):
+    with pytest.raises(AccessDenied, match="credentials"):
         check_stream(ConnectionSettings(stream_name="orders", region="eu-west-1", role_arn=ROLE))
     monkeypatch.setenv("AWS_REGION", "eu-west-3")
     assert connect(ConnectionSettings(stream_name="orders")).meta.region_name == "eu-west-3"

@@ -11,15 +11,17 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from source_kit import CONSUMER, STREAM, Driver, held, put
 
-from headpond.errors import AccessRefused, HeadpondError
-from headpond.kinesis.calls import Patience, ServiceCalls
-from headpond.kinesis.client import ConnectionSettings, check_stream, connect
-from headpond.kinesis.local import LocalKinesis, Settings
-from headpond.kinesis.plan import Planner
-from headpond.kinesis.testing import local_kinesis
-from token_service import EXTERNAL_ID, KEY, PROFILE_KEY, ROLE, SECRET, TOKEN, Sts, leaks, signer
+from headpond.core.errors import AccessDenied, HeadpondError
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.api.client import check_stream, connect
+from headpond.kinesis.api.retry import Patience
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.planning.planner import Planner
+from headpond.localkinesis import LocalKinesis, Settings
+from headpond.localkinesis.testing import local_kinesis
+from tests.kinesis.source_kit import CONSUMER, STREAM, Driver, held, put
+from tests.kit.token_service import EXTERNAL_ID, KEY, PROFILE_KEY, ROLE, SECRET, TOKEN, Sts, leaks, signer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,7 +136,7 @@ def test_a_role_that_is_refused_is_told(kinesis: LocalKinesis, sts: Sts, code: s
     settings = ConnectionSettings(
         stream_name=STREAM, endpoint_url=kinesis.endpoint_url, role_arn=ROLE, role_external_id=EXTERNAL_ID
     )
-    with pytest.raises(AccessRefused, match=code) as caught:
+    with pytest.raises(AccessDenied, match=code) as caught:
         check_stream(settings)
     assert ROLE in str(caught.value)
     assert "kinesis:AssumeRole" not in str(caught.value)
@@ -186,6 +188,7 @@ FAILURES = (
 )
 
 
+@pytest.mark.slow
 def test_no_secret_comes_out(kinesis: LocalKinesis, sts: Sts, caplog: pytest.LogCaptureFixture) -> None:
     """Planning, reading and failing in every way, with all of our logs on: nothing secret in anything."""
     caplog.set_level(logging.DEBUG)

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from source_kit import CONSUMER, STREAM, Driver, held, put
 
-from headpond.errors import ConfigurationError, EndpointUnreachable, EnvironmentLacks, ServiceFailure
-from headpond.kinesis.calls import Patience, PlaceRefused, ServiceCalls
-from headpond.kinesis.client import ConnectionSettings
-from headpond.kinesis.cursor import LossRule
-from headpond.kinesis.efo import FanOut, find_consumer, reading_calls
-from headpond.kinesis.efo_turns import Turns, turns_folder
-from headpond.kinesis.local import LocalKinesis, Settings
-from headpond.kinesis.options import read_options
-from headpond.kinesis.positions import HORIZON, after
-from headpond.kinesis.read import ShardRange, read_pages
-from headpond.kinesis.testing import ManualClock, local_kinesis
+from headpond.core.errors import (
+    ConfigurationError,
+    EndpointUnreachable,
+    MissingRequirement,
+    ServiceFailure,
+)
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.api.retry import Patience, PositionRejected
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.fanout import FanOut, Turns, find_consumer, reading_calls
+from headpond.kinesis.planning.options import read_options
+from headpond.kinesis.reading.cursor import LossRule
+from headpond.kinesis.reading.positions import HORIZON, after
+from headpond.kinesis.reading.reader import ShardRange, read_pages
+from headpond.localkinesis import LocalKinesis, Settings
+from headpond.localkinesis.testing import ManualClock, local_kinesis
+from tests.kinesis.source_kit import CONSUMER, STREAM, Driver, held, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SHARD = "shardId-000000000000"
 
@@ -59,9 +60,7 @@ class Timed(ServiceCalls):
 
     def fan_out(self, turns: Turns | None = None) -> FanOut:
         arn = find_consumer(self, self.connection, CONSUMER)
-        return FanOut(
-            self, self.connection, arn, turns=turns or Turns(None, clock=self.clock), sleep=self.wait
-        )
+        return FanOut(self, self.connection, arn, turns=turns or Turns(clock=self.clock), sleep=self.wait)
 
 
 @pytest.fixture
@@ -140,10 +139,7 @@ def test_faults_lose_and_repeat_nothing_and_5_s_are_kept(
     fan_out.close()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_5_s_are_kept_from_a_late_answer_on(
-    kinesis: LocalKinesis, clock: ManualClock, tmp_path: Path, *, shared: bool
-) -> None:
+def test_5_s_are_kept_from_a_late_answer_on(kinesis: LocalKinesis, clock: ManualClock) -> None:
     """A subscription that was given after 2 s and cut at once is not renewed 2 s too soon."""
     kinesis.faults.delay(200, calls=("SubscribeToShard",), times=1)
     kinesis.faults.cut_events(times=1)
@@ -161,12 +157,8 @@ def test_5_s_are_kept_from_a_late_answer_on(
             return stream
 
     calls = Slow(kinesis, clock)
-    one, other = (Turns(tmp_path if shared else None, clock=clock) for _ in range(2))
-    fan_out = calls.fan_out(one)
+    fan_out = calls.fan_out()
     fan_out.iterator(SHARD, "TRIM_HORIZON")
-    arn = find_consumer(calls, calls.connection, CONSUMER)
-    if shared:
-        assert other.wait_s(arn, SHARD) == pytest.approx(5.1)
     assert stripped(data_of(fan_out, 3)) == numbered(0, 3)
     (_, first), (asked_ms, second) = calls.asked
     assert first == second == "given"
@@ -178,7 +170,7 @@ def test_two_readers_take_the_shard_from_each_other(kinesis: LocalKinesis, clock
     """Two tasks on one shard, each unaware of the other, both read everything in order."""
     calls = Timed(kinesis, clock)
     kinesis.faults.delay(1, calls=("SubscribeToShard",))
-    one, other = calls.fan_out(Turns(None, clock=clock)), calls.fan_out(Turns(None, clock=clock))
+    one, other = calls.fan_out(Turns(clock=clock)), calls.fan_out(Turns(clock=clock))
     place = one.iterator(SHARD, "TRIM_HORIZON")
     other.iterator(SHARD, "TRIM_HORIZON")
     found: dict[FanOut, list[bytes]] = {one: [], other: []}
@@ -209,16 +201,16 @@ def test_the_end_of_a_shard_ends_the_reading(kinesis: LocalKinesis, clock: Manua
 def test_places_are_refused_as_by_polling(kinesis: LocalKinesis, clock: ManualClock) -> None:
     """No such shard, no such position: the same exception, at once."""
     fan_out = Timed(kinesis, clock).fan_out()
-    with pytest.raises(PlaceRefused, match="ResourceNotFound"):
+    with pytest.raises(PositionRejected, match="ResourceNotFound"):
         fan_out.iterator("shardId-000000000009", "TRIM_HORIZON")
-    with pytest.raises(PlaceRefused, match="InvalidArgument"):
+    with pytest.raises(PositionRejected, match="InvalidArgument"):
         fan_out.iterator(SHARD, "AT_SEQUENCE_NUMBER", number="1")
 
 
 def test_a_missing_consumer_is_refused_with_what_to_do(kinesis: LocalKinesis, clock: ManualClock) -> None:
     """The name, the stream and the command that registers it; also when it goes in mid-batch."""
     calls = Timed(kinesis, clock)
-    with pytest.raises(EnvironmentLacks, match="orders has no registered consumer nobody") as caught:
+    with pytest.raises(MissingRequirement, match="orders has no registered consumer nobody") as caught:
         find_consumer(calls, calls.connection, "nobody")
     arn = kinesis.engine.stream(STREAM).arn
     assert f"--stream-arn {arn} --consumer-name nobody" in caught.value.next_step
@@ -228,7 +220,7 @@ def test_a_missing_consumer_is_refused_with_what_to_do(kinesis: LocalKinesis, cl
     fan_out.page(fan_out.iterator(SHARD, "LATEST"), SHARD, 10)
     kinesis.engine.consumers.deregister(kinesis.engine.consumers.of_stream(STREAM)[0])
     # An event that was under way may still come.
-    with pytest.raises(EnvironmentLacks, match="was deregistered"):
+    with pytest.raises(MissingRequirement, match="was deregistered"):
         data_of(fan_out, 1)
 
 
@@ -306,68 +298,12 @@ def test_what_tasks_read_with(kinesis: LocalKinesis) -> None:
         assert abs(calls.now_ms() - calls.date_ms()) < 60_000
 
 
-class TestTurns:
-    """Who may subscribe when."""
-
-    def test_turns_keep_their_distance(self, tmp_path: Path) -> None:
-        """Turns of one consumer and shard are 5 s apart, in one process and in several; others are free."""
-        now = [1_000_000.0]
-        one, other = (Turns(tmp_path / "turns", clock=lambda: now[0]) for _ in range(2))
-        assert one.wait_s("arn", "a") == 0
-        assert other.wait_s("arn", "a") == pytest.approx(5.1)
-        assert one.wait_s("arn", "a") == pytest.approx(10.2)
-        assert one.wait_s("arn", "b") == other.wait_s("arn2", "a") == 0
-        now[0] += 20_000
-        assert other.wait_s("arn", "a") == 0
-
-    def test_processes_share_them(self, tmp_path: Path) -> None:
-        """What another process took is waited for."""
-        code = (
-            "import sys; from pathlib import Path; from headpond.kinesis.efo_turns import Turns\n"
-            "print(Turns(Path(sys.argv[1]), clock=lambda: 5e12).wait_s('arn', 'a'))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
-        )
-        assert float(done.stdout) == 0
-        assert Turns(tmp_path, clock=lambda: 5e12 + 2_000).wait_s("arn", "a") == pytest.approx(3.1)
-
-    @pytest.mark.parametrize("left", [b"", b"soon", b"-1", b"9" * 40, b"\xff"])
-    def test_what_a_file_holds_never_stops_anybody(self, tmp_path: Path, left: bytes) -> None:
-        """A damaged file, or one from the future, is as good as none."""
-        turns = Turns(tmp_path, clock=lambda: 1e12)
-        turns.wait_s("arn", "a")
-        (file,) = tmp_path.iterdir()
-        file.write_bytes(left)
-        assert Turns(tmp_path, clock=lambda: 1e12).wait_s("arn", "a") == 0
-
-    @pytest.mark.parametrize("trap", ["open to others", "a link"])
-    def test_a_folder_that_others_can_write_into_is_not_used(self, tmp_path: Path, trap: str) -> None:
-        """Its name can be guessed: what lies in it may be a link to a file of this user's, or never end."""
-        folder = tmp_path / "headpond-0"
-        (tmp_path / "elsewhere").mkdir()
-        if trap == "a link":
-            folder.symlink_to(tmp_path / "elsewhere")
-        else:
-            folder.mkdir()
-            folder.chmod(0o777)
-        turns = Turns(folder / "turns", clock=lambda: 0.0)
-        assert [turns.wait_s("arn", "a"), turns.wait_s("arn", "a")] == [0, pytest.approx(5.1)]
-        assert list(folder.iterdir()) == list((tmp_path / "elsewhere").iterdir()) == []
-
-    def test_nobody_else_can_write_into_what_is_made(self, tmp_path: Path) -> None:
-        """Whatever rights new files have here otherwise."""
-        before = os.umask(0)
-        try:
-            Turns(tmp_path / "headpond-0" / "turns").wait_s("arn", "a")
-        finally:
-            os.umask(before)
-        made = [tmp_path / "headpond-0", tmp_path / "headpond-0" / "turns"]
-        assert [each.stat().st_mode & 0o777 for each in made] == [0o700, 0o700]
-
-    def test_without_a_folder_the_process_goes_on_alone(self, tmp_path: Path) -> None:
-        """A folder that cannot be made is no failure."""
-        (tmp_path / "file").touch()
-        turns = Turns(tmp_path / "file" / "turns", clock=lambda: 0.0)
-        assert [turns.wait_s("arn", "a"), turns.wait_s("arn", "a")] == [0, pytest.approx(5.1)]
-        assert turns_folder().name == "subscriptions"
+def test_turns_keep_their_distance() -> None:
+    """Turns of one consumer and shard are 5 s apart; others are free."""
+    now = [1_000_000.0]
+    turns = Turns(clock=lambda: now[0])
+    waits = [turns.wait_s("arn", "a") for _ in range(3)]
+    assert waits == [0, pytest.approx(5.1), pytest.approx(10.2)]
+    assert turns.wait_s("arn", "b") == turns.wait_s("arn2", "a") == 0
+    now[0] += 20_000
+    assert turns.wait_s("arn", "a") == 0

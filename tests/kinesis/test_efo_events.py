@@ -12,15 +12,14 @@ from botocore.eventstream import EventStream
 from botocore.parsers import EventStreamJSONParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_replies import RECORDS
 from urllib3.exceptions import ProtocolError
 
-from headpond.errors import ServiceFailure
-from headpond.kinesis.calls import ServiceCalls
-from headpond.kinesis.connection import ConnectionSettings
-from headpond.kinesis.efo import FanOut
-from headpond.kinesis.efo_events import EventFailed, read_events
-from headpond.kinesis.local.events import event_frame, exception_frame
+from headpond.core.errors import ServiceFailure
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.fanout import EventFailed, FanOut, read_events
+from headpond.localkinesis.events import event_frame, exception_frame
+from tests.kinesis.test_replies import RECORDS
 
 SHAPE = (
     botocore.session.Session()
@@ -150,7 +149,7 @@ def test_records_out_of_order_are_refused() -> None:
             "SubscribeToShard",
         ),
     ]
-    fan_out._turns = fan_out._turns.__class__(None, spacing_ms=0)
+    fan_out._turns = fan_out._turns.__class__(spacing_ms=0)
     calls.subscribe = lambda *_arguments: streams.pop(0)  # type: ignore[method-assign]
     place = fan_out.iterator("shard", "TRIM_HORIZON")
     assert [r.number for r in fan_out.page(place, "shard", 1).records] == [5]

@@ -7,18 +7,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from expiry_kit import BOUNDS, HOUR_MS, SHARD, numbers
-from source_kit import STREAM, WAYS, Driver, put, read_both_ways
 
-from headpond.errors import ConfigurationError, ServiceFailure
-from headpond.kinesis.cursor import LossRule, ShardCursor
-from headpond.kinesis.positions import END, HORIZON, Offset, after, at_time, read_offset
+from headpond.core.errors import ConfigurationError, ServiceFailure
+from headpond.kinesis.reading.cursor import LossRule, ShardCursor
+from headpond.kinesis.reading.positions import END, HORIZON, Offset, after, at_time, read_offset
+from tests.kinesis.expiry_kit import BOUNDS, HOUR_MS, SHARD, numbers
+from tests.kinesis.source_kit import STREAM, WAYS, Driver, put, read_both_ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headpond.kinesis.local import LocalKinesis
-    from headpond.kinesis.testing import ManualClock
+    from headpond.localkinesis import LocalKinesis
+    from headpond.localkinesis.testing import ManualClock
 
 
 @pytest.fixture(params=WAYS)
@@ -31,6 +31,7 @@ def kinesis(clock: ManualClock, request: pytest.FixtureRequest) -> Iterator[Loca
 class TestTimesToCome:
     """A moment that has not come yet is refused, unless clocks may just differ; it never ends a shard."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("fatal", ["true", "false"])
     @pytest.mark.parametrize("bound", BOUNDS)
     @pytest.mark.parametrize("available_now", [False, True])
@@ -64,6 +65,7 @@ class TestTimesToCome:
         ):
             Driver(kinesis, failOnDataLoss=fatal, maxBytesPerTrigger=bound).next(at)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("fatal", ["true", "false"])
     @pytest.mark.parametrize("bound", BOUNDS)
     @pytest.mark.parametrize("available_now", [False, True])
@@ -163,6 +165,7 @@ class TestRefusals:
 class TestAnotherStream:
     """A stream that was deleted and made anew is refused at once, not taken for loss, and never read."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("fatal", ["true", "false"])
     @pytest.mark.parametrize("bound", BOUNDS)
     @pytest.mark.parametrize("kind", ["SEQ", "TS", "HORIZON", "planned", "initial"])
@@ -195,7 +198,7 @@ class TestAnotherStream:
         step: Callable[[], object] = (
             (lambda: driver.next(at)) if kind != "planned" else (lambda: driver.read(start, at))
         )
-        with pytest.raises(ConfigurationError, match="was deleted and created anew"):
+        with pytest.raises(ConfigurationError, match="was deleted and created again"):
             step()
 
 

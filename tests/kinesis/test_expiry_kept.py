@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from expiry_kit import BOUNDS, HOUR_MS, SHARD, numbers, trim_first
-from source_kit import STREAM, WAYS, Driver, held, put, read_both_ways
 
-from headpond.errors import DataLoss
-from headpond.kinesis.positions import END, read_offset
-from headpond.kinesis.testing import ManualClock, local_kinesis
+from headpond.core.errors import DataLoss
+from headpond.kinesis.reading.positions import END, read_offset
+from headpond.localkinesis.testing import ManualClock, local_kinesis
+from tests.kinesis.expiry_kit import BOUNDS, HOUR_MS, SHARD, numbers, trim_first
+from tests.kinesis.source_kit import STREAM, WAYS, Driver, held, put, read_both_ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 
 @pytest.fixture(params=WAYS)
@@ -112,6 +112,7 @@ class TestRetention:
             ):
                 Driver(kinesis).next(at)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("bound", BOUNDS)
     @pytest.mark.parametrize("count", [0, 3])
     def test_a_quiet_stream_that_was_watched_is_no_loss(
@@ -159,6 +160,7 @@ class TestRetention:
             with pytest.raises(DataLoss):
                 driver.next(at)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("start", ["TRIM_HORIZON", "AT_TIMESTAMP 2020-01-01T00:00:00Z", "LATEST"])
     @pytest.mark.parametrize("bound", BOUNDS)
     def test_beginning_is_no_loss(
@@ -180,6 +182,7 @@ class TestRetention:
 class TestRepeats:
     """A batch that begins at a time or a horizon gives the same rows again, or says what is gone."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("bound", [*BOUNDS, "span"])
     @pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST"])
     @pytest.mark.parametrize("available_now", [False, True])
@@ -231,6 +234,7 @@ class TestRepeats:
         assert later.shards[low.shard_id] == later.shards[high.shard_id] == END
         assert driver.planner.ranges(end, later) == []
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("bound", BOUNDS)
     def test_a_full_streams_oldest_records_are_left_out(
         self, kinesis: LocalKinesis, clock: ManualClock, bound: str

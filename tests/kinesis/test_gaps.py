@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_plan_histories import EngineCalls, History
 
-from headpond.errors import ServiceFailure
-from headpond.kinesis.plan import Planner
-from headpond.kinesis.replies import Page
+from headpond.core.errors import ServiceFailure
+from headpond.kinesis.api.replies import Page
+from headpond.kinesis.planning.planner import Planner
+from tests.kinesis.test_plan_histories import EngineCalls, History
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +51,7 @@ def history(request: pytest.FixtureRequest) -> Iterator[History]:
     made.planner.close()
 
 
+@pytest.mark.slow
 def test_a_run_up_to_now_reads_over_gaps(history: History) -> None:
     """Nothing new would end the run, and the next one would begin before the same gap."""
     history.planner.fix_ends()
@@ -58,6 +59,7 @@ def test_a_run_up_to_now_reads_over_gaps(history: History) -> None:
     assert sorted(history.rows) == sorted(history.held())
 
 
+@pytest.mark.slow
 def test_a_batch_read_ends_beyond_gaps(history: History) -> None:
     """Its ends are those of all records."""
     history.at, end = history.planner.span()

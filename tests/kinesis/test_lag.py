@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headpond.kinesis.calls import ServiceCalls
-from headpond.kinesis.client import ConnectionSettings
-from headpond.kinesis.lag import lags_ms
-from headpond.kinesis.local import LocalKinesis
-from headpond.kinesis.positions import END, HORIZON, Offset, after, at_time
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.reading.positions import END, HORIZON, Offset, after, at_time
+from headpond.kinesis.reading.reader import lags_ms
+from headpond.localkinesis import LocalKinesis
 
 SHARD = "shardId-000000000000"
 

@@ -8,19 +8,19 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from source_kit import STREAM, Driver, held, put
 
-from headpond.errors import ConfigurationError, DataLoss
-from headpond.formats.kpl import UserRecord, encode
-from headpond.kinesis.leases import read_leases
-from headpond.kinesis.positions import END, HORIZON, Start, at_time, before
-from headpond.kinesis.testing import ManualClock, local_kinesis
+from headpond.core.errors import ConfigurationError, DataLoss
+from headpond.kinesis.planning.start import read_leases
+from headpond.kinesis.reading.positions import END, HORIZON, Start, at_time, before
+from headpond.kpl import UserRecord, encode
+from headpond.localkinesis.testing import ManualClock, local_kinesis
+from tests.kinesis.source_kit import STREAM, Driver, held, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 FIRST, SECOND, THIRD = (f"shardId-00000000000{n}" for n in range(3))
 NUMBER = "49680000000000000000000000000000000000000000000000000001"
@@ -79,7 +79,7 @@ def test_every_shape_of_export_reads_the_same(shape: str, *, packed: bool, tmp_p
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "line 1 is no JSON"),
+        ("{", "line 1 is not JSON"),
         ("", "no lease of orders"),
         ("[3]", "row 1 is 3"),
         ('[{"checkpoint": "1"}]', "row 1 has no leaseKey"),
@@ -88,7 +88,7 @@ def test_every_shape_of_export_reads_the_same(shape: str, *, packed: bool, tmp_p
         (json.dumps([ROWS[0], ROWS[0]]), "a second lease of " + FIRST),
         (json.dumps([{**ROWS[0], "checkpointSubSequenceNumber": "-1"}]), 'row 1 is "-1"'),
         (json.dumps([{**ROWS[0], "leaseKey": f"1:other:2:{FIRST}"}]), "no lease of orders, but 1 of others"),
-        ("\udcff", "no UTF-8"),
+        ("\udcff", "not UTF-8"),
         ("x" * 2001, "more than 2000 bytes"),
     ],
 )
@@ -188,6 +188,7 @@ def driver(kinesis: LocalKinesis, path: Path, rows: list[dict[str, Any]], **opti
     return Driver(kinesis, kclLeases=str(path), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", ["64 MiB", "none"])
 def test_goes_on_after_the_checkpoints(kinesis: LocalKinesis, tmp_path: Path, bound: str) -> None:
     """Plain records: all after the checkpoints, none of those up to them."""
@@ -202,6 +203,7 @@ def test_goes_on_after_the_checkpoints(kinesis: LocalKinesis, tmp_path: Path, bo
     assert sorted(row for batch in batches for row in batch) == [row for row in rows if row[1] > cut[row[0]]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("done", "again"), [(0, True), (1, True), (2, False)])
 @pytest.mark.parametrize("bound", ["1000", "1"])
 def test_an_aggregate_half_done_is_read_again(

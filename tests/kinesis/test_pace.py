@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
-from source_kit import STREAM, held, put
 
-from headpond.kinesis.calls import ServiceCalls
-from headpond.kinesis.client import ConnectionSettings
-from headpond.kinesis.cursor import LossRule
-from headpond.kinesis.local import SERVICE_LIMITS, Limits, Settings
-from headpond.kinesis.pace import Pace
-from headpond.kinesis.positions import END, HORIZON
-from headpond.kinesis.read import ShardRange, read_pages
-from headpond.kinesis.testing import ManualClock, local_kinesis
-from headpond.kinesis.tip import find_tip
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.api.retry import Pace
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.planning.tip import find_tip
+from headpond.kinesis.reading.cursor import LossRule
+from headpond.kinesis.reading.positions import END, HORIZON
+from headpond.kinesis.reading.reader import ShardRange, read_pages
+from headpond.localkinesis import SERVICE_LIMITS, Limits, Settings
+from headpond.localkinesis.testing import ManualClock, local_kinesis
+from tests.kinesis.source_kit import STREAM, held, put
 
 if TYPE_CHECKING:
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 SHARD = "shardId-000000000000"
 READS = Limits(SERVICE_LIMITS.reads_per_second, SERVICE_LIMITS.read_bytes_per_second)
@@ -56,6 +56,7 @@ def read(paced: Paced, page: int) -> int:
     return sum(map(len, pages))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "size_bytes", "page", "least_s", "most_s"),
     [

@@ -6,20 +6,20 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
-from source_kit import STREAM, WAYS, Driver, Row, held, put, read_both_ways
 
-from headpond.errors import ConfigurationError, DataLoss
-from headpond.formats.kinesis_records import open_records
-from headpond.formats.kpl import UserRecord, encode
-from headpond.kinesis.cursor import LossRule
-from headpond.kinesis.positions import END, HORIZON, Offset, after
-from headpond.kinesis.read import in_batches, read_pages
+from headpond.core.errors import ConfigurationError, DataLoss
+from headpond.kinesis.reading.cursor import LossRule
+from headpond.kinesis.reading.positions import END, HORIZON, Offset, after
+from headpond.kinesis.reading.reader import in_batches, read_pages
+from headpond.kpl import UserRecord, encode
+from headpond.kpl.records import open_records
+from tests.kinesis.source_kit import STREAM, WAYS, Driver, Row, held, put, read_both_ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.local import LocalKinesis
-    from headpond.kinesis.testing import ManualClock
+    from headpond.localkinesis import LocalKinesis
+    from headpond.localkinesis.testing import ManualClock
 
 HOUR_MS = 3_600_000
 
@@ -35,6 +35,7 @@ def flat(batches: list[list[Row]]) -> list[Row]:
     return sorted(row for batch in batches for row in batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -188,6 +189,7 @@ def test_positions_per_shard(kinesis: LocalKinesis) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"maxRecordsPerTrigger": "3"}, {"maxBytesPerTrigger": "64 MiB"}])
 def test_available_now_stops_at_the_ends_of_its_start(
     kinesis: LocalKinesis, clock: ManualClock, options: dict[str, str]
@@ -233,7 +235,7 @@ def test_another_stream_of_the_same_name_is_refused(
     clock.advance(5000)
     kinesis.engine.create_stream(STREAM, 2)
     clock.advance(60_000)
-    with pytest.raises(ConfigurationError, match="deleted and created anew"):
+    with pytest.raises(ConfigurationError, match="deleted and created again"):
         Driver(kinesis, maxBytesPerTrigger=bound).next(at)
     with pytest.raises(ConfigurationError, match="is of stream other"):
         driver.next(Offset("other", at.created_ms, at.shards))
@@ -345,6 +347,7 @@ class TestLoss:
 class TestFaults:
     """Failures of the service that pass are waited out; the rows stay the same."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("bound", [{"maxRecordsPerTrigger": "7"}, {"maxSpanPerTrigger": "1 s"}])
     def test_half_of_all_calls_throttled_and_a_tenth_failing(
         self, kinesis: LocalKinesis, bound: dict[str, str]
@@ -375,7 +378,7 @@ class TestFaults:
 
 def test_horizon_is_where_an_unnamed_shard_starts() -> None:
     """Offsets need not name shards that were not begun."""
-    from headpond.kinesis.shards import position_of
+    from headpond.kinesis.reading.positions import position_of
 
     assert position_of({}, "x") == HORIZON
 

@@ -9,18 +9,19 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from source_kit import STREAM, through_json
 
-from headpond.kinesis import tip
-from headpond.kinesis.calls import PlaceRefused, StreamFacts
-from headpond.kinesis.cursor import LossRule
-from headpond.kinesis.local import Engine, ServiceRefusalError
-from headpond.kinesis.options import read_options
-from headpond.kinesis.plan import Planner
-from headpond.kinesis.read import read_pages
-from headpond.kinesis.replies import Page, record_of
-from headpond.kinesis.shards import Shard
-from headpond.kinesis.testing import ManualClock
+from headpond.kinesis.api.calls import StreamFacts
+from headpond.kinesis.api.replies import Page, Shard, record_of
+from headpond.kinesis.api.retry import PositionRejected
+from headpond.kinesis.planning import tip
+from headpond.kinesis.planning.options import read_options
+from headpond.kinesis.planning.planner import Planner
+from headpond.kinesis.reading.cursor import LossRule
+from headpond.kinesis.reading.reader import read_pages
+from headpond.localkinesis import Engine, ServiceRefusalError
+from headpond.localkinesis.model import Start
+from headpond.localkinesis.testing import ManualClock
+from tests.kinesis.source_kit import STREAM, through_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +47,9 @@ class EngineCalls:
     ) -> Any:
         wanted = None if number is None else int(number)
         try:
-            return self.engine.position(STREAM, shard_id, kind, sequence_number=wanted, timestamp_ms=time_ms)
+            return self.engine.position(STREAM, shard_id, Start(kind, wanted, time_ms))
         except ServiceRefusalError as refusal:
-            raise PlaceRefused(refusal.code) from None
+            raise PositionRejected(refusal.code) from None
 
     def page(self, iterator: Any, shard_id: str, limit: int) -> Page:  # noqa: ARG002 (the protocol's)
         reading = self.engine.read(iterator, limit)
@@ -236,6 +237,7 @@ def test_every_record_is_read_once_and_parents_first(
         history.planner.close()
 
 
+@pytest.mark.slow
 @given(st.lists(EVENTS, max_size=10), OPTIONS, st.integers(0, 20))
 @settings(max_examples=80)
 def test_latest_reads_all_that_comes_after_and_nothing_from_before(

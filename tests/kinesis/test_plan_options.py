@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from headpond.errors import ConfigurationError
-from headpond.kinesis.options import OPTIONS, read_options
-from headpond.kinesis.positions import HORIZON, Start
+from headpond.core.errors import ConfigurationError
+from headpond.kinesis.planning.options import OPTIONS, read_options
+from headpond.kinesis.reading.positions import HORIZON, Start
 
 BASE = {"streamName": "orders"}
 

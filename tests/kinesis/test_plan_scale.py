@@ -20,20 +20,19 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import psutil
 import pytest
-from source_kit import STREAM
 
-from headpond.kinesis.calls import MOST_PARALLEL_CALLS, ServiceCalls
-from headpond.kinesis.options import read_options
-from headpond.kinesis.plan import Planner
-from headpond.kinesis.testing import local_kinesis
+from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS, ServiceCalls
+from headpond.kinesis.planning.options import read_options
+from headpond.kinesis.planning.planner import Planner
+from headpond.localkinesis.testing import local_kinesis
+from tests.kinesis.source_kit import STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.calls import IteratorKind, StreamFacts
-    from headpond.kinesis.connection import ConnectionSettings
-    from headpond.kinesis.replies import Page
-    from headpond.kinesis.shards import Shard
+    from headpond.kinesis.api.calls import IteratorKind, StreamFacts
+    from headpond.kinesis.api.replies import Page, Shard
+    from headpond.kinesis.api.settings import ConnectionSettings
 
 SHARDS = int(os.environ.get("HEADPOND_MANY_SHARDS", "1000"))
 """As many as the bound is for; more to try what becomes of it."""
@@ -165,6 +164,7 @@ def test_a_thousand_shards_are_planned_in_few_calls(endpoint: str, bound: str, p
     assert psutil.Process().memory_info().rss - before_bytes < 150 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("delay_ms", "most"), [(0, 12), (60, MOST_PARALLEL_CALLS)], ids=["answered at once", "far away"]
 )

@@ -8,21 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headpond.errors import ConfigurationError, DamagedInput
-from headpond.kinesis.begin import resolve
-from headpond.kinesis.positions import (
+from headpond.core.errors import ConfigurationError, InvalidData
+from headpond.kinesis.planning.start import resolve
+from headpond.kinesis.reading.positions import (
     END,
     HORIZON,
     Offset,
     Position,
+    Shard,
     Start,
     after,
+    ancestors,
     at_time,
     before,
+    listing,
     read_offset,
     read_start,
+    readable,
+    vanished,
 )
-from headpond.kinesis.shards import Shard, ancestors, listing, readable, vanished
 
 TIMES = st.integers(0, 10**14)
 POSITIONS = st.one_of(
@@ -75,14 +79,14 @@ def broken(**changes: object) -> dict[str, object]:
         (broken(v=3), "version 3"),
         (broken(v=True), "version True"),
         (broken(v=None), "version None"),
-        ([], "no object"),
+        ([], "not an object"),
         ({"v": 1}, "its keys are v"),
         (broken(more=1), "more"),
         (broken(created=5), "created is 5"),
         (broken(created="5.0"), "created is '5.0'"),
         (broken(stream=3), "wrong type"),
         (broken(shards=[]), "wrong type"),
-        (broken(shards={"x": "END"}), "position of x is no object"),
+        (broken(shards={"x": "END"}), "position of x is not an object"),
         (broken(shards={"x": {"p": "MIDDLE"}}), "MIDDLE"),
         (broken(shards={"x": {"p": "END", "s": "1"}}), "position of x"),
         (broken(shards={"x": {"p": "SEQ", "s": "1"}}), "position of x"),
@@ -93,7 +97,7 @@ def broken(**changes: object) -> dict[str, object]:
 )
 def test_damaged_offsets_are_named(value: object, says: str) -> None:
     """Another version, a missing, foreign or malformed field: one sentence says which."""
-    with pytest.raises(DamagedInput) as caught:
+    with pytest.raises(InvalidData) as caught:
         read_offset(value)
     assert says in caught.value.message
     assert caught.value.next_step

@@ -6,7 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from producer_kit import (
+
+from headpond.kinesis.producer import MemoryMetrics, Producer, ProducerSettings, PutResult
+from headpond.kpl import Aggregate, UserRecord, decode, encode
+from tests.kinesis.producer_kit import (
     FIRST,
     assert_order_within_keys,
     check_acknowledged,
@@ -20,16 +23,8 @@ from producer_kit import (
     until_the_map_is_ready,
 )
 
-from headpond.formats.kpl import Aggregate, UserRecord, decode, encode
-from headpond.kinesis.producer import (
-    MemoryMetrics,
-    Producer,
-    ProducerSettings,
-    PutResult,
-)
-
 if TYPE_CHECKING:
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 
 def test_one_record_is_sent_raw_and_tells_where_it_is(kinesis: LocalKinesis) -> None:
@@ -57,6 +52,7 @@ def test_many_records_are_aggregated_by_shard_and_in_order(kinesis: LocalKinesis
                 assert kinesis.engine.stream("s").shard_for(hash_of(each.partition_key)) is shard
 
 
+@pytest.mark.slow
 def test_explicit_hash_keys_choose_the_shard(kinesis: LocalKinesis) -> None:
     """The explicit hash key decides, in any spelling of the number, and is kept in the aggregate."""
 
@@ -159,6 +155,7 @@ def test_after_a_merge_nothing_goes_again(kinesis: LocalKinesis) -> None:
     assert set(copies(kinesis).values()) == {1}
 
 
+@pytest.mark.slow
 def test_the_map_refreshes_for_a_single_record_too(kinesis: LocalKinesis) -> None:
     """A single record in a child never seen is acknowledged; what follows is aggregated for the child."""
 

@@ -8,7 +8,11 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from producer_kit import (
+
+from headpond.kinesis.producer import MemoryMetrics, Producer, ProducerSettings, PutFailed, PutResult
+from headpond.localkinesis import SERVICE_LIMITS, LocalKinesis, Settings
+from headpond.localkinesis.testing import local_kinesis
+from tests.kinesis.producer_kit import (
     FIRST,
     THROTTLED,
     assert_order_within_keys,
@@ -20,16 +24,6 @@ from producer_kit import (
     run,
     stored,
 )
-
-from headpond.kinesis.local import SERVICE_LIMITS, LocalKinesis, Settings
-from headpond.kinesis.producer import (
-    MemoryMetrics,
-    Producer,
-    ProducerSettings,
-    PutFailed,
-    PutResult,
-)
-from headpond.kinesis.testing import local_kinesis
 
 
 @pytest.mark.thorough
@@ -105,6 +99,7 @@ def test_fail_if_throttled(kinesis: LocalKinesis) -> None:
     assert stored(kinesis) == []
 
 
+@pytest.mark.slow
 def test_records_expire_with_their_attempts(kinesis: LocalKinesis) -> None:
     """A record that could not be put in its time fails as expired and tells all tries; nothing hangs."""
     kinesis.faults.throttle(calls=("PutRecords",))
@@ -121,6 +116,7 @@ def test_records_expire_with_their_attempts(kinesis: LocalKinesis) -> None:
     assert metrics.of("UserRecordExpired").times == 50
 
 
+@pytest.mark.slow
 def test_refusals_fail_at_once(kinesis: LocalKinesis) -> None:
     """A missing stream or right is not tried again until the record expires."""
     kinesis.faults.refuse("AccessDeniedException", calls=("PutRecords",), message="secret words")
@@ -142,6 +138,7 @@ def test_one_wrong_record_does_not_take_others_along(kinesis: LocalKinesis) -> N
     assert "Kinesis record of 2,097,153 bytes with its key; a stream takes 1,048,576 unless" in str(two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stream_bytes", "call_bytes"), [(1 << 20, 5 << 20), (10 << 20, 10 << 20)])
 def test_records_as_large_as_a_stream_takes(stream_bytes: int, call_bytes: int) -> None:
     """To the byte, the key included, in as few calls as their bound on bytes lets; one more is refused."""

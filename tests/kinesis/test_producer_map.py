@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from headpond.errors import EnvironmentLacks
-from headpond.formats.hash_keys import HashKeyRange
+from headpond.core.errors import MissingRequirement
 from headpond.kinesis.producer import MemoryMetrics, OpenTelemetryMetrics
 from headpond.kinesis.producer.metrics import COUNTS, DISTRIBUTIONS
-from headpond.kinesis.producer.ranges import OpenShards, ShardRange
-from headpond.kinesis.producer.shard_map import ShardMap
+from headpond.kinesis.producer.shard_map import OpenShards, ShardMap, ShardRange
+from headpond.kpl.hash_keys import HashKeyRange
 
 HALF = 1 << 127
 MAX = (1 << 128) - 1
@@ -181,7 +180,7 @@ def test_opentelemetry_counters_and_histograms(monkeypatch: pytest.MonkeyPatch) 
     for name in [*COUNTS, *DISTRIBUTIONS]:
         metrics.observe(name, 1)
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.metrics", None)
-    with pytest.raises(EnvironmentLacks, match="opentelemetry-api"):
+    with pytest.raises(MissingRequirement, match="opentelemetry-api"):
         OpenTelemetryMetrics("orders")
 
 

@@ -10,14 +10,14 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
 
-from headpond.errors import EnvironmentLacks
-from headpond.kinesis.client import ConnectionSettings
+from headpond.core.errors import MissingRequirement
+from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.producer import OpenTelemetryMetrics, Producer, ProducerSettings
 from headpond.kinesis.producer.metrics import COUNTS, DISTRIBUTIONS
-from headpond.kinesis.testing import local_kinesis
+from headpond.localkinesis.testing import local_kinesis
 
 if TYPE_CHECKING:
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 QUICK = ProducerSettings(record_max_buffered_time_ms=20, rate_limit=100_000)
 RECORDS = [(f"key-{number % 17}", b"x" * (number % 90)) for number in range(300)]
@@ -56,6 +56,7 @@ def put_all(kinesis: LocalKinesis, metrics: OpenTelemetryMetrics) -> None:
     asyncio.run(asyncio.wait_for(inside(), 60))
 
 
+@pytest.mark.slow
 def test_the_sdk_exports_what_was_put() -> None:
     """Measurements have the KPL's names, units, stream and shard, and add up to what was put."""
     reader = InMemoryMetricReader()
@@ -113,7 +114,7 @@ def test_without_a_meter_the_global_provider_serves() -> None:
 def test_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the extra is not installed the error names it; with a meter of one's own it is not needed."""
     monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
-    with pytest.raises(EnvironmentLacks, match="opentelemetry-api") as caught:
+    with pytest.raises(MissingRequirement, match="opentelemetry-api") as caught:
         OpenTelemetryMetrics("s")
     assert "headpond[otel]" in caught.value.next_step
     OpenTelemetryMetrics("s", MeterProvider().get_meter("test")).observe("AllErrors", 1)

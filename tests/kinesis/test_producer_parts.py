@@ -12,19 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headpond.errors import ConfigurationError
-from headpond.formats.hash_keys import HashKeyRange, hash_key
-from headpond.formats.kpl import Tag, encode
-from headpond.kinesis.bucket import Bucket
+from headpond.core.errors import ConfigurationError
+from headpond.kinesis.api.retry import Bucket
 from headpond.kinesis.producer import ProducerSettings
-from headpond.kinesis.producer.aggregator import OpenAggregate, alone
-from headpond.kinesis.producer.collector import choose
-from headpond.kinesis.producer.lane import Lane
-from headpond.kinesis.producer.limiter import ShardLimiter, backoff_ms
-from headpond.kinesis.producer.outcome import inside, remedy
-from headpond.kinesis.producer.ranges import OpenShards, ShardRange, tile
+from headpond.kinesis.producer.lanes import Lane, Router, ShardLimiter, backoff_ms, choose
 from headpond.kinesis.producer.records import Bundle, Pending
-from headpond.kinesis.producer.router import Router
+from headpond.kinesis.producer.sender import inside, remedy
+from headpond.kinesis.producer.shard_map import OpenShards, ShardRange, tile
+from headpond.kpl import Aggregator, Tag, alone, encode
+from headpond.kpl.hash_keys import HashKeyRange, hash_key
 
 HALF = 1 << 127
 MAX = (1 << 128) - 1
@@ -68,15 +64,16 @@ RECORDS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(RECORDS, st.integers(64, 5000), st.integers(1, 50))
 def test_aggregates_have_the_size_they_claim(records: Any, max_size: int, max_count: int) -> None:
     """Whatever is put, aggregates keep order and bounds, and their size is that of the encoded bytes."""
-    aggregate = OpenAggregate(max_size, max_count)
+    aggregate: Aggregator[Pending] = Aggregator(max_size, max_count)
     put = [pending(*record, serial=n, tags=tags) for n, (*record, tags) in enumerate(records)]
-    bundles = [closed for record in put for closed in aggregate.add(record)]
+    complete = [packed for record in put for packed in aggregate.add(record)]
     last = aggregate.close()
-    bundles += [last] if last else []
+    bundles = [Bundle(*packed) for packed in [*complete, *([last] if last else [])]]
     assert [record for each in bundles for record in each.records] == put
     for each in bundles:
         encoded: Any = encode(each.records, with_tags=True)  # type: ignore[arg-type]
@@ -98,7 +95,7 @@ def test_aggregates_have_the_size_they_claim(records: Any, max_size: int, max_co
 @given(st.binary(max_size=40), st.just(()) | st.just((Tag("a", "b"),)))
 def test_a_record_sent_alone_has_the_size_it_claims(data: bytes, tags: tuple[Tag, ...]) -> None:
     """Raw without tags, wrapped with them."""
-    made = alone(pending("key", data, tags=tags))
+    made = Bundle(*alone(pending("key", data, tags=tags)))
     encoded: Any = encode(made.records, with_tags=True)  # type: ignore[arg-type]
     assert (made.data_bytes, made.size_bytes) == (
         len(encoded.data),
@@ -225,6 +222,7 @@ def test_enough_goes_at_once() -> None:
     assert not choose(lanes_of(*[[200_000]] * 20), settings_, 0)[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     st.lists(st.lists(st.integers(0, 3000), max_size=40), max_size=8),

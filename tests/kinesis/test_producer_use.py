@@ -6,7 +6,20 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from producer_kit import (
+
+from headpond.core.errors import ConfigurationError, UsageError
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.producer import (
+    BlockingProducer,
+    MemoryMetrics,
+    Producer,
+    ProducerSettings,
+    PutFailed,
+    PutResult,
+)
+from headpond.kpl import InvalidUserRecord
+from headpond.kpl.hash_keys import InvalidHashKey
+from tests.kinesis.producer_kit import (
     FIRST,
     QUICK,
     THROTTLED,
@@ -19,23 +32,10 @@ from producer_kit import (
     stored,
 )
 
-from headpond.errors import ConfigurationError, UsageError
-from headpond.formats.hash_keys import InvalidHashKey
-from headpond.formats.kpl import InvalidUserRecord
-from headpond.kinesis.client import ConnectionSettings
-from headpond.kinesis.producer import (
-    BlockingProducer,
-    MemoryMetrics,
-    Producer,
-    ProducerSettings,
-    PutFailed,
-    PutResult,
-)
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 
 def test_put_many_tells_counts_and_reasons(kinesis: LocalKinesis) -> None:
@@ -51,6 +51,7 @@ def test_put_many_tells_counts_and_reasons(kinesis: LocalKinesis) -> None:
     assert len(stored(kinesis)) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds", [{"max_outstanding_records": 10}, {"max_outstanding_bytes": 260}], ids=["records", "bytes"]
 )
@@ -233,6 +234,7 @@ def test_blocking_face(kinesis: LocalKinesis) -> None:
         producer.flush()
 
 
+@pytest.mark.slow
 def test_blocking_failures(kinesis: LocalKinesis) -> None:
     """Failures come out of the future, and out of put_all as one error with their places."""
     settings = ProducerSettings(
@@ -287,6 +289,7 @@ def test_blocking_back_pressure(kinesis: LocalKinesis) -> None:
     assert len(stored(kinesis)) == 30
 
 
+@pytest.mark.slow
 def test_waiters_take_turns_and_may_leave(kinesis: LocalKinesis) -> None:
     """Waiting for room is first come first served; one who gives up, or puts nonsense, blocks nobody."""
     kinesis.faults.delay(30, calls=("PutRecords",))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from source_kit import STREAM, Driver, held, put
 
-from headpond.kinesis.plan import Planner
-from headpond.kinesis.testing import ManualClock, local_kinesis
+from headpond.kinesis.planning.planner import Planner
+from headpond.localkinesis.testing import ManualClock, local_kinesis
+from tests.kinesis.source_kit import STREAM, Driver, held, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.local import LocalKinesis
-    from headpond.kinesis.positions import Offset
+    from headpond.kinesis.reading.positions import Offset
+    from headpond.localkinesis import LocalKinesis
 
 BOUNDS = ["64 MiB", "none"]
 

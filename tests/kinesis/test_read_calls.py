@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from source_kit import STREAM, Driver, put
 
-from headpond.errors import EndpointUnreachable, ServiceFailure
-from headpond.kinesis.calls import IteratorExpired, Patience, PlaceRefused, ServiceCalls
-from headpond.kinesis.client import ConnectionSettings
-from headpond.kinesis.cursor import LossRule, ShardCursor
-from headpond.kinesis.positions import HORIZON, after
-from headpond.kinesis.testing import ManualClock, local_kinesis
+from headpond.core.errors import EndpointUnreachable, ServiceFailure
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.api.retry import IteratorExpired, Patience, PositionRejected
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.reading.cursor import LossRule, ShardCursor
+from headpond.kinesis.reading.positions import HORIZON, after
+from headpond.localkinesis.testing import ManualClock, local_kinesis
+from tests.kinesis.source_kit import STREAM, Driver, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 SHARD = "shardId-000000000000"
 
@@ -64,9 +65,9 @@ def test_states_that_are_no_failures_are_told_apart(kinesis: LocalKinesis, clock
     clock.advance(6 * 60_000)
     with pytest.raises(IteratorExpired):
         calls.page(iterator, SHARD, 10)
-    with pytest.raises(PlaceRefused, match="ResourceNotFound"):
+    with pytest.raises(PositionRejected, match="ResourceNotFound"):
         calls.iterator("shardId-000000000009", "TRIM_HORIZON")
-    with pytest.raises(PlaceRefused, match="InvalidArgument"):
+    with pytest.raises(PositionRejected, match="InvalidArgument"):
         calls.iterator(SHARD, "AT_SEQUENCE_NUMBER", number="1")
 
 

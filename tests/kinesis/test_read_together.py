@@ -6,18 +6,18 @@ from base64 import b64encode
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headpond.formats.kinesis_records import open_records
-from headpond.formats.kpl import UserRecord, encode
-from headpond.kinesis import read
-from headpond.kinesis.read import in_batches, to_batch
-from headpond.kinesis.replies import Record
+from headpond.kinesis.api.replies import Record
+from headpond.kinesis.reading import reader as read
+from headpond.kinesis.reading.reader import in_batches, to_batch
+from headpond.kpl import UserRecord, encode
+from headpond.kpl.records import open_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pytest
 
 STREAM = "orders"
 Pages = list[tuple[str, list[Record]]]
@@ -71,6 +71,7 @@ def test_batches_hold_what_the_pages_held(pages: Pages, size_bytes: int) -> None
         assert count == batch.num_rows > 0
 
 
+@pytest.mark.slow
 @given(pages_of_shards(), st.sampled_from([1, 200, read.BATCH_BYTES]))
 def test_user_records_are_the_same(pages: Pages, size_bytes: int) -> None:
     """Aggregates of one shard are opened beside plain and broken records of another as they are alone."""
@@ -81,8 +82,7 @@ def test_user_records_are_the_same(pages: Pages, size_bytes: int) -> None:
     assert opened(list(in_batches(pages, STREAM, size_bytes))) == opened(one_by_one(pages))
 
 
-def test_a_page_of_many_records_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_many_records_waits_for_no_other() -> None:
     """However small its records are."""
-    monkeypatch.setattr(read, "_MANY_RECORDS", 3)
-    pages = [(f"shardId-{n}", [record(10 * n + i, b"") for i in range(n)]) for n in (1, 1, 4, 2)]
-    assert [batch.num_rows for batch in in_batches(pages, STREAM)] == [6, 2]
+    pages = [(f"shardId-{n}", [record(10 * n + i, b"") for i in range(n)]) for n in (1, 1, 2_000, 2)]
+    assert [batch.num_rows for batch in in_batches(pages, STREAM)] == [2_002, 2]

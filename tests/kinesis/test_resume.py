@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from source_kit import STREAM, Driver, held, put
 
-from headpond.errors import DataLoss
-from headpond.kinesis.testing import local_kinesis
+from headpond.core.errors import DataLoss
+from headpond.localkinesis.testing import local_kinesis
+from tests.kinesis.source_kit import STREAM, Driver, held, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.cursor import Resume
-    from headpond.kinesis.local import LocalKinesis
-    from headpond.kinesis.positions import Offset
-    from headpond.kinesis.testing import ManualClock
+    from headpond.kinesis.reading.cursor import Resume
+    from headpond.kinesis.reading.positions import Offset
+    from headpond.localkinesis import LocalKinesis
+    from headpond.localkinesis.testing import ManualClock
 
 SHARDS = 3
 LIFETIME_MS = 300_000
@@ -69,6 +69,7 @@ def batch_from(driver: Driver, kinesis: LocalKinesis, position: str) -> tuple[Of
 BOUNDS = [{}, {"maxBytesPerTrigger": "64 MiB"}, {"maxSpanPerTrigger": "none"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", ["horizon", "after records"])
 @pytest.mark.parametrize("options", BOUNDS, ids=["span", "bytes", "unbounded"])
 def test_a_task_needs_no_place_of_its_own(

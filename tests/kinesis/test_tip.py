@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import TYPE_CHECKING
 
 import pytest
-from source_kit import STREAM
-from test_plan_histories import EngineCalls
+from msgspec import Raw
+from msgspec.structs import replace
 
-from headpond.kinesis import tip
-from headpond.kinesis.cursor import LossRule
-from headpond.kinesis.local import Engine
-from headpond.kinesis.positions import END, HORIZON
-from headpond.kinesis.testing import ManualClock
+from headpond.kinesis.planning import tip
+from headpond.kinesis.reading.cursor import LossRule
+from headpond.kinesis.reading.positions import END, HORIZON
+from headpond.localkinesis import Engine
+from headpond.localkinesis.testing import ManualClock
+from tests.kinesis.source_kit import STREAM
+from tests.kinesis.test_plan_histories import EngineCalls
 
 if TYPE_CHECKING:
-    from headpond.kinesis.replies import Page
+    from headpond.kinesis.api.replies import Page
 
 SHARD = "shardId-000000000000"
 LOSS = LossRule(STREAM, 24 * 3_600_000)
+
+
+LARGE = Raw(b'"%b"' % b64encode(bytes(300_000)))  # three of them are about a MiB
 
 
 class Counted(EngineCalls):
@@ -33,6 +39,15 @@ class Counted(EngineCalls):
         return found
 
 
+class CountedLarge(Counted):
+    """The same, where all records are large."""
+
+    def page(self, iterator: object, shard_id: str, limit: int) -> Page:
+        found = super().page(iterator, shard_id, limit)
+        return found._replace(records=[replace(record, text=LARGE) for record in found.records])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pauses_ms", "calls", "records"),
     [
@@ -52,12 +67,10 @@ def test_the_newest_record_is_found(
     calls: int,
     records: int,
     age_ms: int,
-    monkeypatch: pytest.MonkeyPatch,
     *,
     end_only: bool,
 ) -> None:
     """The last one there is, and where some are too young the last that is not."""
-    monkeypatch.setattr(tip, "_PEEK_RECORDS", 3)
     clock = ManualClock()
     engine = Engine(clock=clock)
     engine.create_stream(STREAM, 1)
@@ -66,7 +79,7 @@ def test_the_newest_record_is_found(
         engine.put(STREAM, "k", b"%d" % number)
     clock.advance(age_ms)
     kept = engine.records(STREAM, SHARD)
-    made = Counted(engine)
+    made = CountedLarge(engine)
     found = tip.find_end(made, SHARD, LOSS) if end_only else tip.find_tip(made, SHARD, HORIZON, LOSS)
     assert found.end.number == kept[-1].sequence_number
     assert made.calls <= calls + end_only  # the look that finds nothing

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from headpond import __version__
-from support import VECTORS, vector_bytes, vector_lines
+from tests.kit.support import VECTORS, vector_bytes, vector_lines
 
-pytestmark = pytest.mark.package
+pytestmark = pytest.mark.elsewhere
 
 ROOT = Path(__file__).parents[2]
 WHEEL = ROOT / ".bench" / "dist" / f"headpond-{__version__}-py3-none-any.whl"

@@ -34,19 +34,18 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from headpond.pipeline import load
+from headpond.pipeline.lake import open_lake
+from tests.soak import (
+    soak_changes,
+    soak_checks,
+    soak_join,
+    soak_ledger,
+)
+from tests.soak.soak_jobs import CLUSTER, LOCAL, Job, JobFailedError
+from tests.soak.soak_put import Producers, held
+
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tables")]
-
-import soak_changes  # noqa: E402 - found by the path above
-import soak_checks  # noqa: E402
-import soak_join  # noqa: E402
-import soak_ledger  # noqa: E402
-from soak_jobs import CLUSTER, LOCAL, Job, JobFailedError  # noqa: E402
-from soak_put import Producers, held  # noqa: E402
-
-from headpond.pipeline import load  # noqa: E402
-from headpond.pipeline.lake import open_ledger  # noqa: E402
-
 PIPELINES = ("changes", "ledger")
 SIDES = ("left", "right")
 PUT_S = 0.25
@@ -266,7 +265,7 @@ class Soak:
 
     def _differences(self, changes: soak_changes.Expected, ledger: soak_ledger.ExpectedLedger) -> list[str]:
         wrong = soak_checks.check_changes(self.folder / "changes" / "lake", changes)
-        lake = open_ledger(load(self.folder / "ledger" / "p.toml"))
+        lake = open_lake(load(self.folder / "ledger" / "p.toml"))
         return wrong + soak_checks.check_ledger(lake, ledger)
 
     def _again(self) -> dict[str, dict[str, Any]]:

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import soak_changes as changes
 from deltalake import DeltaTable, QueryBuilder
-from ledgers import rows_of, state_of
-from soak_ledger import OURS
+
+from tests.lake.ledgers import rows_of, state_of
+from tests.soak import soak_changes as changes
+from tests.soak.soak_ledger import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from soak_changes import Expected
-    from soak_ledger import ExpectedLedger
-
-    from headpond.tables.ledger import LedgerLake
+    from headpond.lake.lake import Lake
+    from tests.soak.soak_changes import Expected
+    from tests.soak.soak_ledger import ExpectedLedger
 
 SHOWN = 5
 WRITTEN = ("upserts", "deletes", "appended")
@@ -81,7 +81,7 @@ def check_changes(lake: Path, wanted: Expected) -> list[str]:
     return wrong + compare("pending", waiting, wanted.pending)
 
 
-def check_ledger(lake: LedgerLake, wanted: ExpectedLedger) -> list[str]:
+def check_ledger(lake: Lake, wanted: ExpectedLedger) -> list[str]:
     """Compare the lake of QLDB documents, table by table."""
     wrong: list[str] = []
     have = rows_of(lake)
@@ -95,7 +95,7 @@ def check_ledger(lake: LedgerLake, wanted: ExpectedLedger) -> list[str]:
     )
     ours = {name: version for name, (_, version, _) in state.items() if name.startswith(OURS)}
     wrong += compare("documents of ours", ours.items(), wanted.ours.items())
-    facts = {name: table.count() for name, table in lake.facts.items()}
+    facts = {name: table.count() for name, table in lake.beside.facts.items()}
     wrong += compare("facts of the journal", facts.items(), wanted.facts.items())
     return wrong + _quarantine(Path(lake.path) / "_headpond", wanted.quarantine)
 

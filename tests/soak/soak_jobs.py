@@ -173,4 +173,4 @@ def _is(process: psutil.Process, what: str) -> bool:
 
 
 def _daemon(words: str) -> bool:
-    return "headpond.spark.daemon" in words or "pyspark.daemon" in words
+    return "headpond.spark.session.workers" in words or "pyspark.daemon" in words

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
-from soak_join_job import AFTER_MS, BEFORE_MS
 
-from headpond.formats.kpl import Tag, UserRecord
+from headpond.kpl import Tag, UserRecord
+from tests.soak.soak_join_job import AFTER_MS, BEFORE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,9 +15,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headpond.kstreams import JoinWindows
 from headpond.spark import register, windowed_join
-from headpond.spark.session import spark_session
-from headpond.windows import JoinWindows
+from headpond.spark.session.start import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

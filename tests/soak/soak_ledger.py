@@ -14,7 +14,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ledgers import (
+from headpond.lake.apply import apply_batch
+from tests.kit.support import vector_lines
+from tests.lake.ledgers import (
     TABLES,
     config_of,
     datums,
@@ -26,14 +28,11 @@ from ledgers import (
     state_of,
 )
 
-from headpond.tables.ledger_apply import apply_records
-from support import vector_lines
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from headpond.tables.ledger import LedgerLake
+    from headpond.lake.lake import Lake
 
 OURS = "soak-"
 Identity = tuple[str, str, int]
@@ -144,14 +143,14 @@ def expect(stream: Iterable[tuple[Identity, bytes]], made: LedgerMaker, folder: 
         state=expected_state() if whole else state,
         ours={name: version for name, (version, lives) in newest.items() if lives},
         quarantine=quarantine,
-        facts={name: table.count() for name, table in reference.facts.items()},
+        facts={name: table.count() for name, table in reference.beside.facts.items()},
         fates=fates,
         records=len(placed),
     )
 
 
-def _reference(folder: Path, records: list[bytes]) -> LedgerLake:
+def _reference(folder: Path, records: list[bytes]) -> Lake:
     config = config_of(*TABLES, raw_ion=True)
     lake = ledger_in(folder, config)
-    apply_records(lake, decoded(config, records))
+    apply_batch(lake, decoded(config, records))
     return lake

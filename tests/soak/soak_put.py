@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import boto3
 
-from headpond.formats.kpl import Aggregate, UserRecord, decode
-from headpond.kinesis.connection import ConnectionSettings
+from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.producer import BlockingProducer, ProducerSettings, PutFailed
-from headpond.kinesis.testing import read_all
+from headpond.kpl import Aggregate, UserRecord, decode
+from headpond.localkinesis.testing import read_all
 
 if TYPE_CHECKING:
     from collections import Counter

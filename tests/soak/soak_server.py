@@ -14,10 +14,10 @@ from collections import Counter
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from headpond.kinesis.testing import local_kinesis
+from headpond.localkinesis.testing import local_kinesis
 
 if TYPE_CHECKING:
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 MOST_SHARDS = 4
 DATA_CALLS = ("GetRecords", "PutRecords", "GetShardIterator", "ListShards")

@@ -8,23 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-import soak_changes
-import soak_checks
-import soak_join
-import soak_ledger
 from deltalake import DeltaTable
-from ledgers import config_of, decoded_records, ledger_in
-from soak_changes import ChangeMaker
-from soak_jobs import Job, JobFailedError
 
-from headpond.changes.assemble import ChunkRules
-from headpond.changes.decoders import decode
-from headpond.formats.kpl import Tag, UserRecord
-from headpond.formats.rows import USER_RECORD_SCHEMA
+from headpond.core.schemas import USER_RECORD_SCHEMA
+from headpond.kpl import Tag, UserRecord
+from headpond.lake.apply import Chunks, DecodedBatch, apply_batch
 from headpond.pipeline import load
-from headpond.pipeline.lake import open_lake
-from headpond.tables.apply import Chunks, DecodedBatch, apply_batch
-from headpond.tables.ledger_apply import apply_records
+from headpond.pipeline.lake import open_lake, row_changes
+from tests.lake.ledgers import config_of, decoded_records, ledger_in
+from tests.soak import soak_changes, soak_checks, soak_join, soak_ledger
+from tests.soak.soak_changes import ChangeMaker
+from tests.soak.soak_jobs import Job, JobFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,16 +53,16 @@ def lake_of(folder: Path, records: Placed) -> None:
         '[source]\nstream = "changes"\nformat = "dsql"\n[target]\npath = "lake"\n' + soak_changes.tables()
     )
     pipeline = load(folder / "p.toml")
-    lake, config = open_lake(pipeline), pipeline.dsql_config()
+    lake, config = open_lake(pipeline), row_changes(pipeline)
     lake.prepare()
     for start in range(0, len(records), 90):
-        found = decode(table_of(records[start : start + 90]), config)
+        found = config.decode(table_of(records[start : start + 90]))
         batch = DecodedBatch(
             tables={name: pa.Table.from_batches([rows]) for name, rows in found.tables.items()},
             quarantine=pa.Table.from_batches([found.quarantine]),
             pending=pa.Table.from_batches([found.pending]),
         )
-        apply_batch(lake, batch, chunks=Chunks(config, ChunkRules()))
+        apply_batch(lake, batch, chunks=Chunks(config))
 
 
 def test_the_model_of_changes_agrees_and_notices(tmp_path: Path) -> None:
@@ -108,7 +102,7 @@ def test_the_model_of_a_ledger_agrees_and_notices(tmp_path: Path) -> None:
     config = config_of(*soak_ledger.TABLES, raw_ion=True)
     lake = ledger_in(tmp_path / "lake", config)
     for start in range(0, len(records), 300):
-        apply_records(lake, decoded_records(config, table_of(records[start : start + 300])))
+        apply_batch(lake, decoded_records(config, table_of(records[start : start + 300])))
     wanted = soak_ledger.expect(records, maker, tmp_path / "reference")
     assert soak_checks.check_ledger(lake, wanted) == []
     assert wanted.fates.total() == wanted.records == len(blobs)

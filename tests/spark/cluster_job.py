@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster_kit import event_settings
-
 from headpond.spark import register
-from headpond.spark.session import spark_session
+from headpond.spark.session.start import spark_session
+from tests.spark.cluster_kit import event_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

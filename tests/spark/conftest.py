@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark for the whole run, in this machine's memory, its chatter in a file."""
-    from headpond.spark.session import spark_session
+    from headpond.spark.session.start import spark_session
 
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     session = spark_session("headpond tests", log_path=log, quick=True)

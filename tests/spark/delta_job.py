@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from headpond.cli.main import main
-from headpond.spark import spread
+from headpond.spark.following import distributed as spread
 
 if __name__ == "__main__":
-    spread.SPREAD_ABOVE_BYTES = int(sys.argv[1])
+    spread.DISTRIBUTE_ABOVE_BYTES = int(sys.argv[1])
     sys.exit(main(sys.argv[2:]))

@@ -13,12 +13,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from join_streams import drained, source
-
-from headpond.formats.outer_join_buffer import Side
-from headpond.spark import join, join_task, windowed_join
-from headpond.spark.session import spark_session
-from headpond.windows.rules import JoinWindows
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.rules import JoinWindows
+from headpond.spark import windowed_join
+from headpond.spark.join import api as join
+from headpond.spark.join import task as join_task
+from headpond.spark.session.start import spark_session
+from tests.kit.support import ROOT
+from tests.spark.join_streams import drained, source
 
 WINDOWS = JoinWindows(12, 9, 15)
 TASKS = 3
@@ -51,7 +53,7 @@ def main(folder: Path, master: str) -> None:
     """Run the join to the end of what is there."""
     os.environ["SPARK_WORKER_DIR"] = str(folder / "work")
     conf = {"spark.master": master, **(CLUSTER if master.startswith("local-cluster") else {})}
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = str(ROOT)
     spark = spark_session("join", conf=conf, log_path=folder / "spark.log", quick=True)
     if (folder / "slow").exists():
         (folder / "workers").mkdir(exist_ok=True)

@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from join_topics import WINDOWS
-
+from headpond.kstreams.join.rules import HeadersOf, JoinRules, JoinType
 from headpond.spark import windowed_join
-from headpond.spark.session import spark_session
-from headpond.windows.rules import HeadersOf, JoinRules, JoinType
+from headpond.spark.session.start import spark_session
+from tests.spark.join_topics import WINDOWS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

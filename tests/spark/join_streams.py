@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headpond.formats.header_batch import HEADERS_TYPE
-from headpond.formats.outer_join_buffer import BufferFormat, Side
-from headpond.windows.join_keys import task_of
-from headpond.windows.join_scalar import JoinRecord, StreamJoin
-from headpond.windows.join_stores import JoinStores
-from headpond.windows.rules import JoinCounters, JoinType
+from headpond.kstreams.bytes.headers_arrow import HEADERS_TYPE
+from headpond.kstreams.bytes.join_buffer import BufferFormat, Side
+from headpond.kstreams.join.by_record import JoinRecord, StreamJoin
+from headpond.kstreams.join.keys import task_of
+from headpond.kstreams.join.rules import JoinCounters, JoinType
+from headpond.kstreams.join.stores import JoinStores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from headpond.windows.rules import JoinRules
+    from headpond.kstreams.join.rules import JoinRules
 
 START_MS = 1_700_000_000_000
 SCHEMA = pa.schema(

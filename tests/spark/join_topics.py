@@ -7,10 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from join_streams import START_MS, Event, Row, random_batches, task
-
-from headpond.formats.outer_join_buffer import Side
-from headpond.windows.rules import JoinWindows
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.rules import JoinWindows
+from tests.spark.join_streams import START_MS, Event, Row, random_batches, task
 
 PEER = Path(__file__).parent / "join_peer" / "KafkaPeer.java"
 STREAMS = [f"org.apache.kafka:{each}:4.3.0" for each in ("kafka-streams", "kafka-streams-test-utils")]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headpond.spark import register
-from headpond.spark.session import spark_session
-from token_service import EXTERNAL_ID, ROLE
+from headpond.spark.session.start import spark_session
+from tests.kit.token_service import EXTERNAL_ID, ROLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from headpond.spark.java import find_java
+from headpond.spark.session.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.cli.demo import pipeline_text
-from headpond.cli.expected import differences
+from headpond.lake.maintenance.catch_up import catch_up_from_log, configured
 from headpond.pipeline import load
-from headpond.pipeline.lake import open_lake
+from headpond.pipeline.lake import open_lake, row_changes
 from headpond.spark import follow
-from headpond.spark.catch_up import finish, from_the_start
-from headpond.tables.catch_up import catch_up_from_log, configured
-from support import vector_bytes, vector_json
+from headpond.spark.following.run import finish, from_the_start
+from tests.kit.expected_tables import differences, pipeline_text
+from tests.kit.support import vector_bytes, vector_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,17 +42,17 @@ def test_tables_added_later_are_as_if_always_configured(spark: SparkSession, tmp
     file = tmp_path / "p.toml"
     file.write_text("\n[tables.".join([head, entries[0]]))
     run(spark, load(file))
-    assert len(open_lake(load(file)).unknown.all()) == len(entries) - 1
+    assert len(open_lake(load(file)).beside.unknown.all()) == len(entries) - 1
     (tmp_path / "b.jsonl").write_bytes(b"".join(lines[1000:]))
     file.write_text("\n[tables.".join([head, *entries]))
     pipeline = load(file)
     run(spark, pipeline)
-    _, again, *logged = pipeline.dsql_config().tables
+    _, again, *logged = row_changes(pipeline).tables
     for spec in logged:
-        catch_up_from_log(open_lake(pipeline), pipeline.dsql_config(), spec.name)
+        catch_up_from_log(open_lake(pipeline), spec.name)
     second = from_the_start(pipeline, again.name)
     run(spark, second, again.name)
-    finish(second, configured(pipeline.dsql_config(), again.name))
+    finish(second, configured(row_changes(pipeline), again.name))
     lake = open_lake(pipeline)
     assert differences(lake, EXPECTED) == []
     assert (lake.pending.count(), lake.quarantine.count()) == (0, 0)

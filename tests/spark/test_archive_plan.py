@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headpond.errors import ConfigurationError, DamagedInput, DataLoss, UsageError
-from headpond.spark import archive_plan as ap
-from headpond.spark.archive_files import open_pattern
+from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, UsageError
+from headpond.spark.sources import archive_files as ap
+from headpond.spark.sources.archive_files import open_pattern
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,12 +86,12 @@ def test_gzip_is_taken_whole_and_only_once() -> None:
 def test_an_open_last_line_waits_until_the_file_rests() -> None:
     """A line without its end is taken once two plans saw the file at one size."""
     files = Held({"a": b"one\ntw"})
-    end = ap.plan(files, files.sizes(), {}, None, settled={})
+    end = ap.plan(files, files.sizes(), {}, None, seen={})
     assert end == {"a": ap.FilePosition(4, 1)}
     seen = files.sizes()
     files.files["a"] = b"one\ntwo"
-    assert end == ap.plan(files, files.sizes(), end, None, settled=seen)
-    assert ap.plan(files, files.sizes(), end, None, settled=files.sizes()) == {"a": ap.FilePosition(7, 2)}
+    assert end == ap.plan(files, files.sizes(), end, None, seen=seen)
+    assert ap.plan(files, files.sizes(), end, None, seen=files.sizes()) == {"a": ap.FilePosition(7, 2)}
 
 
 def test_files_found_later_and_grown_files_are_read_on() -> None:
@@ -114,7 +114,7 @@ def test_a_file_that_changed_is_loss(at: ap.FilePosition) -> None:
 @pytest.mark.parametrize("value", [{"v": 2, "files": {}}, {"v": 1}, {"v": 1, "files": {"a": {"bytes": 1}}}])
 def test_foreign_offsets_are_refused(value: dict[str, object]) -> None:
     """An offset of another version or shape is named as such."""
-    with pytest.raises(DamagedInput, match="offset"):
+    with pytest.raises(InvalidData, match="offset"):
         ap.from_json(value)
 
 

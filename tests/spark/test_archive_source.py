@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.errors import ConfigurationError, DataLoss
-from headpond.formats.kpl import UserRecord, encode
+from headpond.core.errors import ConfigurationError, DataLoss
+from headpond.kpl import UserRecord, encode
 from headpond.spark import register
 from headpond.spark.errors import headpond_error_of
-from support import vector_bytes
+from tests.kit.support import vector_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from cluster_kit import JOB, begun, executors, rows_found, tasks_of
 
-from headpond.cli.demo import pipeline_text
-from headpond.cli.demo_stream import change_records, fill
-from headpond.cli.expected import differences
-from headpond.kinesis.testing import local_kinesis, put_all, read_all
+from headpond.localkinesis.testing import local_kinesis, put_all, read_all
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
-from support import vector_json
+from tests.kit.expected_tables import change_records, differences, fill, pipeline_text
+from tests.kit.support import vector_json
+from tests.spark.cluster_kit import JOB, begun, executors, rows_found, tasks_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 RECORDS = 240
 MASTER = "local-cluster[2,1,1024]"

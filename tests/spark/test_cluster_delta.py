@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import event_settings, events
-from standalone_kit import SETTINGS, SPARK_HOME, standalone_cluster
 
-from headpond.cli.demo import pipeline_text
-from headpond.cli.expected import differences
-from headpond.errors import EnvironmentLacks
+from headpond.core.errors import MissingRequirement
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
-from headpond.spark.delta_jars import package_for, spark_version
-from headpond.spark.session import QUICK_JAVA_OPTIONS
-from headpond.spark.settings import spark_jars
-from support import vector_bytes, vector_json
+from headpond.spark.session.settings import package_for, spark_jars, spark_version
+from headpond.spark.session.start import QUICK_JAVA_OPTIONS
+from tests.kit.expected_tables import differences, pipeline_text
+from tests.kit.support import vector_bytes, vector_json
+from tests.spark.cluster_kit import event_settings, events
+from tests.spark.standalone_kit import SETTINGS, SPARK_HOME, standalone_cluster
 
 pytestmark = [pytest.mark.maven, pytest.mark.timeout(600)]
 
@@ -42,8 +40,8 @@ EXECUTORS = {"0", "1"}
 def _jars_for_this_spark() -> None:
     try:
         package_for(spark_version(spark_jars()))
-    except EnvironmentLacks as error:
-        pytest.skip(f"{error.message} (`make test-delta` makes an environment in which this test can run.)")
+    except MissingRequirement as error:
+        pytest.skip(f"{error.message} (`make test-oldest` makes an environment in which this test can run.)")
 
 
 def some_tables(*names: str) -> tuple[list[bytes], dict[str, Any]]:
@@ -83,7 +81,7 @@ def run(file: Path, above_bytes: int, environment: dict[str, str]) -> dict[str, 
         [sys.executable, str(JOB), str(above_bytes), "run", str(file), "--until-caught-up", "--json"],
         capture_output=True, text=True, check=False, timeout=400, env=environment,
     )  # fmt: skip
-    if done.returncode == 3 and "could not be had" in done.stderr:
+    if done.returncode == 3 and "could not be fetched" in done.stderr:
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr[-3000:]
     said: dict[str, Any] = json.loads(done.stdout)

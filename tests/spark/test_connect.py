@@ -9,18 +9,17 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-import soak_join
-import soak_join_job
-from soak_put import held
 
-from headpond.errors import UsageError
-from headpond.kinesis.connection import ConnectionSettings
+from headpond.core.errors import UsageError
+from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.producer import BlockingProducer
-from headpond.kinesis.testing import local_kinesis, put_all, read_all
+from headpond.kstreams import JoinWindows
+from headpond.localkinesis.testing import local_kinesis, put_all, read_all
 from headpond.pipeline import loads
 from headpond.spark import follow, register, ship, verify, windowed_join
-from headpond.windows import JoinWindows
-from support import vector_bytes, vector_json
+from tests.kit.support import vector_bytes, vector_json
+from tests.soak import soak_join, soak_join_job
+from tests.soak.soak_put import held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
-pytestmark = [pytest.mark.connect, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.elsewhere, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.errors import EnvironmentLacks
+from headpond.core.errors import MissingRequirement
 from headpond.pipeline import loads
-from headpond.spark.delta_jars import CATALOG, EXTENSION, FIXED, PACKAGES, delta_settings, spark_version
-from headpond.spark.delta_sql import merge_sql, spark_sql
-from headpond.spark.settings import session_settings
+from headpond.spark.following.delta_file import merge_sql, spark_sql
+from headpond.spark.session.settings import (
+    CATALOG,
+    EXTENSION,
+    FIXED,
+    PACKAGES,
+    delta_settings,
+    session_settings,
+    spark_version,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +73,7 @@ def test_jars_among_sparks_own_are_taken(spark_42: Path) -> None:
 def test_a_spark_that_delta_has_no_jars_for_is_refused(tmp_path: Path) -> None:
     """The message names both versions and the ways out."""
     (tmp_path / "spark-core_2.13-4.9.0.jar").touch()
-    with pytest.raises(EnvironmentLacks, match=r"some for Spark 4\.2, none for 4\.9") as caught:
+    with pytest.raises(MissingRequirement, match=r"some for Spark 4\.2, none for 4\.9") as caught:
         delta_settings({}, jars=tmp_path)
     assert "embedded" in caught.value.next_step
 

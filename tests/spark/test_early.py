@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from headpond.errors import EnvironmentLacks
+from headpond.core.errors import MissingRequirement
 from headpond.pipeline import loads
-from headpond.spark import early
-from headpond.spark.early import Starting, given_up_on_failure, start_early, start_options
+from headpond.spark.session import start as early
+from headpond.spark.session.start import Starting, given_up_on_failure, start_early, start_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from headpond.pipeline import Pipeline
-    from headpond.spark.early import StartOptions
+    from headpond.spark.session.start import StartOptions
 
 TEXT = """
 [source]
@@ -84,7 +84,7 @@ def _wait_and_fail(starting: Starting) -> None:
 
 
 def options_in(folder: Path) -> StartOptions:
-    return start_options(pipeline_in(folder), until_caught_up=True)
+    return start_options(pipeline_in(folder))
 
 
 def test_a_start_is_waited_for_and_left_to_the_caller(launch: Launch, tmp_path: Path) -> None:
@@ -97,9 +97,9 @@ def test_a_start_is_waited_for_and_left_to_the_caller(launch: Launch, tmp_path: 
 
 
 def test_a_start_that_failed_says_so_when_it_is_waited_for(launch: Launch, tmp_path: Path) -> None:
-    launch.error = EnvironmentLacks("no Java", next_step="Install one.")
+    launch.error = MissingRequirement("no Java", next_step="Install one.")
     launch.let.set()
-    with pytest.raises(EnvironmentLacks, match="no Java"):
+    with pytest.raises(MissingRequirement, match="no Java"):
         Starting({"spark.a": "1"}, options_in(tmp_path)).wait()
 
 
@@ -130,7 +130,7 @@ def test_what_was_in_the_lake_before_stays(launch: Launch, tmp_path: Path) -> No
 
 def test_wrong_settings_are_left_to_the_checks(launch: Launch, tmp_path: Path) -> None:
     pipeline = pipeline_in(tmp_path, 'checkpoint = "s3://bucket/checkpoint"')
-    assert start_early(pipeline, start_options(pipeline, until_caught_up=True)) is None
+    assert start_early(pipeline, start_options(pipeline)) is None
     assert not launch.logged.is_set()
 
 
@@ -149,6 +149,7 @@ def test_a_spark_that_runs_is_used(launch: Launch, tmp_path: Path) -> None:
     assert not launch.logged.is_set()
 
 
+@pytest.mark.slow
 def test_a_run_whose_checks_fail_leaves_no_jvm_and_no_lake(tmp_path: Path) -> None:
     (tmp_path / "pipeline.toml").write_text(TEXT % (tmp_path, tmp_path, ""))
     command = [sys.executable, "-m", "headpond", "run", str(tmp_path / "pipeline.toml"), "--until-caught-up"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headpond.errors import DataLoss, HeadpondError, UsageError
+from headpond.core.errors import DataLoss, HeadpondError, UsageError
 from headpond.spark.errors import CarriedError, carried, headpond_error_of, text_of
 
 ERROR = DataLoss('Lost "it" {here}.', next_step="Look\nthere.", shard_id="s", number=3)

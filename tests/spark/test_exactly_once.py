@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from cluster_kit import executors
 
-from headpond.formats.kpl import Aggregate, UserRecord, decode, encode
-from headpond.kinesis.testing import local_kinesis, read_all
+from headpond.kpl import Aggregate, UserRecord, decode, encode
+from headpond.localkinesis.testing import local_kinesis, read_all
+from tests.spark.cluster_kit import executors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(1200)]
 
 JOB = Path(__file__).with_name("copy_job.py")
 KILLS = int(os.environ.get("HEADPOND_FAULT_ROUNDS", "10"))
@@ -175,8 +175,8 @@ def workers(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         try:
-            forked = "headpond.spark.daemon" in " ".join(child.cmdline())
-            if forked and "headpond.spark.daemon" in " ".join(child.parent().cmdline()):  # type: ignore[union-attr]
+            forked = "headpond.spark.session.workers" in " ".join(child.cmdline())
+            if forked and "headpond.spark.session.workers" in " ".join(child.parent().cmdline()):  # type: ignore[union-attr]
                 found.append(child)
         except (psutil.NoSuchProcess, AttributeError):
             continue

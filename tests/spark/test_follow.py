@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.cli.demo import pipeline_text
-from headpond.cli.demo_stream import change_records, fill
-from headpond.cli.expected import differences
-from headpond.errors import ConfigurationError
-from headpond.kinesis.local import LocalKinesis
+from headpond.core.errors import ConfigurationError
+from headpond.lake.apply import Applied
+from headpond.localkinesis import LocalKinesis
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 from headpond.spark import follow
-from headpond.spark.checkpoint import standing
 from headpond.spark.errors import headpond_error_of
-from headpond.tables.apply import Applied
-from support import vector_bytes, vector_json, vector_lines
+from headpond.spark.following.checkpoint import standing
+from tests.kit.expected_tables import change_records, differences, fill, pipeline_text
+from tests.kit.support import vector_bytes, vector_json, vector_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from headpond.lake.lake import Lake
     from headpond.pipeline import Pipeline
-    from headpond.tables.lake import Lake
 
 pytestmark = pytest.mark.spark
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.cli.demo import pipeline_text
-from headpond.cli.expected import differences
+from headpond.lake.apply import Applied
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
-from headpond.tables.apply import Applied
-from support import vector_bytes, vector_json
+from tests.kit.expected_tables import differences, pipeline_text
+from tests.kit.support import vector_bytes, vector_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +30,8 @@ def test_a_pipeline_goes_from_one_engine_to_the_other(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run with deltalake, one decided on in the driver and merged by Spark, one wholly on executors."""
-    from headpond.spark import follow, spread
+    from headpond.spark import follow
+    from headpond.spark.following import distributed as spread
 
     lines = SMALL.copy()
     random.Random(9).shuffle(lines)
@@ -41,7 +41,7 @@ def test_a_pipeline_goes_from_one_engine_to_the_other(
         (tmp_path / f"{number}.jsonl").write_bytes(b"".join(lines[number::3]))
         text = pipeline_text('archive = "*.jsonl"', path="lake")
         file.write_text(text.replace("[target]\n", f'[target]\nengine = "{engine}"\n'))
-        monkeypatch.setattr(spread, "SPREAD_ABOVE_BYTES", above_bytes)
+        monkeypatch.setattr(spread, "DISTRIBUTE_ABOVE_BYTES", above_bytes)
         query = follow(
             delta_spark, load(file), until_caught_up=True, on_batch=lambda _, applied: total.add(applied)
         )
@@ -74,5 +74,5 @@ def test_jars_that_cannot_be_had_are_named(delta_spark: SparkSession, tmp_path: 
         timeout=200,
     )
     assert done.returncode == 3
-    assert "could not be had (io.delta#delta-spark_4.2_2.13;4.4.0: not found)" in done.stderr
+    assert "could not be fetched (io.delta#delta-spark_4.2_2.13;4.4.0: not found)" in done.stderr
     assert "Traceback" not in done.stderr

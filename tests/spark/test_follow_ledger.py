@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from ledgers import TABLES, datums, expected_state, rows_of, state_of
 
-from headpond.changes.journal_check import ANOMALIES
+from headpond.cli.commands.verify import listed
 from headpond.cli.main import main
-from headpond.cli.verify import listed
-from headpond.formats.ion_columns import ion_json_column
-from headpond.kinesis.local import LocalKinesis
+from headpond.lake.reports import lake_summary
+from headpond.localkinesis import LocalKinesis
 from headpond.pipeline import load
-from headpond.pipeline.lake import open_ledger
+from headpond.pipeline.lake import open_lake
+from headpond.qldb.columns import ion_json_column
+from headpond.qldb.journal.check import ANOMALIES
 from headpond.spark import follow, verify
-from headpond.tables.summary import lake_summary
-from support import vector_bytes
+from tests.kit.support import vector_bytes
+from tests.lake.ledgers import TABLES, datums, expected_state, rows_of, state_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from headpond.tables.ledger import LedgerLake
+    from headpond.lake.lake import Lake
 
 pytestmark = pytest.mark.spark
 
@@ -41,14 +41,14 @@ canonical_json = true
 """
 
 
-def caught_up(spark: SparkSession, folder: Path, source: str, more: str = "") -> LedgerLake:
+def caught_up(spark: SparkSession, folder: Path, source: str, more: str = "") -> Lake:
     """Run to the end of what is there."""
     tables = "".join(f"[tables.{json.dumps(name, ensure_ascii=False)}]\n" for name in TABLES)
     file = folder / "pipeline.toml"
     file.write_text(PIPELINE.format(source=source) + tables + more)
     wanted = load(file)
     assert follow(spark, wanted, until_caught_up=True).awaitTermination(240)
-    return open_ledger(wanted)
+    return open_lake(wanted)
 
 
 def test_an_archive_of_aggregates_becomes_documents(spark: SparkSession, tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_pipeline_spark_and_command_line_name_the_same_anomalies(
     lines = [vector_bytes(f"qldb/{name}.jsonl").splitlines(keepends=True)[100:500] for name in names]
     records.write_bytes(b"".join(line for part in lines for line in part))
     lake = caught_up(spark, tmp_path, 'archive = "records.jsonl"', "[verify]\nenabled = true\n")
-    lake.close_journal()
-    of_pipeline = in_order(listed(lake.journal.anomalies.read(ANOMALIES.names)))
+    lake.beside.close(ended=True)
+    of_pipeline = in_order(listed(lake.beside.journal.anomalies.read(ANOMALIES.names)))
     found = verify(spark, str(records)).toArrow().select(ANOMALIES.names)
     of_spark = in_order(listed(found))
     capsysbinary.readouterr()

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from headpond.spark.handover import Folder
+from headpond.spark.sources.cells import Folder
 
 if TYPE_CHECKING:
     import pytest

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headpond.errors import JavaMissing
-from headpond.spark import java
+from headpond.core.errors import JavaMissing
+from headpond.spark.session import java
 
 
 def fake_java(home: Path, version: str, *, exit_code: int = 0, tells_home: Path | None = None) -> Path:
@@ -147,5 +147,5 @@ def test_bundled_java_answers_through_its_wrapper(tmp_path: Path) -> None:
 
 def test_finding_java_loads_no_spark() -> None:
     """The command line asks for Java before it pays for pyspark."""
-    code = "import sys, headpond.spark.java; sys.exit('pyspark' in sys.modules)"
+    code = "import sys, headpond.spark.session.java; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

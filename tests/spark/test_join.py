@@ -9,7 +9,19 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from join_streams import (
+from pyspark.errors import StreamingQueryException
+
+from headpond.core.errors import UsageError
+from headpond.kstreams import JoinStores, StreamJoin, fill_stores, find_task_stores, read_initial_state
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.rules import JoinRules, JoinWindows
+from headpond.spark import windowed_join
+from headpond.spark.errors import headpond_error_of
+from headpond.spark.join.checkpoint import figures as figures_of_task
+from headpond.spark.join.checkpoint import read_join, rescale
+from headpond.spark.join.pack import labels
+from tests.kit.support import vector_bytes, vector_json
+from tests.spark.join_streams import (
     Event,
     drained,
     in_order,
@@ -21,18 +33,6 @@ from join_streams import (
     without_headers,
     write,
 )
-from pyspark.errors import StreamingQueryException
-
-from headpond.errors import UsageError
-from headpond.formats.outer_join_buffer import Side
-from headpond.spark import windowed_join
-from headpond.spark.errors import headpond_error_of
-from headpond.spark.join_checkpoint import figures as figures_of_task
-from headpond.spark.join_checkpoint import read_join, rescale
-from headpond.spark.join_labels import labels
-from headpond.windows import JoinStores, StreamJoin, fill_stores, find_task_stores, read_initial_state
-from headpond.windows.rules import JoinRules, JoinWindows
-from support import vector_bytes, vector_json
 
 if TYPE_CHECKING:
     from pathlib import Path

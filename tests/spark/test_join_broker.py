@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from join_broker import ARTIFACTS, broker
-from join_streams import wanted
-from join_topics import PARTITIONS, STREAMS, WINDOWS, ask, halves, results, sent
 
-from headpond.windows.rules import HeadersOf, JoinRules, JoinType
-from maven_jars import maven_jars
+from headpond.kstreams.join.rules import HeadersOf, JoinRules, JoinType
+from tests.kit.maven_jars import maven_jars
+from tests.spark.join_broker import ARTIFACTS, broker
+from tests.spark.join_streams import wanted
+from tests.spark.join_topics import PARTITIONS, STREAMS, WINDOWS, ask, halves, results, sent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

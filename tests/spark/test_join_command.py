@@ -6,13 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from join_streams import drained, random_batches, source, write
 
-from headpond.cli import join_state
+from headpond.cli.commands import join as join_state
 from headpond.cli.main import main
-from headpond.formats.outer_join_buffer import Side
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.rules import JoinWindows
 from headpond.spark import windowed_join
-from headpond.windows.rules import JoinWindows
+from tests.spark.join_streams import drained, random_batches, source, write
 
 if TYPE_CHECKING:
     from pathlib import Path

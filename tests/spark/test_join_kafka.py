@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from join_kafka_job import JOINS
-from join_streams import wanted
-from join_topics import PARTITIONS, ask, halves, results, sent
-from test_join_broker import JOIN, address, streams
 
-from maven_jars import maven_jars
+from tests.kit.maven_jars import maven_jars
+from tests.spark.join_kafka_job import JOINS
+from tests.spark.join_streams import wanted
+from tests.spark.join_topics import PARTITIONS, ask, halves, results, sent
+from tests.spark.test_join_broker import JOIN, address, streams
 
 pytestmark = [pytest.mark.spark, pytest.mark.maven, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
 SPARK = "4.2"
 CONNECTOR = [
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
@@ -36,7 +37,7 @@ def connector() -> Path:
     if not pyspark.__version__.startswith(f"{SPARK}."):
         pytest.skip(
             f"Spark's Kafka connector is among Maven's packages for Spark {SPARK}, not for "
-            f"{pyspark.__version__}. (`make test-delta` makes an environment in which this test can run.)"
+            f"{pyspark.__version__}. (`make test-oldest` makes an environment in which this test can run.)"
         )
     return maven_jars("spark-kafka-4.2.0", CONNECTOR, alone=True)
 
@@ -45,7 +46,7 @@ def run_job(folder: Path, address: str, connector: Path) -> None:
     """Run the joins in a process of their own, to the end of the topics."""
     done = subprocess.run(
         [sys.executable, str(HERE / "join_kafka_job.py"), str(folder), address, str(connector)],
-        env={**os.environ, "PYTHONPATH": str(HERE)}, capture_output=True, text=True, check=False, timeout=300,
+        env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     # Spark's plan stands behind the reason, and is long.
     assert done.returncode == 0, done.stderr[:6000]

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from join_job import TASKS, WINDOWS
-from join_streams import random_batches, rows_of, wanted, write
 
-from headpond.windows.rules import JoinRules
+from headpond.kstreams.join.rules import JoinRules
+from tests.kit.support import ROOT
+from tests.spark.join_job import TASKS, WINDOWS
+from tests.spark.join_streams import random_batches, rows_of, wanted, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +36,7 @@ def start(folder: Path, master: str = LOCAL) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, str(HERE / "join_job.py"), str(folder), master],
             stdout=log, stderr=log, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(HERE)},
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
 
 
@@ -83,7 +84,7 @@ def test_a_killed_driver(spark: SparkSession, tmp_path: Path) -> None:
     check(spark, tmp_path, 31, 3)
 
 
-@pytest.mark.faults
+@pytest.mark.thorough
 def test_drivers_killed_again_and_again(spark: SparkSession, tmp_path: Path) -> None:
     """At random moments of random batches."""
     seed = int.from_bytes(os.urandom(4))
@@ -106,7 +107,7 @@ def joining(process: subprocess.Popen[bytes], folder: Path) -> list[psutil.Proce
     return []
 
 
-@pytest.mark.faults
+@pytest.mark.thorough
 def test_python_workers_killed_at_work(spark: SparkSession, tmp_path: Path) -> None:
     """The workers of the join, several times a batch; Spark runs their tasks again."""
     seed = int.from_bytes(os.urandom(4))
@@ -127,7 +128,7 @@ def test_python_workers_killed_at_work(spark: SparkSession, tmp_path: Path) -> N
     check(spark, tmp_path, seed, 5)
 
 
-@pytest.mark.faults
+@pytest.mark.thorough
 def test_executors_killed_at_work(spark: SparkSession, tmp_path: Path) -> None:
     """Two executors, killed in the middle of batches, with speculative attempts beside."""
     seed = int.from_bytes(os.urandom(4))

@@ -7,20 +7,20 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from join_streams import Event, drained, rows_of, wanted
 
-from headpond.formats.kpl import UserRecord, encode
-from headpond.formats.outer_join_buffer import Side
-from headpond.kinesis.testing import local_kinesis, put_all, read_all
+from headpond.kpl import UserRecord, encode
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.rules import HeadersOf, JoinRules, JoinWindows
+from headpond.localkinesis.testing import local_kinesis, put_all, read_all
 from headpond.spark import register, windowed_join
-from headpond.windows.rules import HeadersOf, JoinRules, JoinWindows
+from tests.spark.join_streams import Event, drained, rows_of, wanted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -11,25 +11,24 @@ import orjson
 import pandas as pd
 import pyarrow as pa
 import pytest
-from join_streams import SCHEMA, random_batches, wanted, without_headers
 
-from headpond.errors import DamagedInput, UsageError
-from headpond.formats.header_batch import decode_headers_column
-from headpond.formats.outer_join_buffer import Side
-from headpond.formats.window_values import ValueFormat
-from headpond.spark import join_task
+from headpond.core.errors import InvalidData, UsageError
+from headpond.kstreams.bytes.headers_arrow import decode_headers_column
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.bytes.window_values import ValueFormat
+from headpond.kstreams.join.chunks import MemoryCache
+from headpond.kstreams.join.rules import Emit, HeadersOf, JoinRules, JoinType, JoinWindows
 from headpond.spark.errors import CarriedError, headpond_error_of
-from headpond.spark.join_columns import MICROS, SideColumns
-from headpond.spark.join_labels import labels
-from headpond.spark.join_pack import Packer
-from headpond.spark.join_task import JoinPlan, JoinProcessor
-from headpond.windows.join_chunk_cache import MemoryCache
-from headpond.windows.rules import Emit, HeadersOf, JoinRules, JoinType, JoinWindows
+from headpond.spark.join import task as join_task
+from headpond.spark.join.columns import MICROS, SideColumns
+from headpond.spark.join.pack import Packer, labels
+from headpond.spark.join.task import JoinPlan, JoinProcessor
+from tests.spark.join_streams import SCHEMA, random_batches, wanted, without_headers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from join_streams import Event
+    from tests.spark.join_streams import Event
 
 TASKS = 2
 RULES = JoinRules("outer", JoinWindows(12, 9, 15))
@@ -155,6 +154,7 @@ def local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "headpond-join"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old", ValueFormat)
 def test_a_state_of_any_format_goes_on_as_plain_headers(old: ValueFormat) -> None:
     """Half of a stream with the state in that format, the rest as plain+headers; in the end all is."""
@@ -174,6 +174,7 @@ def test_a_state_of_any_format_goes_on_as_plain_headers(old: ValueFormat) -> Non
     assert {orjson.loads(each)["value_format"] for each in told} == {"plain_headers"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state_format", [ValueFormat.PLAIN, ValueFormat.TIMESTAMPED])
 def test_results_of_a_format_without_headers_do_not_depend_on_caches(
     state_format: ValueFormat, monkeypatch: pytest.MonkeyPatch
@@ -192,6 +193,7 @@ def test_results_of_a_format_without_headers_do_not_depend_on_caches(
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_caches_may_be_lost_and_attempts_may_fail(
     monkeypatch: pytest.MonkeyPatch, local_folder: Path
 ) -> None:
@@ -227,6 +229,7 @@ def test_caches_may_be_lost_and_attempts_may_fail(
         assert counted(rows) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rules",
     [
@@ -273,7 +276,7 @@ def test_records_without_a_place_or_time_end_the_query() -> None:
         with pytest.raises(CarriedError) as failure:
             list(Packer(COLUMNS[1], use.labels)(iter(table.select(COLUMNS[1].selected).to_batches())))
         error = headpond_error_of(failure.value)
-        assert isinstance(error, DamagedInput)
+        assert isinstance(error, InvalidData)
         assert "right record at topic t, partition 3, offset 8 has the timestamp" in str(error)
     table = pa.Table.from_pylist([{**good, "offset": None}], SCHEMA).select(COLUMNS[0].selected)
     (out,) = Packer(COLUMNS[0], use.labels)(iter(table.to_batches()))

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.cli.demo import pipeline_text
-from headpond.cli.demo_stream import change_records, fill
-from headpond.cli.expected import differences
-from headpond.kinesis.local import LocalKinesis
+from headpond.localkinesis import LocalKinesis
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
-from support import vector_json
+from tests.kit.expected_tables import change_records, differences, fill, pipeline_text
+from tests.kit.support import vector_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,10 +80,10 @@ def check(folder: Path) -> None:
     lake = open_lake(load(folder / "p.toml"))
     assert differences(lake, EXPECTED) == []
     for name, table in EXPECTED["tables"].items():
-        assert lake.current[name].typed.file.count() == len(table["rows"])
+        assert lake.tables[name].typed.file.count() == len(table["rows"])
         assert lake.tombstones.counts().get(name, 0) == len(table["deleted"])
-    identities = lake.logs["public.events_nopk"].typed.file.read(
-        list(lake.logs["public.events_nopk"].identity)
+    identities = lake.tables["public.events_nopk"].typed.file.read(
+        list(lake.tables["public.events_nopk"].identity)
     )
     assert len(set(map(str, identities.to_pylist()))) == identities.num_rows
 
@@ -96,7 +94,7 @@ def test_a_killed_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     check(tmp_path)
 
 
-@pytest.mark.faults
+@pytest.mark.thorough
 def test_many_kills_at_random_moments(tmp_path: Path) -> None:
     """Killed again and again at random moments of random batches."""
     seed = int.from_bytes(os.urandom(4))

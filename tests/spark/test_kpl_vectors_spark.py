@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support import vector_json
+from tests.kit.support import vector_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.cli import join_state
+from headpond.cli.commands import join as join_state
 from headpond.pipeline import loads
-from headpond.spark import session
-from headpond.spark.log_file import log_path
+from headpond.spark.session import start as session
+from headpond.spark.session.settings import log_path
 
 if TYPE_CHECKING:
     from pathlib import Path

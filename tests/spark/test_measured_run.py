@@ -16,21 +16,20 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from headpond.cli.demo import pipeline_text
-from headpond.cli.demo_stream import change_records, fill
-from headpond.formats.kpl_model import MAGIC
-from headpond.kinesis.local import LocalKinesis
-from headpond.tables.batch_log import batches_in
-from headpond.tables.run_mark import mark_in
-from s3_server import SECRET as STORE_SECRET
-from s3_server import s3_store
-from token_service import ROLE, Sts
+from headpond.kpl.model import MAGIC
+from headpond.lake.reports import batches_in
+from headpond.lake.state.run_mark import mark_in
+from headpond.localkinesis import LocalKinesis
+from tests.kit.expected_tables import change_records, fill, pipeline_text
+from tests.kit.s3_server import SECRET as STORE_SECRET
+from tests.kit.s3_server import s3_store
+from tests.kit.token_service import ROLE, Sts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headpond.formats.kpl import UserRecord
+    from headpond.kpl import UserRecord
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -145,6 +144,7 @@ def test_no_secret_is_in_what_a_run_leaves_prints_or_starts(ran: Ran) -> None:
     assert shown_secrets(ran) == []
 
 
+@pytest.mark.thorough
 def test_no_secret_is_left_by_a_run_over_an_archive_in_s3_that_fails(tmp_path: Path) -> None:
     """What opens the object store is one of the source's options, too."""
     line = {"data": base64.b64encode(NO_AGGREGATE).decode(), "shard": "s", "sequenceNumber": "1"}

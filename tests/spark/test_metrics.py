@@ -11,13 +11,21 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
-from test_batch_log import REPORT
 
-from headpond.errors import EnvironmentLacks
-from headpond.spark.metrics import INSTRUMENTS, MOST_SHARDS, NOT_CONFIGURED, OTHER, OWN, observations
-from headpond.spark.metrics_otel import OpenTelemetry
-from headpond.spark.metrics_prometheus import Prometheus, prometheus_name
-from headpond.tables.measured import Size
+from headpond.core.errors import MissingRequirement
+from headpond.lake.delta import Size
+from headpond.spark.metrics.exporters import (
+    INSTRUMENTS,
+    MOST_SHARDS,
+    NOT_CONFIGURED,
+    OTHER,
+    OWN,
+    OpenTelemetry,
+    Prometheus,
+    observations,
+    prometheus_name,
+)
+from tests.lake.test_batch_log import REPORT
 
 TABLES = ["public.t", "public.log"]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -72,7 +80,7 @@ def test_a_textfile_is_whole_at_any_time(tmp_path: Path) -> None:
     sink.tick()
     found = values((tmp_path / "m.prom").read_text())
     assert found["headpond_batch_last_id", labels()] == 7
-    with pytest.raises(EnvironmentLacks, match="cannot be written"):
+    with pytest.raises(MissingRequirement, match="cannot be written"):
         Prometheus("orders", TABLES, textfile=str(tmp_path / "none" / "m.prom"))
 
 
@@ -82,7 +90,7 @@ def test_a_port_in_use_is_said() -> None:
     first = Prometheus("orders", TABLES, listen="127.0.0.1:0")
     assert first.address is not None
     try:
-        with pytest.raises(EnvironmentLacks, match=r"cannot be served at 127\.0\.0\.1:"):
+        with pytest.raises(MissingRequirement, match=r"cannot be served at 127\.0\.0\.1:"):
             Prometheus("orders", TABLES, listen=f"127.0.0.1:{first.address[1]}")
     finally:
         first.close()

@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from lakes import cells, lake_in
 
-from headpond.errors import EnvironmentLacks
-from headpond.spark.cells import FRAME_SCHEMA
-from headpond.spark.decoded import gather
-from headpond.spark.handover import Folder
-from headpond.spark.parts import apply_as_it_comes, apply_in_parts, parts_of
-from headpond.tables.apply import Applied, Chunks, DecodedBatch, apply_batch
-from support import vector_lines
+from headpond.core.errors import MissingRequirement
+from headpond.lake.apply import Applied, Chunks, DecodedBatch, apply_batch
+from headpond.spark.following.parts import apply_as_it_comes, apply_in_parts, parts_of
+from headpond.spark.sources.cells import FRAME_SCHEMA, Folder
+from headpond.spark.sources.decoded import gather
+from tests.kit.support import vector_lines
+from tests.lake.lakes import cells, lake_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headpond.tables.lake import Lake
+    from headpond.lake.lake import Lake
 
 TABLES = (
     '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'
@@ -63,6 +62,7 @@ def contents(lake: Lake) -> dict[str, list[str]]:
     return {name: sorted(map(repr, file.read().to_pylist())) for name, file in files.items()}
 
 
+@pytest.mark.slow
 def test_a_batch_in_parts_leaves_the_same_lake(tmp_path: Path) -> None:
     """Every table, tombstones, quarantine; in one part, in some, in as many as there are cells."""
     found, records = [], []
@@ -127,6 +127,7 @@ def applying(lake: Lake, seen: list[int]) -> Callable[[DecodedBatch], Applied]:
     return apply
 
 
+@pytest.mark.slow
 def test_rows_handed_over_as_files_leave_the_same_lake(tmp_path: Path) -> None:
     """Applied before all is decoded, or after it; nothing is left of the files."""
     lake, config = lake_in(tmp_path / "cells", TABLES)
@@ -223,10 +224,11 @@ def test_files_that_somebody_removed_are_missed(tmp_path: Path) -> None:
             (Path(folder.path) / each.file).unlink()
         return frame
 
-    with pytest.raises(EnvironmentLacks, match="3 files of decoded rows were removed"):
+    with pytest.raises(MissingRequirement, match="3 files of decoded rows were removed"):
         apply_as_it_comes(folder, cleaned, applying(lake, []))
 
 
+@pytest.mark.slow
 def test_a_folder_is_listed_while_its_files_are_taken(tmp_path: Path) -> None:
     """What is gone by the time that it is looked at is not waiting; it is no error of the listing."""
     _, config = lake_in(tmp_path, TABLES)
@@ -264,7 +266,7 @@ def test_folders_of_killed_runs_are_removed_by_the_next(
 ) -> None:
     """One that is in use stays; an ended one is gone at once."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    program = "import os; from headpond.spark.handover import Folder; f = Folder(); print(f.path); {}"
+    program = "import os; from headpond.spark.sources.cells import Folder; f = Folder(); print(f.path); {}"
     left = []
     for last in ("pass", "import sys; sys.stdout.flush(); os.kill(os.getpid(), 9)"):
         done = subprocess.run(

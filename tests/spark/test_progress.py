@@ -7,15 +7,18 @@ import logging
 import threading
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.errors import AccessRefused
-from headpond.spark.measurements import Batches, MarkOfRun, marked
-from headpond.spark.progress import Measuring, _Fed, report_of
-from headpond.tables.apply import Applied
-from headpond.tables.measured import BatchReport, Size
+from headpond.core.errors import AccessDenied
+from headpond.lake.apply import Applied
+from headpond.lake.delta import Size
+from headpond.spark.metrics.progress import Measuring, _Fed, report_of
+from headpond.spark.metrics.sinks import Batches, MarkOfRun, marked
+
+if TYPE_CHECKING:
+    from headpond.lake.reports import BatchReport
 
 # It imports pyspark, which takes longer than the tests of the quick part may.
 pytestmark = pytest.mark.thorough
@@ -95,7 +98,7 @@ def test_a_source_without_lag_has_none(latest: Any) -> None:
 def test_every_sink_gets_every_batch_and_the_end(caplog: pytest.LogCaptureFixture) -> None:
     """One that fails goes on getting them, and is told of once; the others go on."""
     good, bad = Seen(), Seen(fails=True)
-    with caplog.at_level(logging.INFO, "headpond.spark.progress"):
+    with caplog.at_level(logging.INFO, "headpond.spark.metrics.progress"):
         _three_batches(Measuring([bad, good], lambda: {"t": Size(1, 2, 3)}))
     assert [report.batch_id for report in good.reports] == [0, 1, 2]
     assert good.reports[0].sizes == {"t": Size(1, 2, 3)}
@@ -121,7 +124,7 @@ def test_a_sink_that_could_not_write_is_asked_again(caplog: pytest.LogCaptureFix
     sink = Seen(failing_ticks=2)
     fed = _Fed(sink, lambda: now[0])
     asked = []
-    with caplog.at_level(logging.INFO, "headpond.spark.progress"):
+    with caplog.at_level(logging.INFO, "headpond.spark.metrics.progress"):
         for second in range(6):
             now[0] = second
             fed.take(lambda sink: sink.batch(report_of(PROGRESS, APPLIED)))
@@ -144,12 +147,12 @@ def test_a_run_is_marked_on_after_a_mark_that_failed() -> None:
     def write(**facts: Any) -> None:
         if failing[0]:
             failing[0] = False
-            raise AccessRefused("slow down", next_step="wait")
+            raise AccessDenied("slow down", next_step="wait")
         written.append(facts)
 
     sink = MarkOfRun(SimpleNamespace(write=write), lambda: now[0])  # type: ignore[arg-type]
     now[0], failing[0] = 10.0, True
-    with pytest.raises(AccessRefused):
+    with pytest.raises(AccessDenied):
         sink.tick()
     now[0] = 11.0
     sink.tick()
@@ -165,7 +168,7 @@ def test_a_run_whose_end_cannot_be_marked_says_so(caplog: pytest.LogCaptureFixtu
     sink = MarkOfRun(SimpleNamespace(write=lambda **_facts: None))  # type: ignore[arg-type]
 
     def refused(**_facts: Any) -> None:
-        raise AccessRefused("s3://lake is refused", next_step="wait")
+        raise AccessDenied("s3://lake is refused", next_step="wait")
 
     sink._mark = SimpleNamespace(write=refused)  # type: ignore[assignment]
     with pytest.raises(OSError, match="its own"), marked([sink], threading.Event()):

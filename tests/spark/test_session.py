@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headpond.pipeline import loads
-from headpond.spark import session
-from headpond.spark.settings import session_settings
+from headpond.spark.session import start as session
+from headpond.spark.session.settings import session_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ def test_workers_find_their_imports_done(spark: SparkSession) -> None:
 
         import pyarrow as pa
 
-        yield pa.RecordBatch.from_pydict({"there": ["headpond.spark.source" in sys.modules]})
+        yield pa.RecordBatch.from_pydict({"there": ["headpond.spark.sources.kinesis" in sys.modules]})
 
     assert spark.range(1).mapInArrow(loaded, "there boolean").collect()[0].there
 
@@ -89,7 +89,7 @@ def test_a_start_is_silent_and_its_failure_is_one_sentence(tmp_path: Path) -> No
     """A setting the JVM refuses ends in SparkNotStarted with the JVM's own reason, and nothing on stderr."""
     code = (
         "import sys\n"
-        "from headpond.spark.session import SparkNotStarted, spark_session\n"
+        "from headpond.spark.session.start import SparkNotStarted, spark_session\n"
         "try: spark_session('x', conf={'spark.driver.memory': 'plenty'}, log_path=sys.argv[1])\n"
         "except SparkNotStarted as exc: print(exc.message)\n"
     )

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from headpond.errors import AccessRefused, ConfigurationError, StreamMissing, UsageError
-from headpond.formats.kpl import Aggregate, InvalidUserRecord, decode
-from headpond.kinesis.testing import local_kinesis, read_all
+from headpond.core.errors import AccessDenied, ConfigurationError, StreamNotFound, UsageError
+from headpond.kpl import Aggregate, InvalidUserRecord, decode
+from headpond.localkinesis.testing import local_kinesis, read_all
 from headpond.spark import register, without_repeats
 from headpond.spark.errors import headpond_error_of
-from headpond.spark.sink import SINK_OPTIONS, RowsNotPut, prepare
+from headpond.spark.sinks.kinesis import SINK_OPTIONS, RowsNotPut, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 pytestmark = pytest.mark.spark
 
@@ -243,13 +243,13 @@ def test_identity_stays_out_of_the_data(spark: SparkSession, kinesis: LocalKines
 def test_a_missing_stream_or_right_is_told(spark: SparkSession, kinesis: LocalKinesis) -> None:
     """Failures that no retry helps against end the write at once."""
     error = refusal(write, frame(spark, 10), kinesis, streamName="order")
-    assert isinstance(error, StreamMissing)
+    assert isinstance(error, StreamNotFound)
     assert "there are orders, copies" in error.message
     assert error.facts["reasons"] == {"ResourceNotFoundException": error.facts["failed"]}
     kinesis.faults.refuse("AccessDeniedException", calls=("PutRecords",))
     error = refusal(write, frame(spark, 10), kinesis)
     assert error.facts["reasons"] == {"AccessDeniedException": error.facts["failed"]}
-    assert not isinstance(error, AccessRefused)
+    assert not isinstance(error, AccessDenied)
 
 
 def test_rows_that_are_no_records_fail_the_task(spark: SparkSession, kinesis: LocalKinesis) -> None:

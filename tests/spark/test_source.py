@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.errors import ConfigurationError, DataLoss, EnvironmentLacks, StreamMissing
-from headpond.formats.kpl import UserRecord, encode
-from headpond.kinesis.local import Settings
-from headpond.kinesis.testing import local_kinesis, put_all, read_all
+from headpond.core.errors import ConfigurationError, DataLoss, MissingRequirement, StreamNotFound
+from headpond.kpl import UserRecord, encode
+from headpond.localkinesis import Settings
+from headpond.localkinesis.testing import local_kinesis, put_all, read_all
 from headpond.spark import register
 from headpond.spark.errors import headpond_error_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 pytestmark = pytest.mark.spark
 
@@ -246,11 +246,11 @@ def test_errors_arrive_as_ours(spark: SparkSession, kinesis: LocalKinesis, tmp_p
     assert error.next_step == "Did you mean streamName?"
     with pytest.raises(Exception, match="HEADPOND") as caught:
         run(spark, kinesis, tmp_path, Sink(), streamName="nowhere")
-    assert isinstance(headpond_error_of(caught.value), StreamMissing)
+    assert isinstance(headpond_error_of(caught.value), StreamNotFound)
     with pytest.raises(Exception, match="HEADPOND") as caught:
         run(spark, kinesis, tmp_path / "efo", Sink(), consumerMode="efo", consumerName="nobody")
     missing = headpond_error_of(caught.value)
-    assert isinstance(missing, EnvironmentLacks)
+    assert isinstance(missing, MissingRequirement)
     assert missing.facts["consumer"] == "nobody"
     put(kinesis, 0, 20)
     run(spark, kinesis, tmp_path / "b", Sink())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.kinesis.testing import local_kinesis, put_all, read_all
+from headpond.localkinesis.testing import local_kinesis, put_all, read_all
 from headpond.spark import register
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from headpond.kinesis.local import LocalKinesis
-    from headpond.kinesis.local.faults import Rule
+    from headpond.localkinesis import LocalKinesis
+    from headpond.localkinesis.faults import Rule
 
 pytestmark = pytest.mark.spark
 
@@ -115,7 +115,7 @@ def test_all_of_them_at_once(spark: SparkSession, kinesis: LocalKinesis, tmp_pat
     assert batches.count > 1
 
 
-@pytest.mark.faults
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault(spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path, fault: Any) -> None:
     """Half of all calls throttled; a tenth failing; replies cut; iterators expiring in mid-batch."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.formats.kpl import MalformedAggregate, UserRecord, encode
-from headpond.kinesis.local import Settings
-from headpond.kinesis.testing import ManualClock, local_kinesis, put_all, read_all
+from headpond.kpl import MalformedAggregate, UserRecord, encode
+from headpond.localkinesis import Settings
+from headpond.localkinesis.testing import ManualClock, local_kinesis, put_all, read_all
 from headpond.spark import register
 from headpond.spark.errors import headpond_error_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from headpond.kinesis.local import LocalKinesis
+    from headpond.localkinesis import LocalKinesis
 
 pytestmark = pytest.mark.spark
 

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.cli.demo import pipeline_text
-from headpond.kinesis.testing import local_kinesis, put_all, read_all
+from headpond.localkinesis.testing import local_kinesis, put_all, read_all
 from headpond.pipeline import load
+from headpond.pipeline.lake import row_changes
 from headpond.spark import register
-from headpond.spark.decoding import Rules
-from headpond.spark.following import decoded_changes
-from headpond.spark.redaction import REDACTED_OPTIONS
-from token_service import EXTERNAL_ID, KEY, ROLE, SECRET, TOKEN, Sts, leaks
+from headpond.spark.following.query import decoded_changes
+from headpond.spark.session.settings import REDACTED_OPTIONS
+from headpond.spark.sources.rows import Rules
+from tests.kit.expected_tables import pipeline_text
+from tests.kit.token_service import EXTERNAL_ID, KEY, ROLE, SECRET, TOKEN, Sts, leaks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ def test_nothing_secret_in_plans_progress_logs_events_checkpoints_and_errors(tmp
     service.refused_roles.add(ROLE + "-refused")
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(JOB.parent.parent), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(JOB.parents[2]), os.environ.get("PYTHONPATH", "")]),
         "AWS_ENDPOINT_URL_STS": service.url,
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -87,7 +88,7 @@ def test_the_plan_of_a_followed_pipeline_shows_no_secret(
     before = spark.conf.get(REDACTED_OPTIONS)
     try:
         spark.conf.set(REDACTED_OPTIONS, "(?i)url")
-        frame = decoded_changes(spark, wanted, Rules(wanted.dsql_config()))
+        frame = decoded_changes(spark, wanted, Rules(row_changes(wanted)))
         shown = frame._jdf.queryExecution().toString()
     finally:
         spark.conf.set(REDACTED_OPTIONS, str(before))

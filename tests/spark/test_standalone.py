@@ -11,25 +11,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import soak_join
-from cluster_kit import JOB, begun, rows_found, tasks_of
-from soak_put import held
-from standalone_kit import SETTINGS, SPARK_HOME, WORKERS, Cluster, bare_environment, standalone_cluster
 
-from headpond.cli.demo import pipeline_text
-from headpond.cli.demo_stream import change_records, fill
-from headpond.cli.expected import differences
-from headpond.kinesis.local import LocalKinesis
-from headpond.kinesis.testing import local_kinesis, put_all, read_all
+from headpond.localkinesis import LocalKinesis
+from headpond.localkinesis.testing import local_kinesis, put_all, read_all
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
-from headpond.spark.shipping import needs_shipping, package_zip
-from support import vector_json
+from headpond.spark.session.cluster import needs_shipping, package_zip
+from tests.kit.expected_tables import change_records, differences, fill, pipeline_text
+from tests.kit.support import vector_json
+from tests.soak import soak_join
+from tests.soak.soak_put import held
+from tests.spark.cluster_kit import JOB, begun, rows_found, tasks_of
+from tests.spark.standalone_kit import (
+    SETTINGS,
+    SPARK_HOME,
+    WORKERS,
+    Cluster,
+    bare_environment,
+    standalone_cluster,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(400)]
 
 JOIN_JOB = Path(soak_join.__file__).with_name("soak_join_job.py")
 EXPECTED = vector_json("dsql/small.expected.json")
@@ -194,7 +199,7 @@ def test_a_join_by_spark_submit(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def _put(kinesis: LocalKinesis, stream: str, records: list[tuple[object, ...]]) -> None:
-    from headpond.kinesis.connection import ConnectionSettings
+    from headpond.kinesis.api.settings import ConnectionSettings
     from headpond.kinesis.producer import BlockingProducer
 
     connection = ConnectionSettings(stream_name=stream, endpoint_url=kinesis.endpoint_url, region="us-east-1")

@@ -12,14 +12,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_kill import check, next_batch, start, wait_for
 
-from headpond.cli.demo import pipeline_text
-from headpond.cli.demo_stream import change_records, fill
-from headpond.kinesis.local import LocalKinesis
-from headpond.spark.checkpoint import standing
-from headpond.spark.stopping import Gate, StopAsked, bounded, end_query
-from headpond.tables.run_mark import RunMark
+from headpond.lake.state.run_mark import RunMark
+from headpond.localkinesis import LocalKinesis
+from headpond.spark.following.checkpoint import standing
+from headpond.spark.following.stopping import Gate, StopAsked, bounded, end_query
+from tests.kit.expected_tables import change_records, fill, pipeline_text
+from tests.spark.test_kill import check, next_batch, start, wait_for
 
 if TYPE_CHECKING:
     import subprocess
@@ -57,7 +56,7 @@ def test_what_spark_raises_at_its_end_is_logged(
     def stop() -> None:
         raise error
 
-    with caplog.at_level(logging.INFO, "headpond.spark.stopping"):
+    with caplog.at_level(logging.INFO, "headpond.spark.following.stopping"):
         assert bounded(stop, 5)
     (record,) = caplog.records
     assert (record.levelname, str(error) in record.getMessage()) == (level, True)
@@ -152,7 +151,7 @@ def _ended(process: subprocess.Popen[bytes]) -> tuple[int, Any, str]:
 
 
 @pytest.mark.spark
-@pytest.mark.faults
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sent", "group"),
@@ -183,7 +182,7 @@ def test_a_signal_ends_a_run_between_batches(running: SimpleNamespace, sent: int
 
 
 @pytest.mark.spark
-@pytest.mark.faults
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_batch_beyond_the_grace_is_left_to_the_next_start(
     running: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
@@ -193,7 +192,7 @@ def test_a_batch_beyond_the_grace_is_left_to_the_next_start(
     (running.folder / "sitecustomize.py").write_text(
         "import os, time\n"
         "if os.environ.get('HEADPOND_TEST_HANG'):\n"
-        "    from headpond.tables import current\n"
+        "    from headpond.lake.targets import current\n"
         "    write, count = current.CurrentTable.write, [0]\n"
         "    def hang(self, *args, **kwargs):\n"
         "        count[0] += 1\n"

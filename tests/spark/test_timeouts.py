@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lakes import lake_in
-from test_reassembly import ENTRY, START, feed, group, line
 
-from headpond.changes.assemble import ChunkRules
-from headpond.kinesis.calls import ServiceCalls
-from headpond.kinesis.client import ConnectionSettings
-from headpond.kinesis.local import LocalKinesis
-from headpond.kinesis.positions import HORIZON, Offset, Position, after
-from headpond.pipeline import load
+from headpond.dsql.chunks import Chunks
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.reading.positions import HORIZON, Offset, Position, after
+from headpond.lake.target import DecodedBatch
+from headpond.localkinesis import LocalKinesis
+from headpond.pipeline import load, loads
 from headpond.pipeline.lake import open_lake
 from headpond.spark import follow
-from headpond.spark.following import _Beside
-from headpond.spark.keeper import Keeper, Round
-from headpond.spark.timeouts import ArchiveClock, StreamClock, TimeOuts
-from headpond.tables.batch import Chunks, DecodedBatch
+from headpond.spark.following.checkpoint import Standing
+from headpond.spark.following.upkeep import Upkeep, read_up_to_of, stream_read_up_to
+from headpond.spark.sources.archive_files import FilePosition, to_json
+from tests.lake.lakes import lake_in
+from tests.lake.test_pending import ENTRY, START, feed, group, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from headpond.tables.apply import Applied
-    from headpond.tables.lake import Lake
+    from headpond.lake.apply import Applied
+    from headpond.lake.lake import Lake
 
 pytestmark = pytest.mark.thorough
 
@@ -46,8 +44,7 @@ LOW, HIGH = "0", str(1 << 127)
 def waiting_lake(folder: Path, timeout: timedelta) -> tuple[Lake, Chunks]:
     """A lake where the last of three fragments is missing, the last record of which arrived at `START`."""
     lake, config = lake_in(folder, ENTRY)
-    rules = ChunkRules(timeout_ms=round(timeout.total_seconds() * 1000))
-    chunks = Chunks(config, rules)
+    chunks = Chunks(config, round(timeout.total_seconds() * 1000))
     feed(lake, chunks, group(1, {"id": 1, "v": "long"}, 3)[:-1])
     assert lake.pending.count() == 3
     return lake, chunks
@@ -58,14 +55,14 @@ def test_a_group_waits_as_long_as_its_missing_fragment_may_be_unread(tmp_path: P
     lake, chunks = waiting_lake(tmp_path, timedelta(hours=1))
     read_up_to: list[datetime | None] = [None]
     told: list[Applied] = []
-    late = TimeOuts(lake, chunks, lambda: read_up_to[0], threading.Lock(), on_given_up=told.append)
+    late = Upkeep(lake, chunks, lambda _: read_up_to[0], on_given_up=told.append)
     for each in (None, START + timedelta(minutes=59)):
         read_up_to[0] = each
-        late.look()
+        late.give_up()
         assert (lake.pending.count(), lake.quarantine.count()) == (3, 0)
     read_up_to[0] = START + timedelta(minutes=61)
-    late.look()
-    late.look()
+    late.give_up()
+    late.give_up()
     assert lake.pending.open_groups() == 0
     assert lake.quarantine.read(["reason"])["reason"].to_pylist() == ["incomplete_chunks"] * 3
     assert [dict(applied.quarantined) for applied in told] == [{"incomplete_chunks": 3}]
@@ -74,20 +71,19 @@ def test_a_group_waits_as_long_as_its_missing_fragment_may_be_unread(tmp_path: P
 def test_what_is_not_due_costs_no_question(tmp_path: Path) -> None:
     """The source is asked only where a group waits that may be due by our own clock."""
 
-    def asked() -> datetime:
+    def asked(_: datetime | None) -> datetime:
         raise AssertionError
 
     lake, chunks = waiting_lake(tmp_path / "young", datetime.now(UTC) - START + timedelta(minutes=2))
-    TimeOuts(lake, chunks, asked, threading.Lock()).look()
+    Upkeep(lake, chunks, asked).give_up()
     empty, config = lake_in(tmp_path / "empty", ENTRY)
-    TimeOuts(empty, Chunks(config), asked, threading.Lock()).look()
+    Upkeep(empty, Chunks(config), asked).give_up()
 
 
 def test_nothing_is_given_up_after_the_querys_end(tmp_path: Path) -> None:
     """Another run may be writing by then."""
     lake, chunks = waiting_lake(tmp_path, timedelta(hours=1))
-    clock = lambda: START + timedelta(days=1)  # noqa: E731
-    TimeOuts(lake, chunks, clock, threading.Lock(), is_active=lambda: False).look()
+    Upkeep(lake, chunks, lambda _: START + timedelta(days=1), is_active=lambda: False).give_up()
     assert lake.quarantine.count() == 0
 
 
@@ -110,7 +106,7 @@ def test_all_of_a_stream_is_read_up_to_its_oldest_unread_record() -> None:
         time.sleep(3)
 
         def read_up_to_ms(shards: dict[str, Position]) -> float:
-            found = StreamClock(calls, lambda: Offset("s", 0, shards))()
+            found = stream_read_up_to(calls, Offset("s", 0, shards))
             assert found is not None
             return found.timestamp() * 1000
 
@@ -119,61 +115,81 @@ def test_all_of_a_stream_is_read_up_to_its_oldest_unread_record() -> None:
         assert read_up_to_ms({SHARDS[0]: read}) <= other_ms
         all_read = read_up_to_ms({SHARDS[0]: read, SHARDS[1]: after(other, other_ms)})
         assert other_ms < all_read <= time.time() * 1000
-        assert StreamClock(calls, lambda: None)() is None
+        assert stream_read_up_to(calls, None) is None
 
 
-def test_an_archive_is_read_up_to_its_newest_arrival_once_every_file_is_read() -> None:
+def test_an_archive_is_read_up_to_its_newest_arrival_once_every_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of whichever shard; what one shard had is not held back by another that ended earlier."""
-    is_read = [False]
-    clock = ArchiveClock(lambda: is_read[0])
-    clock.note(DecodedBatch())
-    assert clock() is None
-    clock.note(DecodedBatch(newest_arrivals_us={"a": 1_000_000, "b": 9_000_000}))
-    clock.note(DecodedBatch(newest_arrivals_us={"a": 2_000_000}))
-    assert clock() is None
-    is_read[0] = True
-    assert clock() == datetime.fromtimestamp(9, UTC)
+    (tmp_path / "a.jsonl").write_bytes(b"x" * 10)
+    pipeline = loads(
+        f'[source]\narchive = "a.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n{ENTRY}', tmp_path
+    )
+    read = [5]
+
+    def standing(*_: Any) -> Standing:
+        return Standing(0, to_json({"a.jsonl": FilePosition(read[0], 1)}), None)
+
+    monkeypatch.setattr("headpond.spark.following.upkeep.standing", standing)
+    read_up_to = read_up_to_of(pipeline, until_caught_up=False)
+    newest = START + timedelta(minutes=9)
+    assert read_up_to(newest) is None
+    read[0] = 10
+    assert read_up_to(newest) == newest
+    assert read_up_to_of(pipeline, until_caught_up=True)(newest) is None
 
 
-def test_rounds_are_done_by_the_clock_and_again_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
-    """Each in its own time; one that fails does not keep the others from being done."""
+def test_the_newest_arrival_of_all_shards_and_batches_is_noted(tmp_path: Path) -> None:
+    """It is what an archive that is read whole is read up to."""
+    lake, chunks = waiting_lake(tmp_path, timedelta(hours=1))
+    noted: list[datetime | None] = []
+    upkeep = Upkeep(lake, chunks, noted.append)
+    upkeep.chunks(DecodedBatch())
+    upkeep.give_up()
+    upkeep.chunks(DecodedBatch(newest_arrivals_us={"a": 1_000_000, "b": 9_000_000}))
+    upkeep.chunks(DecodedBatch(newest_arrivals_us={"a": 2_000_000}))
+    upkeep.give_up()
+    assert noted == [None, datetime.fromtimestamp(9, UTC)]
+
+
+def test_time_outs_are_looked_at_by_the_clock_and_again_after_a_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the start, then once a minute however often it could be."""
     now = [0.0]
-    done: list[tuple[str, float]] = []
+    asked: list[float] = []
 
-    def failing() -> None:
-        done.append(("often", now[0]))
+    def failing(_: datetime | None) -> datetime:
+        asked.append(now[0])
         raise OSError("no route")
 
-    rounds = [
-        Round("Often", 10, failing, at_once=True),
-        Round("Rarely", 25, lambda: done.append(("rarely", now[0]))),
-    ]
-    keeper = Keeper(lambda: True, rounds, lambda: now[0])
-    waits = []
-    for second in (0, 5, 10, 20, 25):
+    lake, chunks = waiting_lake(tmp_path, timedelta(hours=1))
+    upkeep = Upkeep(lake, chunks, failing, clock=lambda: now[0])
+    for second in (0, 5, 59, 60, 61, 130):
         now[0] = second
-        waits.append(keeper.do_due())
-    assert done == [("often", 0), ("often", 10), ("often", 20), ("rarely", 25)]
-    assert waits == [10, 5, 10, 5, 5]
-    assert {record.getMessage() for record in caplog.records} == {"Often failed and is tried again: no route"}
+        upkeep.do_due()
+    assert asked == [0, 60, 130]
+    assert {record.getMessage() for record in caplog.records} == {
+        "Giving chunks up failed and is tried again: no route"
+    }
 
 
-@pytest.mark.parametrize("keep_data", [True, False])
-def test_a_run_that_goes_on_drops_tombstones_now_and_then(tmp_path: Path, *, keep_data: bool) -> None:
+@pytest.mark.parametrize("retention_ms", [50_000, None])
+def test_a_run_that_goes_on_drops_tombstones_now_and_then(tmp_path: Path, retention_ms: int | None) -> None:
     """Once an hour, where what is too late by then can be kept; else at the next start."""
     lake, config = lake_in(tmp_path, ENTRY)
-    chunks = Chunks(replace(config, keep_data=keep_data))
+    chunks = Chunks(config)
     second = 1_000_000_000
     feed(lake, chunks, [change(1, "d", 100 * second), change(2, "c", 200 * second)])
     assert sum(lake.tombstones.counts().values()) == 1
     now = [0.0]
-    beside = _Beside(lake, chunks, ArchiveClock(lambda: False))
-    keeper = Keeper(lambda: True, beside.rounds(lambda: True, 50_000, None), lambda: now[0])
-    keeper.do_due()
+    upkeep = Upkeep(lake, chunks, lambda _: None, retention_ms=retention_ms, clock=lambda: now[0])
+    upkeep.do_due()
     assert sum(lake.tombstones.counts().values()) == 1
     now[0] = 3_601
-    keeper.do_due()
-    assert sum(lake.tombstones.counts().values()) == (0 if keep_data else 1)
+    upkeep.do_due()
+    assert sum(lake.tombstones.counts().values()) == (0 if retention_ms else 1)
 
 
 def change(key: int, op: str, ts_ns: int) -> bytes:
@@ -214,7 +230,7 @@ def test_chunks_are_given_up_on_a_stream_that_fell_silent(spark: SparkSession, t
             reasons = lake.quarantine.read(["reason"])["reason"].to_pylist()
             assert sorted(reasons) == ["incomplete_chunks"] * 3 + ["orphan_fragment"]
             put(*whole)
-            wait_for(lambda: lake.current["public.t"].typed.file.read().num_rows == 1, query)
+            wait_for(lambda: lake.tables["public.t"].typed.file.read().num_rows == 1, query)
         finally:
             query.stop()
 

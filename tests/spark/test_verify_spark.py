@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from amazon.ion import simpleion
-from ledgers import exported
 
-from headpond.changes.journal import Journal
-from headpond.cli.verify_files import files_of, pieces
-from headpond.cli.verify_pieces import examine
-from headpond.errors import UsageError
-from headpond.formats.ion_columns import ion_json_column
-from headpond.formats.qldb_batch import decode_qldb
-from headpond.formats.qldb_files import split_datums
+from headpond.cli.verify_pieces import examine, files_of, pieces
+from headpond.core.errors import UsageError
+from headpond.qldb.batch import decode_qldb
+from headpond.qldb.columns import ion_json_column
+from headpond.qldb.files import split_datums
+from headpond.qldb.journal.known import Journal
 from headpond.spark import verify
 from headpond.spark.journal import MALFORMED
-from support import vector_bytes, vector_json, vector_lines
+from tests.kit.support import vector_bytes, vector_json, vector_lines
+from tests.lake.ledgers import exported
 
 if TYPE_CHECKING:
     from pathlib import Path

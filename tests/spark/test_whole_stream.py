@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.cli.demo import pipeline_text
-from headpond.cli.expected import differences
+from headpond.lake.apply import Applied
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 from headpond.spark import follow
-from headpond.tables.apply import Applied
-from support import vector_bytes, vector_json
+from tests.kit.expected_tables import differences, pipeline_text
+from tests.kit.support import vector_bytes, vector_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +25,10 @@ STREAM = vector_bytes("dsql/stream.jsonl").splitlines(keepends=True)
 EXPECTED = vector_json("dsql/stream.expected.json")
 
 
-@pytest.mark.parametrize("seed", range(10))
+MORE = [pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 10)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, *MORE])
 def test_the_tables_do_not_depend_on_order_and_cuts(seed: int, spark: SparkSession, tmp_path: Path) -> None:
     """Some records delivered twice; two to four files, two to five batches, chunks in any of them."""
     draw = random.Random(seed)

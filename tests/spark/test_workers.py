@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.spark.workers import worker_python
+from headpond.spark.session.workers import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

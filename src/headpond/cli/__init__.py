@@ -1,6 +1,6 @@
 """The command line: parse, call, print.
 
 A command is a module of its own, named as it is typed, and loaded when it is asked for (`main`); those that
-need no Spark never import it. `common` and `output` are what they share: options, inputs, and one way to give
-results, words, progress and errors. `report` draws pages, `demo_*` are the parts of the demonstration.
+need no Spark never import it. `inputs` and `output` are what they share: options, inputs, and one way to
+report results, progress and errors. `report` draws pages.
 """

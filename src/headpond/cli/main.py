@@ -28,7 +28,7 @@ import click
 
 from headpond import __version__
 from headpond.cli.output import ConsoleOutput
-from headpond.errors import HeadpondError
+from headpond.core.errors import HeadpondError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ COMMANDS = {
     "demo": "Show everything on embedded parts: a local Kinesis, and Spark on this machine.",
     "run": "Keep the tables of a pipeline FILE in step with its stream.",
     "status": "Show where the pipeline FILE stands.",
-    "health": "Say whether the pipeline FILE is kept by a run that goes on, within limits.",
+    "health": "Check that the pipeline FILE is kept by a run that goes on, within limits.",
     "suggest": "Propose the [tables] of the pipeline FILE from what its source holds.",
     "requeue": "Feed quarantined records of the pipeline FILE in again.",
     "bootstrap": "Load a TABLE of the pipeline FILE from PARQUET files.",
@@ -54,7 +54,14 @@ COMMANDS = {
     "join": "Join two streams in time windows: try one on a time-line, look into one on Spark.",
     "local": "Serve a local Kinesis until stopped.",
 }
-"""Command → its one line in the list of commands; the module and the function are called like it."""
+"""Command → its one line in the list of commands; the function is called like it."""
+
+MODULES = {
+    **{name: name for name in COMMANDS},
+    **dict.fromkeys(("requeue", "optimize", "redact"), "maintain"),
+    **dict.fromkeys(("inspect", "aggregate"), "records"),
+}
+"""Command → its module in `cli.commands`."""
 
 
 # Arrow's own allocators keep much of what was freed. Arrow looks at this once, when it is imported.
@@ -63,14 +70,14 @@ ENVIRONMENT = {"verify": {"ARROW_DEFAULT_MEMORY_POOL": "system"}}
 
 
 class ReaderGone(Exception):
-    """Standard output leads nowhere any more."""
+    """Nobody reads standard output any more."""
 
 
 class LazyGroup(click.Group):
     """A group that imports a command's module when that command is called, and not before."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the commands in the order in which a newcomer meets them."""
+        """Return the commands in the order in which a newcomer meets them."""
         del ctx
         return list(COMMANDS)
 
@@ -82,21 +89,21 @@ class LazyGroup(click.Group):
         if "pyarrow" not in sys.modules:
             for name, value in ENVIRONMENT.get(cmd_name, {}).items():
                 os.environ.setdefault(name, value)
-        command = getattr(importlib.import_module(f"headpond.cli.{cmd_name}"), cmd_name)
+        command = getattr(importlib.import_module(f"headpond.cli.commands.{MODULES[cmd_name]}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; for a name that is none, tell the nearest."""
+        """Find the command; suggest the nearest where there is none of that name."""
         near = difflib.get_close_matches(args[0], COMMANDS, n=1) if args[0] not in COMMANDS else []
         if near and not args[0].startswith("-"):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; click would end a broken pipe with 1, which means something else here."""
+        """Run the command; click would end a broken pipe with 1, which has another meaning here."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
@@ -143,13 +150,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last frame: no user meets a stack trace unasked
-        from headpond.cli.common import of_delta  # noqa: PLC0415 - only where something is wrong
+        from headpond.cli.inputs import of_delta
 
         known = of_delta(error)
         ConsoleOutput().error(
             known
             or HeadpondError(
-                f"headpond met something that it does not expect: {type(error).__name__}: {error}",
+                f"Unexpected error: {type(error).__name__}: {error}",
                 next_step="Run it again with HEADPOND_DEBUG=1 and report the stack trace.",
             )
         )

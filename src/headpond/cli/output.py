@@ -1,4 +1,4 @@
-"""What commands say, and to whom.
+"""Where results and words of commands go.
 
 ::
 
@@ -6,11 +6,9 @@
     ConsoleOutput     as a person reads them                with colours on a terminal
     JsonOutput        JSON, one document a line             the same words
 
-A command gets an `Output`, gives it results as plain values and says sentences; it never prints by itself.
-
 Names, reasons and values come from records that anybody may have written. What a terminal would obey in them
-(escape sequences, controls, changes of the direction of writing) is shown as a sign in its place: a table
-called so must not clear the screen, or hide the line that tells of it.
+(escape sequences, controls, changes of the direction of writing) is shown as a sign in its place: the name of
+a table must not clear the screen.
 """
 
 from __future__ import annotations
@@ -21,19 +19,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from rich.console import ConsoleOptions, RenderableType
 
-    from headpond.errors import HeadpondError
+    from headpond.core.errors import HeadpondError
 
 
 PIPE_COLUMNS = 1000
@@ -50,7 +49,7 @@ _OBEYED: dict[int, int] = {
 
 
 def harmless(text: str) -> str:
-    """Give text with a sign in place of each character that a terminal would obey."""
+    """Return text with a sign in place of each character that a terminal would obey."""
     return text if text.isascii() and text.isprintable() else text.translate(_OBEYED)
 
 
@@ -66,26 +65,26 @@ class Output(Protocol):
 
     @property
     def json(self) -> bool:
-        """Whether results are JSON; a command may save itself the work of drawing them."""
+        """Whether results are JSON: they need not be drawn then."""
 
     def result(self, document: Any, shown: Callable[[], RenderableType] | None = None) -> None:
-        """Give a result: the document as JSON, or what `shown` draws for a person (else the document)."""
+        """Write a result: the document as JSON, or what `shown` draws for a person (else the document)."""
 
     def live(self) -> AbstractContextManager[Callable[[Any, RenderableType], None]]:
         """Show a result that changes: the value of the `with` takes it as JSON and as a person sees it."""
 
     def say(self, sentence: str) -> None:
-        """Tell a person something; never part of the result."""
+        """Write a sentence for a person; never part of the result."""
 
     def progress(self, description: str, steps: int | None = None) -> AbstractContextManager[Show]:
         """Show that something goes on, or how many of `steps` are done."""
 
     def error(self, error: HeadpondError) -> None:
-        """Tell what went wrong and what to do about it."""
+        """Write what went wrong and what to do about it."""
 
 
 def dumps(document: Any) -> bytes:
-    """One JSON document as a line of UTF-8, with its line feed."""
+    """Return a JSON document as a line of UTF-8, with its line feed."""
     return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -110,7 +109,7 @@ class _Words:
 
     @contextmanager
     def progress(self, description: str, steps: int | None = None) -> Iterator[Show]:
-        """A spinner and a bar on a terminal; a sentence at the start and at each step where there is none."""
+        """Show a spinner and a bar on a terminal, else a sentence at the start and at each step."""
         if not self.stderr.is_terminal:
             self.say(f"{description} …")
             yield lambda words, *, done=None: None if done is None else self.say(f"{done}/{steps} {words} …")
@@ -130,7 +129,7 @@ class _Results(_Terminal):
     """Standard output that leaves a broken pipe to the command line's last frame."""
 
     def on_broken_pipe(self) -> None:
-        """Go on as Python does; rich would end the process with 1."""
+        """Raise as Python does; rich would end the process with 1."""
         raise BrokenPipeError
 
 
@@ -181,3 +180,73 @@ class JsonOutput(_Words):
     def live(self) -> Iterator[Callable[[Any, RenderableType], None]]:
         """Write a line each time."""
         yield lambda document, _drawn: self.result(document)
+
+
+RUN_FIGURES = ("written", "deletes", "duplicates", "stale", "superseded")
+"""Columns beside `rows`; what is written is upserts in a current table and new entries in a log."""
+MAX_CELL = 28
+
+
+def draw_summary(summary: Mapping[str, Any]) -> RenderableType:
+    """Draw what `lake_summary` returned."""
+    ran = "batches" in summary
+    figures = RUN_FIGURES if ran else ()
+    table = grid("table", ("rows", *figures))
+    for name, facts in summary["tables"].items():
+        shown = facts | {"written": facts.get("upserts", facts.get("appended"))}
+        table.add_row(name, *(_number(shown.get(figure)) for figure in ("rows", *figures)))
+    return Group(table, *_lines(summary))
+
+
+def draw_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """Draw a few rows of a table."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    return table
+
+
+def grid(first: str, others: Iterable[str]) -> Table:
+    """Return an empty table of names and numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=True)
+    for other in others:
+        table.add_column(other, justify="right", no_wrap=True)
+    return table
+
+
+def _lines(summary: Mapping[str, Any]) -> list[Text]:
+    lines = [_counts("in quarantine", summary["quarantined"], "nothing", "yellow")]
+    if "anomalies" in summary:
+        lines.append(_counts("anomalies of the journal", summary["anomalies"], "none", "red"))
+    if summary.get("digest"):
+        verdict = summary["digest"]["verdict"]
+        lines.append(Text(f"saved digest: {verdict}", style="" if verdict == "ok" else "red"))
+    if summary.get("lag_ms"):
+        lines.append(Text(f"behind the stream: {summary['lag_ms'] / 1000:,.1f} s", style="yellow"))
+    if summary["pending"]:
+        lines.append(Text(f"pending: {summary['pending']} records wait for the rest of their chunks"))
+    for name, unknown in summary["unknown_tables"].items():
+        entry = unknown["configured_as"]
+        more = "; it is not configured" if entry is None else f" from before it was configured as {entry}"
+        lines.append(Text(f"{name} has a raw log of {unknown['rows']:,} changes{more}"))
+    for table, columns in summary["columns"].items():
+        names = ", ".join(f"{original!r} as {encoded}" for original, encoded in columns.items())
+        lines.append(Text(f"{table} holds {names}"))
+    return [*lines, Text(f"lake: {summary['lake']}", overflow="fold")]
+
+
+def _counts(title: str, counts: Mapping[str, int], none: str, style: str) -> Text:
+    listed = ", ".join(f"{count} {what}" for what, count in counts.items()) or none
+    return Text(f"{title}: {listed}", style=style if counts else "")
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _cell(value: Any) -> str:
+    shown = "·" if value is None else str(value)
+    return shown if len(shown) <= MAX_CELL else shown[: MAX_CELL - 1] + "…"

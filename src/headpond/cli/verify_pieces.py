@@ -1,52 +1,197 @@
-"""From pieces of files to a journal's facts, on all cores.
+"""From the files that `headpond verify` reads to a journal's facts, by pieces, on all cores.
 
 ::
 
-    pieces ──► worker: open aggregates, decode, hash ──► facts ─┐
-           ──► worker: …                             ──► facts ─┴──► one Journal
+    JSON Lines, `data` in base64        ──► lines   ─┐     a stream's archive, aggregated or not
+    E0 01 00 EA … E0 01 00 EA …         ──► datums  ─┤     records one after the other (Firehose, a consumer)
+    F3 89 9A C2 … E0 01 00 EA …         ──► datums  ─┤     the same, some still aggregated
+    blocks as Ion or JSON Lines         ──► export  ─┤     a journal export's object
+    <export>.completed.manifest         ──► the objects that it names, beside it
+                                                     └─► worker: open aggregates, decode, hash
+                                                         ──► facts ──► one Journal
 
-A worker gives back facts, which are small; records stay where they were read.
+The content decides, not the name; gzip is recognised. A worker returns facts, which are small; records stay
+where they were read.
 """
 
 from __future__ import annotations
 
+import gzip
 import multiprocessing
 import os
+import zlib
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from glob import glob, has_magic
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.journal import Journal
-from headpond.formats.archive import read_lines
-from headpond.formats.kinesis_records import open_records
-from headpond.formats.kpl import MAGIC
-from headpond.formats.kpl_batch import open_batch
-from headpond.formats.qldb_batch import DecodedQldb, decode_qldb
-from headpond.formats.qldb_export_batch import decode_export
-from headpond.formats.qldb_tables import CONTROLS_SCHEMA
+from headpond.cli.inputs import input_lines
+from headpond.core.errors import UsageError
+from headpond.ion.binary import MARKER
+from headpond.kinesis.archive import compressed as archive_gzip
+from headpond.kinesis.archive.lines import read_lines
+from headpond.kpl import MAGIC
+from headpond.kpl.batch import open_batch
+from headpond.kpl.records import open_records
+from headpond.qldb.batch import DecodedQldb, decode_export, decode_qldb
+from headpond.qldb.export import read_export
+from headpond.qldb.files import split_mixed
+from headpond.qldb.journal.known import Journal
+from headpond.qldb.records import Refused
+from headpond.spark.sources.archive_files import EXPORT_MANIFESTS, objects_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
-    from headpond.cli.verify_files import Piece
+
+Kind = Literal["lines", "datums", "export"]
+
+PARTS_AT_ONCE = 2_000
+LOOK_BYTES = 1 << 20
+"""How much of a file decides what it is."""
+
+
+class Piece(NamedTuple):
+    """A part of a file that can be read apart from the rest."""
+
+    file: str
+    kind: Kind
+    first: int
+    """Number of the first line, from 1, or of the first datum, from 0."""
+    parts: Sequence[bytes]
+    """Lines, datums (or aggregates), or one whole object of an export."""
+
+
+def files_of(names: Sequence[str]) -> list[str]:
+    """Return the files that paths, folders, patterns and manifests stand for; each once, in order.
+
+    Raises:
+        UsageError: a name stands for nothing, or a manifest for objects that are not there.
+    """
+    found: dict[str, None] = {}
+    for path in chain.from_iterable(map(_matches, names)):
+        is_manifest = path.endswith(EXPORT_MANIFESTS)
+        objects = objects_of(Path(path).as_posix(), _whole(path), _Present()) if is_manifest else [path]
+        found.update(dict.fromkeys(objects))
+    return list(found)
+
+
+def _matches(name: str) -> list[str]:
+    if name == "-" or Path(name).is_file():
+        return [name]
+    if Path(name).is_dir():
+        paths = [path for path in sorted(Path(name).rglob("*")) if not path.name.startswith((".", "_"))]
+        # A folder's manifests name what lies in it anyway.
+        matches = [str(path) for path in paths if path.is_file() and not path.name.endswith(EXPORT_MANIFESTS)]
+        what = "holds no file"
+    else:
+        matches = [path for path in sorted(glob(name, recursive=True)) if Path(path).is_file()]  # noqa: PTH207 - patterns may be absolute
+        what = "matches no file" if has_magic(name) else "does not exist"
+    if not matches:
+        raise UsageError(
+            f"{name} {what}.", next_step="Name a file, a folder, a pattern or a manifest.", file=name
+        )
+    return matches
+
+
+class _Present:
+    """The files that exist."""
+
+    def __contains__(self, name: object) -> bool:
+        return Path(str(name)).is_file()
+
+
+def pieces(file: str) -> Iterator[Piece]:
+    """Read a file in pieces.
+
+    Raises:
+        UsageError: it cannot be read or decompressed.
+    """
+    data = _whole(file) if file == "-" else None  # standard input can be read only once
+    kind = _kind(_read(file, LOOK_BYTES) if data is None else data[:LOOK_BYTES])
+    if kind == "export":
+        yield Piece(file, kind, 0, [_whole(file) if data is None else data])
+        return
+    if kind == "lines":
+        parts = input_lines(file) if data is None else iter(data.splitlines(keepends=True))
+    else:
+        parts = split_mixed(_whole(file) if data is None else data)
+    first = int(kind == "lines")
+    while part := list(islice(parts, PARTS_AT_ONCE)):
+        yield Piece(file, kind, first, part)
+        first += len(part)
+
+
+def _kind(head: bytes) -> Kind:
+    """Return what a file is by its beginning."""
+    start = head.lstrip()
+    if start[:1] == b"{" and start[1:].lstrip()[:1] == b'"':
+        return "export" if _is_block(start) else "lines"
+    if head.startswith(MARKER):
+        return "export" if _is_exported(head) else "datums"
+    if MARKER in head or MAGIC in head:
+        return "datums"
+    if start[:1] == b"{" or start.startswith(b"$ion_1_0"):
+        return "export"
+    # Neither: as lines, each of which is reported as malformed.
+    return "lines" if b"\x00" not in head else "datums"
+
+
+def _is_block(head: bytes) -> bool:
+    """Return whether the first line of JSON is an exported block; an archive's line has `data`."""
+    line = head.split(b"\n", 1)[0]
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return b'"blockAddress"' in line
+    return isinstance(value, dict) and "blockAddress" in value and "data" not in value
+
+
+def _is_exported(head: bytes) -> bool:
+    first = next(read_export(head), None)
+    if first is None or isinstance(first, Refused):
+        return b"entriesHashList" in head and b"qldbStreamArn" not in head
+    return True
+
+
+def _whole(file: str) -> bytes:
+    return b"".join(input_lines(file)) if file == "-" else _read(file, -1)
+
+
+def _read(file: str, count: int) -> bytes:
+    try:
+        with Path(file).open("rb") as raw:
+            start = raw.read(2)
+            raw.seek(0)
+            if start != archive_gzip.MAGIC:
+                return raw.read(count)
+            with gzip.GzipFile(fileobj=raw) as opened:
+                return opened.read(count)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(
+            f"{file} cannot be read: {error}.", next_step="Fetch or compress the file again.", file=file
+        ) from error
+
 
 ALONE_PIECES = 4
-"""So few pieces are read without workers: starting those takes longer."""
+"""This many pieces are read without workers: starting those takes longer."""
 AHEAD = 2
-"""Pieces given out per worker; bounds what is in memory."""
+"""Pieces in work per worker; bounds what is in memory."""
 MAX_EXAMPLES = 20
-"""Malformed datums that are told one by one, per piece and in all."""
+"""Malformed datums that are listed one by one, per piece and in all."""
 
 
 @dataclass(slots=True)
 class Examined:
-    """What was read: the journal, and what is no part of it."""
+    """What was read: the journal, and what is not part of it."""
 
     journal: Journal = field(default_factory=Journal)
     examples: list[dict[str, Any]] = field(default_factory=list)
@@ -55,26 +200,18 @@ class Examined:
     """Objects of exports whose contents lost their types: their hashes cannot be computed."""
 
     def absorb(self, other: Examined) -> None:
-        """Take in what another part holds."""
+        """Add what another part holds."""
         self.journal.absorb(other.journal)
         self.examples += other.examples[: MAX_EXAMPLES - len(self.examples)]
         self.down_converted += other.down_converted
 
 
 def examine(pieces: Iterable[Piece], *, workers: int | None = None) -> Iterator[Examined]:
-    """Read pieces.
-
-    Args:
-        pieces: in any order.
-        workers: processes; default one per core. Few pieces are read in this process.
-
-    Yields:
-        What each piece holds, in order.
-    """
+    """Read pieces with so many processes, default one per core, and yield what each holds, in order."""
     rest = iter(pieces)
     first = list(islice(rest, ALONE_PIECES + 1))
     workers = workers if workers is not None else len(os.sched_getaffinity(0))
-    if len(first) <= ALONE_PIECES or workers < 2:  # noqa: PLR2004 - one worker is no gain
+    if len(first) <= ALONE_PIECES or workers == 1:
         yield from map(examine_piece, chain(first, rest))
         return
     context = multiprocessing.get_context("forkserver")
@@ -93,12 +230,7 @@ def examine(pieces: Iterable[Piece], *, workers: int | None = None) -> Iterator[
 def examine_piece(piece: Piece) -> Examined:
     """Read one piece; whatever it holds, this does not raise."""
     found = Examined()
-    if piece.kind == "lines":
-        _lines(piece, found)
-    elif piece.kind == "export":
-        _export(piece, found)
-    else:
-        _datums(piece, found)
+    {"lines": _lines, "export": _export, "datums": _datums}[piece.kind](piece, found)
     return found
 
 
@@ -111,13 +243,7 @@ def _lines(piece: Piece, found: Examined) -> None:
     at = records.schema.get_field_index("sequence_number")
     records = records.set_column(at, records.schema.field(at), line)
     for opened in open_records(records):
-        bad = opened.filter(opened["problem"].is_valid())
-        for reason, number in zip(
-            bad["problem"].to_pylist(), bad["sequence_number"].to_pylist(), strict=True
-        ):
-            _refused(found, piece.file, int(number), reason, None)
-        good = opened.filter(pc.invert(opened["problem"].is_valid()))
-        _decoded(found, piece.file, good["data"], good["sequence_number"].cast(pa.int64()))
+        _opened(found, piece.file, opened, opened["sequence_number"].cast(pa.int64()))
 
 
 def _datums(piece: Piece, found: Examined) -> None:
@@ -129,26 +255,24 @@ def _datums(piece: Piece, found: Examined) -> None:
     if pc.any(packed, min_count=0).as_py():
         keys = pa.array([""] * pc.sum(packed).as_py(), pa.string())
         opened = open_batch(data.filter(packed), keys).batch
-        numbers = numbers.filter(packed).take(opened["origin"])
-        bad = opened["problem"].is_valid()
-        for reason, number in zip(
-            opened["problem"].filter(bad).to_pylist(), numbers.filter(bad).to_pylist(), strict=True
-        ):
-            _refused(found, piece.file, number, reason, None)
-        _decoded(found, piece.file, opened["data"].filter(pc.invert(bad)), numbers.filter(pc.invert(bad)))
+        _opened(found, piece.file, opened, numbers.filter(packed).take(opened["origin"]))
 
 
 def _export(piece: Piece, found: Examined) -> None:
     (content,) = piece.parts
     read = decode_export(content)
     found.down_converted += not read.exact
-    numbers = pa.array(range(read.verdicts.num_rows), pa.int64())
-    _add(
-        found,
-        piece.file,
-        DecodedQldb(read.verdicts, CONTROLS_SCHEMA.empty_table(), read.blocks, read.revisions),
-        numbers,
-    )
+    _add(found, piece.file, read, pa.array(range(read.verdicts.num_rows), pa.int64()))
+
+
+def _opened(found: Examined, file: str, opened: pa.RecordBatch, numbers: pa.Array) -> None:
+    bad = opened["problem"].is_valid()
+    reasons = opened["problem"].filter(bad).to_pylist()
+    for reason, number in zip(reasons, numbers.filter(bad).to_pylist(), strict=True):
+        found.journal.counts.update({"records": 1, f"malformed.{reason}": 1})
+        if len(found.examples) < MAX_EXAMPLES:
+            found.examples.append({"file": file, "n": number, "verdict": reason, "detail": None})
+    _decoded(found, file, opened["data"].filter(pc.invert(bad)), numbers.filter(pc.invert(bad)))
 
 
 def _decoded(found: Examined, file: str, data: pa.Array, numbers: pa.Array) -> None:
@@ -162,12 +286,4 @@ def _add(found: Examined, file: str, decoded: DecodedQldb, numbers: pa.Array) ->
         pc.not_equal(decoded.verdicts["verdict"], "ok")
     )
     for row in wrong.slice(0, MAX_EXAMPLES - len(found.examples)).to_pylist():
-        found.examples.append(
-            {"file": file, "n": row["n"], "verdict": row["verdict"], "detail": row["detail"]}
-        )
-
-
-def _refused(found: Examined, file: str, number: int, verdict: str, detail: str | None) -> None:
-    found.journal.counts.update({"records": 1, f"malformed.{verdict}": 1})
-    if len(found.examples) < MAX_EXAMPLES:
-        found.examples.append({"file": file, "n": number, "verdict": verdict, "detail": detail})
+        found.examples.append({"file": file} | {name: row[name] for name in ("n", "verdict", "detail")})

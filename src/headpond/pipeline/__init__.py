@@ -1,8 +1,8 @@
-"""The pipeline file: what `headpond run` is told, read from TOML and checked key by key."""
+"""The pipeline file: what `headpond run` does, read from TOML and checked key by key."""
 
 from __future__ import annotations
 
-from headpond.formats.units import parse_size, parse_span
+from headpond.core.options import parse_size, parse_span
 from headpond.pipeline.load import load, loads
 from headpond.pipeline.model import Pipeline, Source, Table, Target, Verify
 

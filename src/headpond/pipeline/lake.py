@@ -1,68 +1,94 @@
-"""The lake that a pipeline file describes."""
+"""What a pipeline file describes: the format of its changes, and the lake they go to."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headpond.changes.journal_proof import read_digest
-from headpond.errors import ConfigurationError
-from headpond.pipeline.ledger import ledger_config
-from headpond.tables.delta import DeltaFile
-from headpond.tables.lake import Lake
-from headpond.tables.ledger import LedgerLake
+from headpond.core.errors import ConfigurationError
+from headpond.dsql.chunks import Chunks
+from headpond.dsql.config import RowChanges
+from headpond.dsql.decode import DsqlConfig
+from headpond.lake.delta import DeltaFile
+from headpond.lake.lake import Lake
+from headpond.pipeline.model import document_spec, table_spec
+from headpond.qldb.decode import LedgerConfig
+from headpond.qldb.journal.proof import read_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headpond.core.formats import ChangeFormat
+    from headpond.lake.lake import FileMaker
     from headpond.pipeline.model import Pipeline
-    from headpond.tables.lake import FileMaker
+    from headpond.qldb.journal.proof import SavedDigest
 
 
-def open_target(pipeline: Pipeline) -> Lake | LedgerLake:
-    """Open the lake of a pipeline of either format; nothing is created or read yet."""
-    return open_ledger(pipeline) if pipeline.source.format == "qldb" else open_lake(pipeline)
+def row_changes(pipeline: Pipeline, kind: type[RowChanges] = DsqlConfig) -> RowChanges:
+    """Return the tables and rules of a pipeline whose records are changes of rows."""
+    target = pipeline.target
+    return kind(
+        tables=tuple(table_spec(table, target.timestamps) for table in pipeline.tables),
+        cluster=pipeline.source.cluster,
+        unknown_tables=target.unknown_tables,
+        max_unknown_tables=target.max_unknown_tables,
+        max_columns=target.max_columns,
+        infinity=target.infinity,
+        special_numeric=target.special_numeric,
+    )
 
 
-def open_ledger(pipeline: Pipeline, *, files: FileMaker = DeltaFile) -> LedgerLake:
-    """Open the lake of a pipeline that reads QLDB records; only a saved digest is read yet.
+def ledger_config(pipeline: Pipeline) -> LedgerConfig:
+    """Return the tables and rules of a pipeline that reads QLDB records, with the saved digest."""
+    target, verify = pipeline.target, pipeline.verify
+    return LedgerConfig(
+        tables=tuple(document_spec(table) for table in pipeline.tables),
+        raw_ion=target.raw_ion,
+        canonical_json=target.canonical_json,
+        honour=target.redaction == "honour",
+        max_columns=target.max_columns,
+        verify=verify.enabled,
+        digest=None if verify.digest is None else _saved(verify.digest),
+        check_deletes=verify.check_deletes,
+    )
 
-    Args:
-        pipeline: what to keep, and where.
-        files: makes the file of each table of documents; the embedded engine's unless told otherwise.
+
+def _saved(digest: str) -> SavedDigest:
+    try:
+        return read_digest(Path(digest).read_bytes())
+    except OSError as error:
+        raise ConfigurationError(
+            f"The digest {digest} cannot be read: {error.strerror or error}.",
+            next_step="Correct verify.digest; a relative path is relative to the pipeline file.",
+            key="verify.digest",
+        ) from error
+
+
+FORMATS: dict[str, Callable[[Pipeline], ChangeFormat]] = {"dsql": row_changes, "qldb": ledger_config}
+"""`source.format` → what makes the format's tables and rules out of a pipeline."""
+
+
+def change_format(pipeline: Pipeline) -> ChangeFormat:
+    """Return the format of a pipeline's changes, with its tables and rules.
 
     Raises:
-        ConfigurationError: the digest's file cannot be read.
-        DamagedInput: it is no saved digest.
+        ConfigurationError: the saved digest of a ledger cannot be read.
+        InvalidData: it is not a saved digest.
     """
-    target = pipeline.target
-    saved = None
-    if pipeline.verify.digest is not None:
-        try:
-            content = Path(pipeline.verify.digest).read_bytes()
-        except OSError as error:
-            raise ConfigurationError(
-                f"The digest {pipeline.verify.digest} cannot be read: {error.strerror or error}.",
-                next_step="Correct verify.digest; a relative path is relative to the pipeline file.",
-                key="verify.digest",
-            ) from error
-        saved = read_digest(content)
-    return LedgerLake(target.path, ledger_config(pipeline), target.storage_options, files=files, digest=saved)
+    return FORMATS[pipeline.source.format](pipeline)
 
 
 def open_lake(pipeline: Pipeline, *, files: FileMaker = DeltaFile) -> Lake:
-    """Open the lake of a pipeline that reads DSQL changes; nothing is created or read yet.
+    """Return the lake of a pipeline, of which nothing is created or read yet; raises as `change_format` does.
 
-    Args:
-        pipeline: what to keep, and where.
-        files: makes the file of each source table; the embedded engine's unless told otherwise.
-
-    Raises:
-        UsageError: the pipeline reads QLDB records, for which what is asked for is not there.
+    `files` makes the file of each table of changes. Raises as `change_format` does.
     """
     target = pipeline.target
-    return Lake(
-        target.path,
-        pipeline.dsql_config().tables,
-        target.storage_options,
-        files=files,
-        max_unknown_tables=target.max_unknown_tables,
-    )
+    return Lake(target.path, change_format(pipeline), target.storage_options, files=files)
+
+
+def chunk_rules(pipeline: Pipeline, config: ChangeFormat) -> Chunks | None:
+    """Return how a pipeline puts chunked changes together; None for a format whose changes come whole."""
+    if not isinstance(config, RowChanges):
+        return None
+    return Chunks(config, pipeline.target.chunk_timeout_ms)

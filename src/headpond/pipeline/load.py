@@ -1,36 +1,32 @@
-"""From the text of a pipeline file to a checked Pipeline."""
+"""From the text of a pipeline file to a checked Pipeline, or to one error with every mistake in it."""
 
 from __future__ import annotations
 
 import os
-import re
 import tomllib
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headpond.errors import ConfigurationError
-from headpond.pipeline.auto_cdc import TAKEN, in_our_words
-from headpond.pipeline.keys import Place, read_section, unknown_key
-from headpond.pipeline.ledger import check_ledger_only, check_meaning, ledger_tables
-from headpond.pipeline.model import Monitor, Pipeline, Source, Table, Target, Verify
-from headpond.pipeline.schema import (
-    MONITOR,
+from headpond.core.errors import ConfigurationError
+from headpond.pipeline import rules
+from headpond.pipeline.mistakes import Mistake, Place, expectation, raise_all, unknown_key
+from headpond.pipeline.model import (
     SECTIONS,
-    SOURCE,
-    SPARK,
     STREAM_BYTES_PER_TRIGGER,
-    STREAM_ONLY,
-    TABLE,
-    TARGET,
-    VERIFY,
+    LedgerTable,
+    Monitor,
+    Pipeline,
+    Source,
+    Table,
+    Target,
+    Verify,
+    document_spec,
+    table_spec,
 )
+from headpond.pipeline.reading import Read, Reader, Wrong, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_PERCENT = re.compile("%[0-9A-Fa-f]{2}")
-_CONTAINERS = {"abfs", "abfss", "wasb", "wasbs"}
 
 
 def load(
@@ -44,29 +40,27 @@ def load(
     Args:
         path: The file.
         environ: What `env:NAME` reads; the process's environment when not given.
-        tables_needed: Whether a file without any table is refused.
+        tables_needed: Whether a file without any table is a mistake.
 
     Raises:
-        ConfigurationError: The file cannot be read, is no TOML, or a key or value in it is wrong.
+        ConfigurationError: The file cannot be read or is not TOML, or keys or values in it are wrong.
     """
     file = Path(path)
     try:
-        content = file.read_bytes()
+        text = file.read_bytes().decode()
     except OSError as error:
         raise ConfigurationError(
             f"The pipeline file {file} cannot be read: {error.strerror or error}.",
             next_step="Give the path of a pipeline file, as in `headpond run pipeline.toml`.",
             file=str(file),
         ) from error
-    try:
-        decoded = content.decode()
     except UnicodeDecodeError as error:
         raise ConfigurationError(
-            f"The pipeline file {file} is not UTF-8 (byte {error.start}).",
+            f"The pipeline file {file} is not valid UTF-8 (byte {error.start}).",
             next_step="Save it as UTF-8 text.",
             file=str(file),
         ) from error
-    return loads(decoded, file.parent, file=str(file), environ=environ, tables_needed=tables_needed)
+    return loads(text, file.parent, file=str(file), environ=environ, tables_needed=tables_needed)
 
 
 def loads(
@@ -80,7 +74,8 @@ def loads(
     """Read the text of a pipeline file; relative paths in it are relative to `base`.
 
     Raises:
-        ConfigurationError: The text is no TOML, or a key or value in it is wrong.
+        ConfigurationError: The text is not TOML, or keys or values in it are wrong: all are listed with their
+            lines, and each is a part of the fact `mistakes`.
     """
     try:
         document = tomllib.loads(text)
@@ -91,215 +86,126 @@ def loads(
             next_step="Correct the file at that place; strings and names with dots need quotes.",
             file=file,
         ) from error
-    root = Place("", os.environ if environ is None else environ)
-    for name in document:
-        if name not in SECTIONS:
-            raise unknown_key(name, SECTIONS, root)
-    folder = Path(base).absolute()
-    source = _source(document.get("source", {}), folder, root.child("source"))
-    target = _target(document.get("target", {}), folder, root.child("target"))
-    verify = _verify(document.get("verify", {}), folder, root.child("verify"))
-    if source.format == "qldb":
-        check_meaning(document, root)
-        tables = ledger_tables(document.get("tables", {}), root.child("tables"), needed=tables_needed)
+    reader = Reader(os.environ if environ is None else environ, Path(base).absolute())
+    pipeline = _pipeline(document, reader, file, tables_needed=tables_needed)
+    raise_all(reader.mistakes, text, file)
+    assert pipeline is not None  # there is a mistake otherwise
+    return pipeline
+
+
+def _pipeline(
+    document: dict[str, Any], reader: Reader, file: str | None, *, tables_needed: bool
+) -> Pipeline | None:
+    mistakes = reader.mistakes
+    mistakes += [unknown_key(Place((name,)), SECTIONS) for name in document if name not in SECTIONS]
+    raw = document.get("source", {})
+    format_ = _format(raw, reader)
+    refuse = rules.refusals(raw if isinstance(raw, dict) else {}, format_)
+
+    source = reader.section(raw, Source, Place(("source",)), refuse)
+    target = reader.section(document.get("target", {}), Target, Place(("target",)), refuse, rules.GONE)
+    verify = reader.section(document.get("verify", {}), Verify, Place(("verify",)), refuse)
+    monitor = reader.section(document.get("monitor", {}), Monitor, Place(("monitor",))).values
+    spark = _spark(document.get("spark", {}), reader)
+    mistakes += rules.judged(source, *rules.OF_SOURCE)
+    mistakes += rules.judged(target, *rules.OF_TARGET)
+    if format_ == "qldb":
+        mistakes += rules.judged(target, rules.no_logs_of_a_ledger)
+    mistakes += rules.judged(verify, *rules.OF_VERIFY)
+    tables = _tables(document.get("tables", {}), format_, target, reader, needed=tables_needed)
+    if mistakes:
+        return None
+    if source["archive"] is None:
+        source.values["max_bytes_per_trigger"] = source["max_bytes_per_trigger"] or STREAM_BYTES_PER_TRIGGER
     else:
-        check_ledger_only(asdict(target), TARGET, "target", root.child("target"))
-        check_ledger_only(asdict(verify), VERIFY, "verify", root.child("verify"))
-        needed = tables_needed and target.unknown_tables == "quarantine"
-        tables = _tables(document.get("tables", {}), root.child("tables"), needed=needed)
-    monitor = _monitor(document.get("monitor", {}), folder, file, root.child("monitor"))
-    spark = SPARK(document.get("spark", {}), root.child("spark"))
+        source.values["archive_as_written"] = reader.text(source.raw["archive"], source.place["archive"])
+    target.values["path"] = path = target["path"].rstrip("/") or "/"
+    target.values["checkpoint"] = target["checkpoint"] or f"{path.rstrip('/')}/_headpond/checkpoint"
+    monitor["name"] = monitor["name"] or Path(file or "headpond").stem
     return Pipeline(
-        file=file, source=source, target=target, tables=tables, verify=verify, monitor=monitor, spark=spark
+        file=file,
+        source=Source(**source.values),
+        target=Target(**target.values),
+        tables=tables,
+        verify=Verify(**verify.values),
+        monitor=Monitor(**monitor),
+        spark=spark,
     )
 
 
-def _located(value: str, folder: Path, place: Place) -> str:
-    """Make a path absolute; leave the URL of an object store as it is, unless it has a secret in it."""
-    if "://" in value:
-        _refuse_credentials(value, place)
-        return value
-    return os.path.normpath(folder / Path(value).expanduser())
+def _format(raw: Any, reader: Reader) -> str | None:
+    """Return the format, on which it depends what else the file may have; None when it is wrong."""
+    try:
+        return str(reader.value(raw["format"], keys_of(Source)["format"].type, Place()))
+    except (Wrong, KeyError, TypeError):
+        return None
 
 
-def _refuse_credentials(url: str, place: Place) -> None:
-    """Refuse keys or a password in a URL: URLs are shown, logged and kept in the lake.
-
-    In Azure's URLs a container stands where others have a user's name.
-    """
-    scheme, _, rest = url.lower().partition("://")
-    authority = rest.partition("/")[0]
-    user, named, _ = authority.rpartition("@")
-    # A key with a slash in it ends what looks like the bucket; only an ARN has colons there.
-    is_key = scheme.startswith("s3") and ":" in authority and not authority.startswith("arn:")
-    if ":" in user or is_key or (named and scheme not in _CONTAINERS):
-        raise ConfigurationError(
-            f"{place.path} carries a user name, a key or a password in its URL.",
-            next_step="Remove it; keys belong into target.storage_options, as in "
-            'AWS_SECRET_ACCESS_KEY = "env:NAME".',
-            key=place.path,
-        )
-
-
-def _source(raw: Any, folder: Path, place: Place) -> Source:
-    values = read_section(raw, SOURCE, place)
-    origins = [name for name in ("stream", "stream_arn", "archive") if values[name] is not None]
-    if len(origins) != 1:
-        found = " and ".join(f"{place.path}.{name}" for name in origins) or "none of them"
-        raise ConfigurationError(
-            f"[{place.path}] must have exactly one of stream, stream_arn and archive; it has {found}.",
-            next_step='Name the stream, as in stream = "orders-cdc", or files, as in archive = "*.jsonl".',
-            key=place.path,
-        )
-    if values["archive"] is not None:
-        for name in STREAM_ONLY:
-            if name in raw:
-                path = place.child(name).path
-                raise ConfigurationError(
-                    f"{path} has no meaning beside {place.path}.archive: it is for streams.",
-                    next_step=f"Remove {path}, or read from a stream.",
-                    key=path,
-                )
-        values["archive_as_written"] = values["archive"]
-        values["archive"] = _located(values["archive"], folder, place.child("archive"))
-    elif values["max_bytes_per_trigger"] is None:
-        values["max_bytes_per_trigger"] = STREAM_BYTES_PER_TRIGGER
-    if (values["consumer_mode"] == "efo") != (values["consumer_name"] is not None):
-        raise ConfigurationError(
-            f'{place.path}.consumer_mode = "efo" and {place.path}.consumer_name need each other; '
-            f"{place.path}.consumer_{'name' if values['consumer_name'] is None else 'mode'} is missing.",
-            next_step="Set both, or leave both out.",
-            key=place.child("consumer_mode").path,
-        )
-    if values["kcl_leases"] is not None:
-        values["kcl_leases"] = _located(values["kcl_leases"], folder, place.child("kcl_leases"))
-    return Source(**values)
+def _spark(raw: Any, reader: Reader) -> dict[str, str]:
+    """Read settings of the session: strings, or numbers and booleans as Spark spells them."""
+    place = Place(("spark",))
+    settings = {}
+    for name, value in reader.table(raw, place).items():
+        at = place[name]
+        if isinstance(value, dict):
+            fix = 'Write the whole name of a setting in quotes, as in "spark.driver.memory" = "2g".'
+            reader.mistakes.append(expectation(at, "one setting", value, fix))
+        elif not name.startswith("spark."):
+            reader.mistakes.append(expectation(at, 'a setting whose name begins with "spark."', value))
+        else:
+            try:
+                settings[name] = reader.text(str(value).lower() if isinstance(value, int) else value, at)
+            except Wrong as wrong:
+                reader.mistakes += wrong.mistakes
+    return settings
 
 
-def _target(raw: Any, folder: Path, place: Place) -> Target:
-    values = read_section(raw, TARGET, place)
-    values["path"] = _located(values["path"], folder, place.child("path")).rstrip("/") or "/"
-    if "://" not in values["path"] and _PERCENT.search(values["path"]):
-        raise place.child("path").wrong(
-            "a path without % and two hexadecimal digits, which deltalake reads as one character",
-            raw["path"],
-            next_step="Call the folder otherwise.",
-        )
-    if values["checkpoint"] is None:
-        values["checkpoint"] = f"{values['path'].rstrip('/')}/_headpond/checkpoint"
-    else:
-        values["checkpoint"] = _located(values["checkpoint"], folder, place.child("checkpoint"))
-    for name, value in values["storage_options"].items():
-        if "endpoint" in name.lower() and "://" in value:
-            _refuse_credentials(value, place.child("storage_options").child(name))
-    return Target(**values)
+def _tables(
+    raw: Any, format_: str | None, target: Read, reader: Reader, *, needed: bool
+) -> tuple[Table, ...]:
+    if format_ is None:
+        # Which keys an entry may have depends on it: list what is wrong whichever is meant.
+        tries = [Reader(reader.environ, reader.folder) for _ in range(2)]
+        for each, meant in zip(tries, ("dsql", "qldb"), strict=True):
+            _tables(raw, meant, target, each, needed=needed)
+        reader.mistakes += min(tries, key=lambda each: len(each.mistakes)).mistakes
+        return ()
+    place, ledger = Place(("tables",)), format_ == "qldb"
+    if raw == {} and needed and (ledger or target.values.get("unknown_tables") == "quarantine"):
+        reader.mistakes.append(rules.no_tables(place, ledger=ledger))
+    entries, tables = [], []
+    for name, inner in reader.table(raw, place).items():
+        before = len(reader.mistakes)
+        entries.append(_entry(place[name], inner, reader, ledger=ledger))
+        if len(reader.mistakes) == before:
+            table = _table(entries[-1], ledger=ledger)
+            try:
+                document_spec(table) if ledger else table_spec(table, target.values.get("timestamps", "ntz"))
+            except ConfigurationError as error:
+                message = f"{place[name]} is wrong: {error.message}"
+                reader.mistakes.append(Mistake(place[name], message, error.next_step))
+            tables.append(table)
+    reader.mistakes += rules.same_tables(entries, ledger=ledger)
+    return tuple(tables)
 
 
-def _verify(raw: Any, folder: Path, place: Place) -> Verify:
-    values = read_section(raw, VERIFY, place)
-    if values["digest"] is not None:
-        if not values["enabled"]:
-            raise place.child("enabled").wrong("true where there is a digest", values["enabled"])
-        values["digest"] = _located(values["digest"], folder, place.child("digest"))
-    return Verify(**values)
-
-
-def _monitor(raw: Any, folder: Path, file: str | None, place: Place) -> Monitor:
-    values = read_section(raw, MONITOR, place)
-    if values["name"] is None:
-        values["name"] = Path(file).stem if file is not None else "headpond"
-    if values["textfile"] is not None:
-        values["textfile"] = _located(values["textfile"], folder, place.child("textfile"))
-    return Monitor(**values)
-
-
-def _tables(raw: Any, place: Place, *, needed: bool) -> tuple[Table, ...]:
-    if not isinstance(raw, dict):
-        raise place.wrong("a table", raw)
-    if not raw and needed:
-        raise ConfigurationError(
-            "There is no [tables] entry, so every change would be quarantined.",
-            next_step='Add one per table, as in [tables."public.orders"] with keys = ["order_id"], or write '
-            'unknown_tables = "log" in [target].',
-            key=place.path,
-        )
-    tables = tuple(_table(name, value, place.child(name)) for name, value in raw.items())
-    seen: dict[tuple[str, str], str] = {}
-    for table in tables:
-        identity = (table.schema, table.table)
-        if identity in seen:
-            raise ConfigurationError(
-                f"{place.child(table.name).path} and {place.child(seen[identity]).path} are both the table "
-                f"{table.table} of the schema {table.schema}.",
-                next_step="Keep one of the two entries.",
-                key=place.child(table.name).path,
-            )
-        seen[identity] = table.name
-    return tables
-
-
-def _table(name: str, raw: Any, place: Place) -> Table:
-    if isinstance(raw, dict) and raw and not any(key in TABLE or key in TAKEN for key in raw):
+def _entry(place: Place, raw: Any, reader: Reader, *, ledger: bool) -> Read:
+    if ledger:
+        return reader.section(raw, LedgerTable, place, rules.refusals({}, "qldb"))
+    if isinstance(raw, dict) and raw and not keys_of(Table).keys() & raw.keys():
         inner = next(iter(raw))
-        if isinstance(raw[inner], dict):
-            # TOML read [tables.public.orders] as a table inside a table.
-            hint = f'A name with a dot needs quotes: [tables."{name}.{inner}"].'
-            raise unknown_key(inner, TABLE, place, next_step=hint)
-    if isinstance(raw, dict):
-        raw = in_our_words(raw, place)
-    values = read_section(raw, TABLE, place)
-    values["schema"], values["table"] = _identity(name, values["schema"], values["table"], place)
-    keys = values["keys"]
-    if values["keep"] is None:
-        values["keep"] = "current" if keys else "log"
-    if values["keep"] != "log":
-        if not keys:
-            raise place.child("keep").wrong(
-                '"log" where keys = [] (rows without a key cannot be replaced)',
-                values["keep"],
-                next_step='Write keep = "log", or name the key columns in keys.',
-            )
-        if values["dedupe"] != "identity":
-            raise place.child("dedupe").wrong('"identity" unless keep = "log"', values["dedupe"])
-    _check_columns(values, place)
-    return Table(name=name, **values)
+        if isinstance(raw[inner], dict):  # TOML read [tables.public.orders] as a table inside a table
+            hint = f'A name with a dot needs quotes: [tables."{place.keys[-1]}.{inner}"].'
+            reader.mistakes.append(unknown_key(place[inner], (), hint))
+            return Read(place, {})
+    entry = reader.section(raw, Table, place, gone=rules.NOT_TAKEN)
+    reader.mistakes += rules.judged(entry, *rules.OF_TABLE)
+    return entry
 
 
-def _identity(name: str, schema: str | None, table: str | None, place: Place) -> tuple[str, str]:
-    """Take schema and table from the entry's name, unless both stand inside."""
-    if schema is not None and table is not None:
-        return schema, table
-    parts = name.split(".")
-    if schema is None and table is None and len(parts) == 2 and all(parts):  # noqa: PLR2004 - schema, table
-        return parts[0], parts[1]
-    raise ConfigurationError(
-        f"{place.path} does not say which schema and which table it is.",
-        next_step='Name it [tables."schema.table"], or write both schema = "…" and table = "…" inside.',
-        key=place.path,
-    )
-
-
-def _check_columns(values: dict[str, Any], place: Place) -> None:
-    """Refuse names that cannot all hold at once; only `rename` itself knows the old ones."""
-    for index, name in enumerate(values["except_columns"]):
-        if name in values["keys"]:
-            raise place.child("except_columns").item(index).wrong("a column that is no key", name)
-    rename: dict[str, str] = values["rename"]
-    origin_of: dict[str, str] = {}
-    for old, new in rename.items():
-        if new in origin_of:
-            raise (
-                place.child("rename")
-                .child(old)
-                .wrong(f"a name that no other column gets ({origin_of[new]} gets it)", new)
-            )
-        origin_of[new] = old
-    for key in ("keys", "columns", "except_columns"):
-        for name in values[key]:
-            if name in rename and name not in origin_of:
-                raise ConfigurationError(
-                    f"{place.child(key).path} names the column {name}, which {place.path}.rename calls "
-                    f"{rename[name]}.",
-                    next_step=f"Write {rename[name]} in {key}.",
-                    key=place.child(key).path,
-                )
+def _table(entry: Read, *, ledger: bool) -> Table:
+    name = str(entry.place.keys[-1])
+    if ledger:
+        return LedgerTable(name=name, **entry.values | {"table": entry["table"] or name})
+    schema, table = rules.identity(entry) or ("", "")
+    return Table(name=name, **entry.values | {"schema": schema, "table": table, "keep": rules.kept_as(entry)})

@@ -1,63 +1,170 @@
-"""What a pipeline file says, checked: frozen, typed, picklable.
+"""Every section and key of a pipeline file, declared once: name, type, bounds, default and description.
 
-::
-
-    Pipeline
-    ├── source: Source      where records come from, and how they are read
-    ├── target: Target      where tables go, and the rules for writing them
-    ├── tables: Table …     the tables to keep, in the order of the file
-    ├── verify: Verify      QLDB's proof
-    ├── monitor: Monitor    what is measured of each batch, and where it goes
-    └── spark               settings passed to the session
-
-Fields that hold a size or a span carry the unit in their name. Paths are absolute or URLs. Values that may
-hold a secret are left out of `repr`.
+From these declarations come the checks (`reading`), and the tables and the JSON schema of docs/reference
+(`scripts/pipeline_reference.py`). In an object of these classes units are resolved and paths absolute.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform
 
-from headpond.changes.config import DsqlConfig, TableSpec
-from headpond.errors import UsageError
+from msgspec import Meta
 
+from headpond.core.formats import MAX_COLUMNS
+from headpond.core.options import LARGEST
+from headpond.dsql.config import TableSpec
+from headpond.dsql.pg_types import parse_type
+from headpond.ion.column_types import parse_ion_type
+from headpond.kinesis.reading.positions import read_start
+from headpond.qldb.config import DocumentSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MIB = 1024 * 1024
+DAY_MS = 86_400_000
+MAX_INT = 2**31 - 1
+MAX_PORT = 65_535
+
+T = TypeVar("T")
+
+LOOPBACK = "127.0.0.1"
+"""Where measurements are served unless a file names another host."""
+STREAM_BYTES_PER_TRIGGER = 64 * MIB
+"""Bound of a batch of a stream when the file has none."""
+
+
+def read_address(text: str) -> str:
+    """Return `HOST:PORT` of an address to listen at; raise a ValueError with what is expected."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 <= int(port) <= MAX_PORT:
+        raise ValueError('an address such as "127.0.0.1:9464", or a port alone')
+    return f"{host or LOOPBACK}:{int(port)}"
+
+
+def _as_written(check: Callable[[str], object], expected: str) -> Meta:
+    """Declare strings that another room can read; they are kept as written."""
+    return Meta(min_length=1, extra={"check": check, "expected": expected})
+
+
+Text = Annotated[str, Meta(min_length=1)]
+Location = Annotated[str, Meta(min_length=1, extra={"located": True})]
+Address = Annotated[str, Meta(min_length=1, extra={"read": read_address})]
+Names = tuple[Text, ...]
+Count = Annotated[int, Meta(ge=1, le=MAX_INT)]
+Size = Annotated[int, Meta(ge=1, le=LARGEST, extra={"unit": "size"})]
+Span = Annotated[int, Meta(ge=0, extra={"unit": "span"})]
+Buckets = Annotated[int, Meta(ge=1, le=10_000)]
+Start = Annotated[
+    str, _as_written(read_start, '"LATEST", "TRIM_HORIZON", "AT_TIMESTAMP …" or a JSON object per shard')
+]
+ColumnType = Annotated[str, _as_written(parse_type, "a PostgreSQL type that change records have")]
+IonType = Annotated[str, _as_written(parse_ion_type, "a type that columns of QLDB records have")]
 Keep = Literal["current", "history", "log"]
 """What a table keeps: the newest row per key, every version of it, or every change."""
 Timestamps = Literal["ntz", "utc"]
 """What becomes of a PostgreSQL `timestamp`: `timestamp_ntz`, or a UTC `timestamp`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def key(description: str, default: Any = None, *, secret: bool = False, **more: Any) -> Any:
+    """Declare a key of a section.
+
+    Args:
+        description: in Markdown, for the page and for editors.
+        default: its value in a file that does not have it; None where the type has none: `load` fills it in.
+        secret: neither messages nor `repr` show the value.
+        more: `stream=True`: refused beside `archive`. `ledger=True`: for `format = "qldb"`, and only at its
+            default beside "dsql". `no_ledger="why"`: refused beside "qldb". `alias`: its name in AUTO CDC,
+            with `alias_values` and `alias_expected` where its values are others.
+    """
+    metadata = {"description": description, "secret": secret, **more}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata, repr=not secret)
+    return field(default=default, metadata=metadata, repr=not secret)
+
+
+def required(description: str, **more: Any) -> Any:
+    """Declare a key that a section must have; arguments as of `key`."""
+    return key(description, MISSING, **more)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key, required))
+def section(cls: type[T]) -> type[T]:
+    """Make the class of a section: frozen, of keyword arguments."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+@section
 class Source:
     """`[source]`: exactly one of `stream`, `stream_arn` and `archive` is set."""
 
-    stream: str | None
-    stream_arn: str | None
-    archive: str | None
-    format: Literal["dsql", "qldb"]
-    cluster: str | None
-    region: str | None
-    profile: str | None
-    endpoint_url: str | None
-    role_arn: str | None
-    role_external_id: str | None = field(repr=False)
-    role_session_name: str | None
-    start: str
-    max_bytes_per_trigger: int | None  # null, of an archive alone: as its rows come to the driver
-    max_records_per_trigger: int | None
-    max_records_per_fetch: int | None
-    shards_per_task: int | None
-    shard_ordering: Literal["parent_first", "none"]
-    shard_discovery_interval_ms: int | None
-    probe_lag_ms: int | None
-    fail_on_data_loss: bool
-    deaggregate: bool
-    on_malformed: Literal["passthrough", "fail"]
-    hash_range_filter: Literal["off", "per_record", "kcl"]
-    consumer_mode: Literal["polling", "efo"]
-    consumer_name: str | None
-    kcl_leases: str | None
+    stream: Text | None = key("name of the stream")
+    stream_arn: Text | None = key("its ARN, for a stream of another account")
+    archive: Location | None = key(
+        'files instead of a stream, as a pattern: `"records/*.jsonl"`; see [archives](../how-to/archive.md)'
+    )
+    format: Literal["dsql", "qldb"] = required(
+        '`"dsql"`: Aurora DSQL changes, or `"qldb"`: QLDB stream records '
+        "([what differs](#pipelines-that-read-qldb-records))"
+    )
+    cluster: Text | None = key(
+        "DSQL: changes of any other cluster are quarantined as `unexpected_cluster`",
+        no_ledger="a ledger has no cluster",
+    )
+    region: Text | None = key("as boto3 finds it when not given", stream=True)
+    profile: Text | None = key("a profile of the AWS configuration", stream=True)
+    endpoint_url: Text | None = key("another address of Kinesis, such as a local one", stream=True)
+    role_arn: Text | None = key("a role to assume", stream=True)
+    role_external_id: Text | None = key("the external id that this role asks for", stream=True, secret=True)
+    role_session_name: Text | None = key("the session's name in audit logs", stream=True)
+    start: Start = key(
+        'where the first start begins: also `"LATEST"`, `"AT_TIMESTAMP 2026-01-01T00:00:00Z"`, or a JSON '
+        "object with a position per shard",
+        "TRIM_HORIZON",
+        stream=True,
+    )
+    max_bytes_per_trigger: Size | None = key(
+        "Kinesis data that one batch takes at most, 64 MiB when not given; of an archive bytes of its "
+        "files, 1 GiB where Spark runs on one machine (`local`) with the embedded engine and DSQL changes"
+    )
+    max_records_per_trigger: Count | None = key("Kinesis records that one batch takes at most")
+    max_records_per_fetch: Annotated[int, Meta(ge=1, le=10000)] | None = key(
+        "records asked for in one call", stream=True
+    )
+    shards_per_task: Count | None = key("shards that one Spark task reads", stream=True)
+    shard_ordering: Literal["parent_first", "none"] = key(
+        '`"none"` reads the children of a split without waiting for their parent\'s end',
+        "parent_first",
+        stream=True,
+    )
+    shard_discovery_interval_ms: Span | None = key("how often shards are listed", stream=True)
+    probe_lag_ms: Span | None = key("how far behind the tip a batch ends", stream=True)
+    fail_on_data_loss: bool = key(
+        "stop when records that the checkpoint points at have expired", default=True, stream=True
+    )
+    deaggregate: bool = key("open KPL aggregates", default=True)
+    on_malformed: Literal["passthrough", "fail"] = key(
+        'a broken aggregate goes to quarantine; `"fail"` stops the run', "passthrough"
+    )
+    hash_range_filter: Literal["off", "per_record", "kcl"] = key(
+        '`"per_record"` leaves out user records that are not of their shard\'s hash keys, `"kcl"` what the '
+        "KCL leaves out; see [the source](../systems/kinesis-source.md)",
+        "off",
+        stream=True,
+    )
+    consumer_mode: Literal["polling", "efo"] = key(
+        '`"efo"` reads by [enhanced fan-out](../systems/kinesis-source.md#enhanced-fan-out), with 2 MiB/s '
+        "per shard of its own",
+        "polling",
+        stream=True,
+    )
+    consumer_name: Text | None = key('the registered consumer that `"efo"` reads as', stream=True)
+    kcl_leases: Location | None = key(
+        "an exported lease table of a KCL application, to start where that stopped; see "
+        "[the source](../systems/kinesis-source.md#move-over-from-a-kcl-application)",
+        stream=True,
+    )
     archive_as_written: str | None = None  # before it was made absolute: what rows name as their stream
 
     @property
@@ -66,112 +173,253 @@ class Source:
         return self.stream or self.stream_arn or self.archive or ""
 
     def connection_options(self) -> dict[str, str]:
-        """The options of the Spark source that say where the stream is; `{}` for an archive."""
-        options = {
-            "streamName": self.stream,
-            "streamARN": self.stream_arn,
-            "region": self.region,
-            "profile": self.profile,
-            "endpointUrl": self.endpoint_url,
-            "roleArn": self.role_arn,
-            "roleExternalId": self.role_external_id,
-            "roleSessionName": self.role_session_name,
-        }
-        return {name: value for name, value in options.items() if value is not None}
+        """Return the options of the Spark source that say where the stream is; `{}` for an archive."""
+        known = ("stream", "stream_arn", "region", "profile", "endpoint_url")
+        return self._options(*known, "role_arn", "role_external_id", "role_session_name")
 
     def source_options(self) -> dict[str, str]:
-        """All options of Spark's `kinesis` source; what is not set is left to the source's defaults."""
-        options: dict[str, str | int | None] = {
-            **self.connection_options(),
-            "startingPosition": self.start,
-            "maxBytesPerTrigger": self.max_bytes_per_trigger,
-            "maxRecordsPerTrigger": self.max_records_per_trigger,
-            "maxRecordsPerFetch": self.max_records_per_fetch,
-            "shardsPerTask": self.shards_per_task,
-            "shardOrdering": self.shard_ordering,
-            "shardDiscoveryInterval": _milliseconds(self.shard_discovery_interval_ms),
-            "probeLag": _milliseconds(self.probe_lag_ms),
-            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
-            "deaggregate": str(self.deaggregate).lower(),
-            "onMalformed": self.on_malformed,
-            "hashRangeFilter": self.hash_range_filter,
-            "consumerMode": self.consumer_mode,
-            "consumerName": self.consumer_name,
-            "kclLeases": self.kcl_leases,
-        }
-        return {name: str(value) for name, value in options.items() if value is not None}
+        """Return all options of Spark's `kinesis` source; what is not set is left to its defaults."""
+        beside = {"archive", "format", "cluster", "archive_as_written"}
+        return self._options(*(name for name in self.__dataclass_fields__ if name not in beside))
+
+    def _options(self, *names: str) -> dict[str, str]:
+        values = {name: getattr(self, name) for name in names}
+        return {option_name(name): _option(name, each) for name, each in values.items() if each is not None}
 
 
-def _milliseconds(value: int | None) -> str | None:
-    return None if value is None else f"{value} ms"
+def option_name(name: str) -> str:
+    """Return the name that a key has as an option of Spark's `kinesis` source."""
+    own = {"stream": "streamName", "stream_arn": "streamARN", "start": "startingPosition"}
+    first, *others = name.removesuffix("_ms").split("_")
+    return own.get(name) or first + "".join(word.title() for word in others)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _option(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value} ms" if name.endswith("_ms") else str(value)
+
+
+@section
 class Target:
     """`[target]`: the lake and the rules for writing to it."""
 
-    path: str
-    checkpoint: str
-    engine: Literal["embedded", "spark"]
-    trigger_ms: int
-    infinity: Literal["clamp", "null", "error"]
-    special_numeric: Literal["error", "null"]
-    timestamps: Timestamps
-    tombstone_retention_ms: int
-    chunk_timeout_ms: int
-    chunk_memory_bytes: int
-    chunk_disk_bytes: int
-    unknown_tables: Literal["quarantine", "log"]
-    max_unknown_tables: int
-    max_columns: int
-    raw_ion: bool
-    canonical_json: bool
-    redaction: Literal["keep", "honour"]
-    storage_options: dict[str, str] = field(repr=False)
+    path: Location = required("the lake: a folder, or the URL of an object store")
+    engine: Literal["embedded", "spark"] = key(
+        'who merges changes into the tables: deltalake in the driver; or `"spark"`: '
+        "[Delta's MERGE on Spark's executors](../how-to/spark-engine.md), with Delta's jars",
+        "embedded",
+    )
+    checkpoint: Location = key("Spark's checkpoint; `_headpond/checkpoint` in the lake when not given")
+    trigger_ms: Span = key("pause between the starts of two batches", 5000)
+    infinity: Literal["clamp", "null", "error"] = key(
+        'infinite dates and timestamps become the last that can be held; or `"null"`; or `"error"`: the '
+        "change is quarantined, as it always is for such a value in [a key](../systems/dsql.md#types)",
+        "clamp",
+        no_ledger="Ion timestamps are finite",
+    )
+    special_numeric: Literal["error", "null"] = key(
+        'NaN and infinity of `numeric` quarantine the change; or `"null"`, but never in a key',
+        "error",
+        no_ledger="Ion decimals are finite",
+    )
+    timestamps: Timestamps = key(
+        'what a column declared `timestamp` becomes: `timestamp_ntz`, or with `"utc"` a `timestamp` in '
+        "UTC, which [older readers](#timestamps) know",
+        "ntz",
+        no_ledger="Ion timestamps are instants with an offset",
+    )
+    tombstone_retention_ms: Span = key(
+        "how long deletes are remembered, behind the newest commit seen; more than the stream's retention",
+        7 * DAY_MS,
+        no_ledger="a document's id never comes back, so tombstones are few and kept",
+    )
+    chunk_timeout_ms: Annotated[int, Meta(ge=1, extra={"unit": "span"})] = key(
+        "how long the pieces of a chunked change wait for the rest, by arrival time",
+        3600000,
+        no_ledger="QLDB records are not chunked",
+    )
+    unknown_tables: Literal["quarantine", "log"] = key(
+        'what becomes of changes of tables that have no entry below; `"log"`: each such table gets a '
+        "[raw log](lake.md#_headpondunknown_tables-and-unknown)",
+        "quarantine",
+    )
+    max_unknown_tables: Annotated[int, Meta(ge=0, le=MAX_INT)] = key(
+        "how many such logs are made; changes of further tables go to quarantine",
+        1000,
+        no_ledger="tables that are not configured have no logs there",
+    )
+    max_columns: Annotated[int, Meta(ge=1, le=100000)] = key(
+        "columns that one change may name, or fields of one document, and those of all that are decoded "
+        "together: more go to quarantine as `too_many_columns`",
+        MAX_COLUMNS,
+    )
+    raw_ion: bool = key(
+        "QLDB: rows have the bytes of `data`, one Ion value with its symbol table, in `_ion`",
+        default=False,
+        ledger=True,
+    )
+    canonical_json: bool = key(
+        "QLDB: rows have the whole `data` as [canonical JSON](../systems/qldb.md#values) in `_json`",
+        default=False,
+        ledger=True,
+    )
+    redaction: Literal["keep", "honour"] = key(
+        'QLDB: `"keep"` what came with contents, or `"honour"`: [drop it](../how-to/qldb.md#redactions)',
+        "keep",
+        ledger=True,
+    )
+    storage_options: dict[str, str] = key(
+        "what gives access to an [object store](../how-to/object-stores.md), in deltalake's names; holds "
+        "for an archive too; never printed",
+        {},
+        secret=True,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class Table:
-    """`[tables."name"]`: one table to keep."""
+    """`[tables."name"]`: one table to keep. Names of columns are those after renaming."""
 
-    # Column names in keys, columns and except_columns are those after renaming.
     name: str  # as written in the file; names the folder in the lake
-    schema: str
-    table: str
-    keys: tuple[str, ...]  # empty: no key, an append-only log
-    columns: dict[str, str]  # declared column → PostgreSQL type; others hold raw JSON text
-    keep: Keep
-    rename: dict[str, str]  # name in the stream → name in the lake
-    except_columns: tuple[str, ...]
-    timestamps: Timestamps | None  # as the target says when None
-    dedupe: Literal["identity", "content"]
-    partition_by: tuple[str, ...]
-    buckets: int | None
-    target_file_size_bytes: int | None
+    schema: Text = key(
+        "the schema, when the section's name does not say it", no_ledger="a ledger has no schemas"
+    )
+    table: Text = key("the table, when the section's name does not say it")
+    keys: Names = required(
+        "the key columns, in order; `[]` for a table without a key, which is kept as a log",
+        no_ledger="the key of a document is its id, in the column _document_id",
+    )
+    columns: dict[str, ColumnType] = key(
+        "column = PostgreSQL type, as in `CREATE TABLE`; other columns are kept as raw JSON text", {}
+    )
+    keep: Keep = key(
+        '`"current"` (the newest row per key; the default where there are keys), `"history"` (every '
+        'version with its interval) or `"log"` (every change; the default without)',
+        alias="stored_as_scd_type",
+        alias_values={"1": "current", "2": "history"},
+        alias_expected="1 (the newest row per key) or 2 (every version)",
+    )
+    rename: dict[str, Text] = key(
+        "name in the stream = name in the lake; all other keys of the section go by the new name", {}
+    )
+    except_columns: Names = key("columns to leave out", (), alias="except_column_list")
+    timestamps: Timestamps | None = key(
+        "as in `[target]`, for this table", no_ledger="Ion timestamps are instants with an offset"
+    )
+    dedupe: Literal["identity", "content"] = key(
+        'logs: two entries are one when they have the same place in the stream; `"content"`: when commit '
+        "time, transaction, operation and image (of a delete the key it names) are equal",
+        "identity",
+        no_ledger="a revision is known by its document and version",
+    )
+    partition_by: Names = key(
+        "columns whose values name folders of the table; see [partitions](#partitions)", ()
+    )
+    buckets: Buckets | None = key("how many folders the rows are dealt out to by a hash of their key")
+    target_file_size_bytes: Size | None = key(
+        "the size that batches and [`headpond optimize`](cli.md#headpond-optimize) give files (the table "
+        "property `delta.targetFileSize`); 100 MiB when not given"
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
+class LedgerTable(Table):
+    """`[tables.name]` of a pipeline that reads QLDB records."""
+
+    schema: Text = key("", "", no_ledger="a ledger has no schemas")
+    table: Text = key("its name in the ledger, when the section's name is another one")
+    keys: Names = key("", (), no_ledger="the key of a document is its id, in the column _document_id")
+    columns: dict[str, IonType] = key(
+        "column = `string`, `boolean`, `bigint`, `decimal(p,s)`, `double`, `timestamp`, `binary` or "
+        "`json`; any other field is canonical JSON as text",
+        {},
+    )
+    keep: Literal["current", "history"] = key(
+        '`"current"` (the newest revision per document) or `"history"` (every revision)', "current"
+    )
+    except_columns: Names = key("columns to leave out", ())  # without its name in AUTO CDC
+    partition_by: Names = key(
+        "declared columns of type `string`, `boolean` or `bigint`; see [partitions](#partitions)", ()
+    )
+    buckets: Buckets | None = key(
+        "how many folders the rows are dealt out to by a hash of the document's id, with the version in a "
+        "history"
+    )
+
+
+def table_spec(table: Table, timestamps: Timestamps) -> TableSpec:
+    """Return the entry of a table of rows; `timestamps` holds where the entry itself has none.
+
+    Raises:
+        ConfigurationError: parts of the entry contradict each other.
+    """
+    return TableSpec(**_shared(table, TableSpec) | {"timestamps": table.timestamps or timestamps})
+
+
+def document_spec(table: Table) -> DocumentSpec:
+    """Return the entry of a table of documents; it raises as `table_spec` does."""
+    return DocumentSpec(**_shared(table, DocumentSpec))
+
+
+def _shared(table: Table, spec: type[TableSpec | DocumentSpec]) -> dict[str, Any]:
+    """Return what an entry of the file and a spec have under the same names."""
+    return {each.name: getattr(table, each.name) for each in fields(spec) if hasattr(table, each.name)}
+
+
+@section
 class Verify:
     """`[verify]`: QLDB's proof as a step of the pipeline."""
 
-    enabled: bool
-    digest: str | None
-    check_deletes: bool  # of no real delete the hash is known
+    enabled: bool = key(
+        "QLDB: check the journal with each batch, into `_headpond/anomalies` "
+        "([the proof](../how-to/qldb.md#the-proof))",
+        default=False,
+        ledger=True,
+    )
+    digest: Location | None = key("QLDB: a saved digest and proof (JSON) to compare with", ledger=True)
+    check_deletes: bool = key(
+        "QLDB: `false` takes the hashes of deletes as given: no real one is known",
+        default=True,
+        ledger=True,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class Monitor:
     """`[monitor]`: what is measured of each batch, and where it goes."""
 
-    name: str  # what measurements and logs call this pipeline
-    batches: int  # rows kept in `_headpond/batches`; 0: none
-    sizes_every_ms: int
-    prometheus: str | None  # HOST:PORT
-    textfile: str | None
-    opentelemetry: bool
+    name: Text = key(
+        "what [metrics](metrics.md) and log lines call this pipeline; the file's name without its ending "
+        "when not given"
+    )
+    batches: Annotated[int, Meta(ge=0, le=1000000)] = key(
+        "rows kept in [`_headpond/batches`](lake.md#_headpondbatches); `0` keeps none", 10000
+    )
+    sizes_every_ms: Annotated[int, Meta(ge=1000, extra={"unit": "span"})] = key(
+        "how often the tables' sizes are looked at, at most", 30000
+    )
+    prometheus: Address | None = key(
+        '`"HOST:PORT"` to serve metrics at; a port alone is served to this machine only (127.0.0.1)'
+    )
+    textfile: Location | None = key(
+        'a file for node_exporter\'s textfile collector, such as `"/var/lib/node_exporter/orders.prom"`'
+    )
+    opentelemetry: bool = key("metrics to OpenTelemetry's global meter provider", default=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+SECTIONS: dict[str, type | None] = {
+    "source": Source,
+    "target": Target,
+    "tables": Table,
+    "verify": Verify,
+    "monitor": Monitor,
+    "spark": None,
+}
+"""The sections of a file; `tables` has an entry per table, `spark` the names of Spark's settings."""
+
+
+@section
 class Pipeline:
     """One pipeline file."""
 
@@ -182,42 +430,3 @@ class Pipeline:
     verify: Verify
     monitor: Monitor
     spark: dict[str, str] = field(repr=False)
-
-    def dsql_config(self) -> DsqlConfig:
-        """What the decoder of DSQL changes must know; picklable, for executors.
-
-        Raises:
-            UsageError: the pipeline reads QLDB records, for which what is asked for is not there.
-        """
-        if self.source.format == "qldb":
-            raise UsageError(
-                'This is for pipelines that read DSQL changes, and source.format is "qldb".',
-                next_step="Use it with another pipeline file.",
-                key="source.format",
-            )
-        return DsqlConfig(
-            tables=tuple(
-                TableSpec(
-                    name=table.name,
-                    schema=table.schema,
-                    table=table.table,
-                    keys=table.keys,
-                    columns=table.columns,
-                    keep=table.keep,
-                    rename=table.rename,
-                    except_columns=table.except_columns,
-                    dedupe=table.dedupe,
-                    timestamps=table.timestamps or self.target.timestamps,
-                    partition_by=table.partition_by,
-                    buckets=table.buckets,
-                    target_file_size_bytes=table.target_file_size_bytes,
-                )
-                for table in self.tables
-            ),
-            format=self.source.format,
-            cluster=self.source.cluster,
-            unknown_tables=self.target.unknown_tables,
-            max_columns=self.target.max_columns,
-            infinity=self.target.infinity,
-            special_numeric=self.target.special_numeric,
-        )

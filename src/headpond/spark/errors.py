@@ -3,7 +3,7 @@
 An error raised in a planner or a worker process gets one marked line that holds it as JSON; on the
 driver the line is found again, however deep Spark buried it::
 
-    HEADPOND{"class": "StreamMissing", "message": "…", "next_step": "…", "facts": {…}}
+    HEADPOND{"class": "StreamNotFound", "message": "…", "next_step": "…", "facts": {…}}
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from headpond.errors import HeadpondError
+from headpond.core.errors import HeadpondError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ def headpond_error_of(exc: BaseException | None) -> HeadpondError | None:
 
 
 def text_of(exc: BaseException) -> str:
-    """Give an exception's text; some of Spark's ask the JVM for theirs, which may be gone."""
+    """Return an exception's text; some of Spark's ask the JVM for theirs, which may be gone."""
     try:
         return str(exc)
     except Exception:  # noqa: BLE001 - whatever the way to the JVM meets

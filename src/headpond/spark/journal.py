@@ -20,13 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.changes.journal_check import ANOMALIES, check_documents, check_gaps, check_slice
-from headpond.changes.journal_facts import FACT_SCHEMAS, JournalFacts, journal_facts
-from headpond.changes.qldb_exported import with_exported
-from headpond.errors import UsageError
-from headpond.formats.ion import MAX_DEPTH
-from headpond.formats.qldb_batch import decode_qldb
-from headpond.spark.registration import register
+from headpond.core.errors import UsageError
+from headpond.qldb.batch import decode_user_data
+from headpond.qldb.journal.check import ANOMALIES, check_documents, check_gaps, check_slice
+from headpond.qldb.journal.facts import FACT_SCHEMAS, JournalFacts, journal_facts
+from headpond.spark.sources.kinesis import register
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,7 +36,7 @@ SLICE_BLOCKS = 4096
 DOCUMENT_GROUPS = 128
 """Groups that documents are spread over; bounds what one task holds of them."""
 MALFORMED = "malformed"
-"""Kind of the rows about what is no QLDB record; `detail` has the verdict and where it was read."""
+"""Kind of the rows about what is not a QLDB record; `detail` has the verdict and where it was read."""
 
 _FACTS = ("block", "listed", "document", "revision")
 _BEFORE, _ENDED = "before", "ended"
@@ -80,7 +78,7 @@ def verify(
     Args:
         spark: the session.
         records: user records with a binary column `data`, as the Kinesis and archive sources give them (a
-            column `problem`, if there, tells what the source could not open), or the path or pattern of an
+            column `problem`, if there, says what the source could not open), or the path or pattern of an
             archive.
         closed: nothing more will come: what is absent is missing.
         deletes: check the hashes of deletes, for which no real example is known.
@@ -88,7 +86,7 @@ def verify(
 
     Returns:
         `kind, strand_id, sequence_no, document_id, version, first, last, detail`; no order. Rows of kind
-        `malformed` are about what is no record.
+        `malformed` are about what is not a record.
 
     Raises:
         UsageError: the frame has no binary column `data`.
@@ -122,7 +120,7 @@ def _ddl(schema: pa.Schema) -> str:
 
 
 def _facts(slice_blocks: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the facts of records, each under every group that needs it."""
+    """Yield the facts of records, each under every group that needs it."""
     for batch in batches:
         rows = pa.Table.from_batches([batch])
         parts: list[pa.Table] = []
@@ -131,7 +129,7 @@ def _facts(slice_blocks: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
             parts.append(_malformed(rows.filter(bad), rows["problem"].filter(bad)))
             rows = rows.filter(pc.invert(bad))
         data = pc.fill_null(rows["data"].combine_chunks(), b"")
-        decoded = with_exported(decode_qldb(data), data, verify=True, max_depth=MAX_DEPTH)
+        decoded = decode_user_data(data, verify=True)
         wrong = pc.not_equal(decoded.verdicts["verdict"], "ok")
         parts.append(_malformed(rows.filter(wrong), decoded.verdicts["verdict"].filter(wrong)))
         facts = journal_facts(decoded.blocks, decoded.revisions)
@@ -190,9 +188,9 @@ def _check(table: pa.Table, *, closed: bool, deletes: bool) -> pa.Table:
     if group == _ALL:
         rows = table.filter(pc.equal(table["fact"], MALFORMED))
         ended = table.filter(pc.equal(table["fact"], _ENDED)).slice(0, 1)
-        told = pa.table({"kind": pa.repeat(MALFORMED, rows.num_rows), "detail": rows["detail"]})
+        malformed = pa.table({"kind": pa.repeat(MALFORMED, rows.num_rows), "detail": rows["detail"]})
         end = pa.table({"group": pa.repeat(_ENDS, ended.num_rows), "kind": pa.repeat(_ENDED, ended.num_rows)})
-        return _found(told, end)
+        return _found(malformed, end)
     if group.startswith("documents "):
         return _found(check_documents(_typed(table, FACT_SCHEMAS[3])))
     of = [

@@ -1,23 +1,169 @@
 """The page that `headpond status --html` writes: where a pipeline stands, and its last batches as plots.
 
 Names of tables, shards and reasons come from records: jinja2 escapes all of them.
+
+::
+
+    12 MiB/s ┐
+             │    ╭╮   ╭─╮          a line per name, cut where a run ended
+             │╭───╯╰───╯ ╰──  ╭──
+    0        └───────────────────
+             09:00          09:45
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jinja2
-
-from headpond.cli.report.page import style
-from headpond.cli.report.status_plots import HEIGHT, WIDTH, Plot, Point, bars, lines
-from headpond.cli.report.units import figure, moment, size, span
+from headpond.cli.report.page import WIDTH, Bar, columns, figure, style, template
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import jinja2
+
+_KIBI = 1024
+_STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
+
+
+def size(number: float) -> str:
+    """Return bytes in the largest unit of which there is one."""
+    unit = 0
+    while number >= _KIBI and unit < len(_STEPS) - 1:
+        number /= _KIBI
+        unit += 1
+    return f"{number:.0f} {_STEPS[unit]}" if number >= 10 or unit == 0 else f"{number:.1f} {_STEPS[unit]}"  # noqa: PLR2004 - from two digits on
+
+
+def span(seconds: float) -> str:
+    """Return a span of time in the unit that suits it."""
+    if seconds < _MINUTE_S:
+        return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    if seconds < _HOUR_S:
+        return f"{seconds / _MINUTE_S:.0f} min"
+    return f"{seconds / _HOUR_S:.1f} h" if seconds < _DAY_S else f"{seconds / _DAY_S:.1f} days"
+
+
+def moment(at_ms: int, *, date: bool = False) -> str:
+    """Return a time of day in UTC, with its date if wanted."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{at:%Y-%m-%d %H:%M:%S}" if date else f"{at:%H:%M:%S}"
+
+
+HEIGHT = 160.0
+MAX_POINTS = 240
+"""Of a line: more could not be distinguished on a page."""
+MAX_BARS = 60
+MAX_LINES = 8
+REST = "others"
+
+
+class Point(NamedTuple):
+    """A measurement: when (milliseconds since 1970), of which run, and what."""
+
+    at_ms: int
+    run: str
+    value: float
+
+
+class Line(NamedTuple):
+    """A drawn line: what it is of, an SVG path for each run, and its last value."""
+
+    name: str
+    paths: list[str]
+    last: float
+
+
+class Plot(NamedTuple):
+    """One plot between two times; `top` is the value at its upper edge, and the lower one is 0."""
+
+    lines: list[Line]
+    bars: list[Bar]
+    top: float
+    begun_ms: int
+    ended_ms: int
+
+
+def lines(
+    series: Mapping[str, Sequence[Point]], span_ms: tuple[int, int], *, most: int = MAX_LINES, base: int = 10
+) -> Plot:
+    """Draw at most `most` lines, those with the greatest values; the rest share one with their greatest.
+
+    Points are in the order of time; `base` is 1024 for bytes.
+    """
+    begun, ended = span_ms
+    ranked = sorted(series, key=lambda name: (-max((p.value for p in series[name]), default=0.0), name))
+    kept = ranked if len(ranked) <= most else ranked[: most - 1]
+    shown = {name: list(series[name]) for name in kept}
+    if len(kept) < len(ranked):
+        greatest: dict[tuple[int, str], float] = {}
+        for name in ranked[len(kept) :]:
+            for point in series[name]:
+                key = (point.at_ms, point.run)
+                greatest[key] = max(greatest.get(key, 0.0), point.value)
+        shown[REST] = [Point(at, run, value) for (at, run), value in sorted(greatest.items())]
+    top = nice(max((p.value for points in shown.values() for p in points), default=0.0), base)
+    drawn = []
+    for name, points in shown.items():
+        thin = thinned(points, begun, ended)
+        if thin:
+            drawn.append(Line(name, list(_paths(thin, begun, ended, top)), points[-1].value))
+    return Plot(drawn, [], top, begun, ended)
+
+
+def bars(points: Sequence[Point], span_ms: tuple[int, int], *, base: int = 10) -> Plot:
+    """Draw rates: the sum of the values of each span, per second."""
+    begun, ended = span_ms
+    count = max(1, min(MAX_BARS, len(points)))
+    each_ms = max(ended - begun, 1) / count
+    sums = [0.0] * count
+    for point in points:
+        sums[min(int((point.at_ms - begun) / each_ms), count - 1)] += point.value
+    rates = [total / (each_ms / 1000) for total in sums]
+    top = nice(max(rates), base)
+    return Plot([], list(columns(dict(enumerate(rates)), top, HEIGHT)), top, begun, ended)
+
+
+def thinned(points: Sequence[Point], begun_ms: int, ended_ms: int) -> list[Point]:
+    """Leave at most `MAX_POINTS`, of each span the greatest, so that no peak is lost; runs stay apart."""
+    if len(points) <= MAX_POINTS:
+        return list(points)
+    each_ms = max(ended_ms - begun_ms, 1) / MAX_POINTS
+    kept: dict[tuple[int, str], Point] = {}
+    for point in points:
+        key = (int((point.at_ms - begun_ms) / each_ms), point.run)
+        if key not in kept or point.value > kept[key].value:
+            kept[key] = point
+    return list(kept.values())
+
+
+def nice(value: float, base: int = 10) -> float:
+    """Round up to 1, 2, 3, 5, 10, 20, … times a power of the base, below the next one; of nothing it is 1."""
+    if value <= 0:
+        return 1.0
+    power = float(base)
+    while power > value:
+        power /= base
+    while power * base <= value:
+        power *= base
+    digits = [10**digit * step for digit in range(4) for step in (1, 2, 3, 5)]
+    return next((step * power for step in digits if value <= step * power < base * power), base * power)
+
+
+def _paths(points: Iterable[Point], begun: int, ended: int, top: float) -> Iterable[str]:
+    width = max(ended - begun, 1)
+    runs: dict[str, list[str]] = {}
+    for point in points:
+        x = (point.at_ms - begun) / width * WIDTH
+        y = HEIGHT - point.value / top * HEIGHT
+        runs.setdefault(point.run, []).append(f"{x:.1f} {y:.1f}")
+    for places in runs.values():
+        # A single point is a line of no length, which a round cap makes a dot.
+        yield "M" + "L".join(places if len(places) > 1 else places * 2)
+
 
 MAX_LISTED = 20
 """Batches that the page lists; the plots have all."""
@@ -25,35 +171,19 @@ OWN = "_headpond/"
 
 
 class Shown(NamedTuple):
-    """A plot with its words.
-
-    Attributes:
-        title: what it shows.
-        words: how to read it.
-        plot: the shapes.
-        unit: writes its values.
-    """
+    """A plot with its words."""
 
     title: str
     words: str
     plot: Plot
     unit: Callable[[float], str]
+    """Writes its values."""
 
 
 def render_status(
     found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, made_at: str, version: str
 ) -> str:
-    """Give the page.
-
-    Args:
-        found: what `cli.status.look` found.
-        rows: the batch log (`BatchLog.last`), oldest first.
-        made_at: when, for people.
-        version: headpond's.
-
-    Returns:
-        HTML, to be written in UTF-8.
-    """
+    """Return the page as HTML, of what `status.look` found and the batch log, oldest first."""
     own = {name: facts for name, facts in (found.get("sizes") or {}).items() if name.startswith(OWN)}
     return _template().render(
         found=found,
@@ -71,11 +201,7 @@ def render_status(
 
 
 def plots_of(rows: Sequence[Mapping[str, Any]]) -> list[Shown]:
-    """Draw the last batches; nothing where there is none.
-
-    Args:
-        rows: the batch log, oldest first.
-    """
+    """Draw the last batches, oldest first; nothing where there are none."""
     if not rows:
         return []
     begun = [_ms(row["begun"]) for row in rows]
@@ -139,10 +265,8 @@ def _ms(text: str) -> int:
 
 @cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"figure": figure, "size": size, "span": span, "moment": moment}
-    environment.filters["clock"] = lambda text: moment(_ms(text), date=True)
-    text = resources.files("headpond.cli.report").joinpath("status.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(text)
+    return template("status.html.j2", size=size, span=span, moment=moment, clock=_clock)
+
+
+def _clock(text: str) -> str:
+    return moment(_ms(text), date=True)

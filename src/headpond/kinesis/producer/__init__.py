@@ -2,16 +2,21 @@
 
 ::
 
-    core (Producer) ─► dispatcher ─► router ─► lane ─► aggregator · limiter
-    blocking              │  ├─► collector ─► sender (threads)
-                          │  └─► outcome ─► ledger
-                          └─► shard_map ─► ranges
+    core (Producer) ─► dispatcher ─► lanes ─► kpl.Aggregator
+    blocking              │  └─► sender (threads)
+                          ├─► records: their results, and how many may be outstanding
+                          └─► shard_map
 """
 
 from headpond.kinesis.producer.blocking import BlockingProducer
 from headpond.kinesis.producer.core import Producer
-from headpond.kinesis.producer.metrics import MemoryMetrics, Metrics, NoMetrics, Statistics
-from headpond.kinesis.producer.otel import OpenTelemetryMetrics
+from headpond.kinesis.producer.metrics import (
+    MemoryMetrics,
+    Metrics,
+    NoMetrics,
+    OpenTelemetryMetrics,
+    Statistics,
+)
 from headpond.kinesis.producer.records import Attempt, PutFailed, PutResult
 from headpond.kinesis.producer.settings import ProducerSettings
 

@@ -8,7 +8,7 @@ from itertools import islice
 from threading import BoundedSemaphore, Thread
 from typing import TYPE_CHECKING, Self
 
-from headpond.errors import UsageError
+from headpond.core.errors import UsageError
 from headpond.kinesis.producer.core import Producer, summary
 from headpond.kinesis.producer.records import PutFailed
 
@@ -18,14 +18,12 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, TypeVar
 
-    from headpond.kinesis.client import ConnectionSettings
+    from headpond.kinesis.api.settings import ConnectionSettings
     from headpond.kinesis.producer.metrics import Metrics
     from headpond.kinesis.producer.records import PutResult, Puttable
     from headpond.kinesis.producer.settings import ProducerSettings
 
     T = TypeVar("T")
-
-__all__ = ["BlockingProducer"]
 
 _CHUNK = 5_000
 
@@ -90,7 +88,7 @@ class BlockingProducer:
                 self._end()
 
     def put(self, partition_key: str, data: bytes, explicit_hash_key: str | None = None) -> Future[PutResult]:
-        """Put one user record; returns once there is room for it, with a future of its result.
+        """Put one user record; return once there is room for it, with a future of its result.
 
         The future raises what `Producer.put` raises. For many records `put_all` is faster.
         """
@@ -102,7 +100,7 @@ class BlockingProducer:
         return future
 
     def put_all(self, records: Iterable[Puttable]) -> list[PutResult]:
-        """Put (partition key, data[, explicit hash key[, tags]]) in order; gives their results in order.
+        """Put (partition key, data[, explicit hash key[, tags]]) in order; return their results in order.
 
         Records are taken from `records` some thousands at a time, as there is room for them.
 

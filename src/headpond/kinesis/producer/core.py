@@ -1,4 +1,4 @@
-"""The producer: takes user records in, sends them as KPL aggregates, and settles each with a result.
+"""The producer: takes user records in, sends them as KPL aggregates, and returns a result for each.
 
 ::
 
@@ -19,17 +19,16 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
-from headpond.errors import UsageError
-from headpond.formats.kpl import UserRecord, validate
-from headpond.kinesis.client import connect
+from headpond.core.errors import UsageError
+from headpond.kinesis.api.client import connect
 from headpond.kinesis.producer.dispatcher import Dispatcher
-from headpond.kinesis.producer.ledger import Ledger
+from headpond.kinesis.producer.lanes import Router
 from headpond.kinesis.producer.metrics import Metrics, NoMetrics
-from headpond.kinesis.producer.records import Bundle, Pending, PutFailed, PutResult
-from headpond.kinesis.producer.router import Router
+from headpond.kinesis.producer.records import Bundle, Ledger, Pending, PutFailed, PutResult
 from headpond.kinesis.producer.sender import CALL_FAILURES, Reply, list_shards, put_records
 from headpond.kinesis.producer.settings import ProducerSettings
 from headpond.kinesis.producer.shard_map import ShardMap
+from headpond.kpl import UserRecord, validate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,12 +36,10 @@ if TYPE_CHECKING:
 
     from mypy_boto3_kinesis import KinesisClient
 
-    from headpond.formats.kpl import Tag
-    from headpond.kinesis.client import ConnectionSettings
-    from headpond.kinesis.producer.ranges import ShardRange
+    from headpond.kinesis.api.settings import ConnectionSettings
     from headpond.kinesis.producer.records import Puttable
-
-__all__ = ["Producer", "summary"]
+    from headpond.kinesis.producer.shard_map import ShardRange
+    from headpond.kpl import Tag
 
 _YIELD_EVERY = 1024
 
@@ -69,7 +66,7 @@ class Producer:
         metrics: Where measurements go.
         client: A boto3 client to use instead of one made from `connection`; the caller closes it.
         clock: Milliseconds, of any origin, never falling.
-        seed: Of the jitter in backoff; from the system unless told.
+        seed: Of the jitter in backoff; by default from the system.
     """
 
     def __init__(
@@ -92,7 +89,7 @@ class Producer:
             connection.stream, self.settings.max_outstanding_records, self.settings.max_outstanding_bytes
         )
         self._router = Router(self.settings, clock())
-        draw = random.Random(seed)  # noqa: S311 - jitter
+        draw = random.Random(seed)
         self._dispatcher = Dispatcher(
             self.settings, self._router, self._ledger, metrics or NoMetrics(), self._send, clock, draw
         )
@@ -114,7 +111,7 @@ class Producer:
 
         Raises:
             ConfigurationError: No region is known, or the profile does not exist.
-            AccessRefused: The credentials to assume a role with cannot be found.
+            AccessDenied: The credentials to assume a role with cannot be found.
         """
         if self._loop is not None:
             raise UsageError("The producer was started before.", next_step="Make another one.")
@@ -166,7 +163,7 @@ class Producer:
             tags: Carried by the aggregate, out of the data's way; a record that has some always goes in one.
 
         Raises:
-            PutFailed: It is not known to be in the stream; tells the reason and all tries.
+            PutFailed: It is not known to be in the stream; has the reason and all tries.
             InvalidUserRecord: Key or data break a bound.
             InvalidHashKey: The explicit hash key is not a number on the ring.
         """
@@ -179,7 +176,7 @@ class Producer:
         explicit_hash_key: str | None = None,
         tags: tuple[Tag, ...] = (),
     ) -> asyncio.Future[PutResult]:
-        """Put one user record; returns once there is room for it, with a future of its result.
+        """Put one user record; return once there is room for it, with a future of its result.
 
         Raises:
             InvalidUserRecord: Key or data break a bound.
@@ -206,7 +203,7 @@ class Producer:
         return await self.settle(await self.submit_many(records))
 
     async def submit_many(self, records: Iterable[Puttable]) -> list[asyncio.Future[PutResult]]:
-        """Put (partition key, data[, explicit hash key[, tags]]) in order; returns once all had room.
+        """Put (partition key, data[, explicit hash key[, tags]]) in order; return once all had room.
 
         Raises:
             InvalidUserRecord: A record breaks a bound; those before it were put.
@@ -242,7 +239,7 @@ class Producer:
 
     @property
     def outstanding(self) -> int:
-        """User records taken in and not yet settled."""
+        """User records taken in that have no result yet."""
         return len(self._ledger.outstanding)
 
     @property
@@ -256,7 +253,7 @@ class Producer:
         return dict(self._ledger.failed)
 
     def _checked(self, partition_key: str, data: bytes, explicit_hash_key: str | None) -> str | None:
-        """Check what is put; gives the explicit hash key in its one spelling."""
+        """Check what is put; return the explicit hash key in its one spelling."""
         if self._pool is None:
             raise UsageError("The producer is not running.", next_step="Use it inside `async with`.")
         settings = self.settings
@@ -316,12 +313,12 @@ class Producer:
 
 
 def summary(stream: str, failures: dict[int, PutFailed], count: int) -> PutFailed:
-    """One error for several records: what `Producer.put_many` raises."""
+    """Return one error for several records, which `Producer.put_many` raises."""
     reasons = Counter(error.reason for error in failures.values())
-    told = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
+    counts = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
     first = next(iter(failures.values()))
     return PutFailed(
-        f"{len(failures)} of {count} records were not put into stream {stream}: {told}.",
+        f"{len(failures)} of {count} records were not put into stream {stream}: {counts}.",
         next_step=first.next_step,
         reason=reasons.most_common(1)[0][0],
         reasons=dict(reasons),

@@ -1,8 +1,8 @@
 """The producer's motor: sends what the lanes hold, judges replies, and brings back what must go again.
 
 It runs as callbacks in one event loop: something became ready, a moment came, a reply arrived, the shards
-changed. After the shards changed, nothing is sent before the requests from the time before are settled,
-so that no record overtakes an older one of its key.
+changed. After the shards changed, nothing is sent before the earlier requests are answered, so that no record
+overtakes an older one of its key.
 """
 
 from __future__ import annotations
@@ -12,25 +12,20 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from headpond.kinesis.producer.collector import Part, choose
-from headpond.kinesis.producer.limiter import backoff_ms
-from headpond.kinesis.producer.outcome import Stored, inside, remedy
+from headpond.kinesis.producer.lanes import Part, backoff_ms, choose
 from headpond.kinesis.producer.records import Attempt, Bundle, Pending
+from headpond.kinesis.producer.sender import Stored, inside, remedy
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Iterator
 
-    from headpond.kinesis.producer.lane import Lane
-    from headpond.kinesis.producer.ledger import Ledger
+    from headpond.kinesis.producer.lanes import Lane, Router
     from headpond.kinesis.producer.metrics import Metrics
-    from headpond.kinesis.producer.ranges import OpenShards
-    from headpond.kinesis.producer.router import Router
+    from headpond.kinesis.producer.records import Ledger
     from headpond.kinesis.producer.sender import Reply
     from headpond.kinesis.producer.settings import ProducerSettings
-    from headpond.kinesis.producer.shard_map import ShardMap
-
-__all__ = ["Dispatcher"]
+    from headpond.kinesis.producer.shard_map import OpenShards, ShardMap
 
 _DOUBT_AGAIN_S = 1.0
 _USUAL_MOST_BYTES = 1 << 20  # of a Kinesis record; UpdateMaxRecordSize raises it for a stream
@@ -53,19 +48,9 @@ class _Parked(NamedTuple):
 
 
 class Dispatcher:
-    """Moves records from the lanes into the stream.
+    """Moves records from the lanes into the stream."""
 
-    Args:
-        settings: The producer's.
-        router: The lanes.
-        ledger: Where records are settled.
-        metrics: Where measurements go.
-        send: Sends Kinesis records in one request.
-        clock: Milliseconds now.
-        draw: Of the jitter.
-    """
-
-    def __init__(  # noqa: PLR0917 - the producer's parts, wired in one place
+    def __init__(
         self,
         settings: ProducerSettings,
         router: Router,
@@ -91,7 +76,7 @@ class Dispatcher:
     # What the producer calls
 
     def take_in(self, record: Pending) -> None:
-        """Let a record wait in its lane, and see that it leaves in time."""
+        """Put a record into its lane, and see that it leaves in time."""
         if self._stopped is not None:
             self._ledger.fail([record], self._stopped, "The producer stopped.")
             return
@@ -154,7 +139,7 @@ class Dispatcher:
     # Sending
 
     def _prepare(self, now_ms: float) -> float:
-        """Fail what expired, make ready what is due; gives when the next of either comes."""
+        """Fail what expired, make ready what is due; return when the next of either comes."""
         again_ms = math.inf
         for lane in self._router.busy:
             self._expire(lane.take_expired(now_ms))
@@ -220,7 +205,7 @@ class Dispatcher:
 
     @contextmanager
     def _or_stop(self) -> Iterator[None]:
-        """After a fault of ours nothing may wait for ever: all records fail, and the loop is told."""
+        """Fail all records after a fault in this code, so that nothing waits for ever, and raise it."""
         try:
             yield
         except BaseException:
@@ -230,7 +215,7 @@ class Dispatcher:
     # Judging
 
     def _refused(self, bundle: Bundle, attempt: Attempt, entries: int) -> bool:
-        """Note a failed try; tells whether the Kinesis record goes again."""
+        """Note a failed try; return whether the Kinesis record goes again."""
         code, message = attempt.code or "", attempt.message
         self._note(bundle.records, attempt)
         bundle.tries += 1
@@ -247,7 +232,7 @@ class Dispatcher:
         return True
 
     def _bring_back(self, lane: Lane, bundles: list[Bundle], epoch: int) -> None:
-        """Let failed Kinesis records go again: in front of their lane, or by new routes if shards changed."""
+        """Queue failed Kinesis records again: in front of their lane, or by new routes if shards changed."""
         until_ms = self._clock() + backoff_ms(max(bundle.tries for bundle in bundles), self._draw)
         if epoch == self._epoch:
             lane.put_back(bundles)
@@ -258,7 +243,7 @@ class Dispatcher:
             self._route_again(bundle.records)
 
     def _judge(self, stored: _Parked) -> None:
-        """Settle an aggregate that a shard took which was not predicted; wait if its range is not known."""
+        """Judge an aggregate in a shard that was not predicted; wait if the shard's range is not known."""
         bundle, (shard_id, _), attempt = stored
         keys = self.shard_map.range_of(shard_id) if self.shard_map is not None else None
         if keys is None:
@@ -319,7 +304,7 @@ class Dispatcher:
     # Time and measurements
 
     def _has_enough(self, lane: Lane) -> bool:
-        """Whether a lane alone makes a request go."""
+        """Return whether a lane alone makes a request go."""
         return (
             lane.ready_bytes >= self._settings.collection_max_shard_size
             or len(lane.ready) >= self._settings.collection_max_count

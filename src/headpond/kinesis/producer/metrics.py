@@ -1,18 +1,16 @@
 """Measurements of the producer under the KPL's names, through one small protocol.
 
-Counts (their sum matters): UserRecordsReceived, UserRecordsPut, UserRecordsDataPut, UserRecordExpired,
-KinesisRecordsPut, KinesisRecordsDataPut, ErrorsByCode, AllErrors. Distributions: UserRecordsPending,
-RetriesPerRecord, BufferingTime (ms), RequestTime (ms), UserRecordsPerKinesisRecord,
-KinesisRecordsPerPutRecordsRequest, UserRecordsPerPutRecordsRequest.
+`COUNTS` are summed, `DISTRIBUTIONS` are not; each name has its unit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["COUNTS", "DISTRIBUTIONS", "MemoryMetrics", "Metrics", "NoMetrics", "Statistics"]
+from headpond.core.errors import MissingRequirement
 
 COUNTS = {
     "UserRecordsReceived": "records",
@@ -24,7 +22,6 @@ COUNTS = {
     "ErrorsByCode": "errors",
     "AllErrors": "errors",
 }
-"""Names whose sum matters, and their units."""
 DISTRIBUTIONS = {
     "UserRecordsPending": "records",
     "RetriesPerRecord": "retries",
@@ -34,7 +31,6 @@ DISTRIBUTIONS = {
     "KinesisRecordsPerPutRecordsRequest": "records",
     "UserRecordsPerPutRecordsRequest": "records",
 }
-"""Names whose spread matters, and their units."""
 
 
 class Metrics(Protocol):
@@ -43,7 +39,7 @@ class Metrics(Protocol):
     def observe(
         self, name: str, value: float, times: int = 1, *, shard_id: str | None = None, code: str | None = None
     ) -> None:
-        """Take in a value that was seen so many times."""
+        """Add a value that was seen so many times."""
 
 
 class NoMetrics:
@@ -79,7 +75,7 @@ class MemoryMetrics:
     def observe(
         self, name: str, value: float, times: int = 1, *, shard_id: str | None = None, code: str | None = None
     ) -> None:
-        """Take in a value that was seen so many times."""
+        """Add a value that was seen so many times."""
         with self._lock:
             for key in {(name, None, None), (name, shard_id, code)}:
                 old = self._seen.get(key, Statistics())
@@ -91,6 +87,61 @@ class MemoryMetrics:
                 )
 
     def of(self, name: str, *, shard_id: str | None = None, code: str | None = None) -> Statistics:
-        """The statistics of a name, over all shards and codes unless one is given."""
+        """Return the statistics of a name, over all shards and codes unless one is given."""
         with self._lock:
             return self._seen.get((name, shard_id, code), Statistics())
+
+
+class Meter(Protocol):
+    """What is used of `opentelemetry.metrics.Meter`, which an installation may lack."""
+
+    def create_counter(self, name: str, unit: str) -> Any:
+        """Make something with `add`."""
+
+    def create_histogram(self, name: str, unit: str) -> Any:
+        """Make something with `record`."""
+
+
+class OpenTelemetryMetrics:
+    """Counters and histograms named `kinesis.producer.<KPL name>`, with `shard_id` and `code` as attributes.
+
+    OpenTelemetry's SDK exports names in lower case.
+
+    Args:
+        stream: Goes with every measurement as `stream`.
+        meter: Of your provider; by default that of the global provider.
+
+    Raises:
+        MissingRequirement: OpenTelemetry is not installed.
+    """
+
+    def __init__(self, stream: str, meter: Meter | None = None) -> None:
+        if meter is None:
+            try:
+                meter = import_module("opentelemetry.metrics").get_meter("headpond.kinesis.producer")
+            except ImportError as error:
+                raise MissingRequirement(
+                    "The package opentelemetry-api is not installed.",
+                    next_step='Install it with: pip install "headpond[otel]".',
+                ) from error
+        assert meter is not None
+        self._stream = stream
+        prefix = "kinesis.producer."
+        self._counters = {name: meter.create_counter(prefix + name, unit) for name, unit in COUNTS.items()}
+        self._histograms = {
+            name: meter.create_histogram(prefix + name, unit) for name, unit in DISTRIBUTIONS.items()
+        }
+
+    def observe(
+        self, name: str, value: float, times: int = 1, *, shard_id: str | None = None, code: str | None = None
+    ) -> None:
+        """Add a value; a distribution gets it once, since histograms have no weights."""
+        attributes = {"stream": self._stream}
+        if shard_id is not None:
+            attributes["shard_id"] = shard_id
+        if code is not None:
+            attributes["code"] = code
+        if name in self._counters:
+            self._counters[name].add(value * times, attributes)
+        else:
+            self._histograms[name].record(value, attributes)

@@ -1,22 +1,23 @@
-"""User records on their way, and what becomes of them."""
+"""User records on their way, their results, and the account of those outstanding."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from headpond.errors import ServiceFailure
+from headpond.core.errors import ServiceFailure
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Iterable
 
-    from headpond.formats.kpl import Tag
+    from headpond.kinesis.producer.sender import Stored
+    from headpond.kpl import Tag
 
 Puttable: TypeAlias = (
     "tuple[str, bytes] | tuple[str, bytes, str | None] | tuple[str, bytes, str | None, tuple[Tag, ...]]"
 )
 """Partition key and data, an explicit hash key, tags."""
-
-__all__ = ["Attempt", "Bundle", "Pending", "PutFailed", "PutResult", "Puttable"]
 
 
 class Attempt(NamedTuple):
@@ -59,7 +60,7 @@ class PutFailed(ServiceFailure):
 
 
 class Pending:
-    """A user record taken in and not yet settled.
+    """A user record that is outstanding: taken in, without a result yet.
 
     Has what the encoder reads of a user record (`partition_key`, `explicit_hash_key`, `data`, `tags`).
     """
@@ -77,7 +78,7 @@ class Pending:
         "tags",
     )
 
-    def __init__(  # noqa: PLR0917 - the hot path: keywords cost a third more
+    def __init__(
         self,
         partition_key: str,
         data: bytes,
@@ -127,3 +128,111 @@ class Bundle:
         self.expiry_ms = min(record.expiry_ms for record in records)
         self.alone = False
         self.tries = 0
+
+
+class Ledger:
+    """Counts what is outstanding; every record that enters leaves by `acknowledge` or by `fail`."""
+
+    def __init__(self, stream: str, max_records: int, max_bytes: int) -> None:
+        self._stream = stream
+        self._max_records, self._max_bytes = max_records, max_bytes
+        self._bytes = 0
+        self.outstanding: set[Pending] = set()
+        self.received = self.acknowledged = 0
+        self.failed: dict[str, int] = {}
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._granted = self._granted_bytes = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether another record may enter at once: there is room, and nobody waits for it."""
+        return (
+            len(self.outstanding) < self._max_records
+            and self._bytes < self._max_bytes
+            and not self._waiting
+            and not self._granted
+        )
+
+    async def wait_for_room(self, size_bytes: int) -> None:
+        """Wait for one's turn to take a record of this size in, which must be done right after."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((turn, size_bytes))
+        self._grant()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._use_grant(size_bytes)
+                self._grant()
+            raise
+        self._use_grant(size_bytes)
+
+    async def wait_until_idle(self) -> None:
+        """Wait until nothing is outstanding."""
+        await self._idle.wait()
+
+    def enter(self, record: Pending) -> None:
+        """Add a record."""
+        if not self.outstanding:
+            self._idle.clear()
+        self.outstanding.add(record)
+        self._bytes += len(record.data)
+        self.received += 1
+
+    def acknowledge(
+        self, records: list[Pending], places: Iterable[int], stored: Stored, attempt: Attempt
+    ) -> None:
+        """Set the results of records that are in the stream; `places` are their places in the aggregate."""
+        shard_id, sequence_number = stored
+        ending: tuple[Attempt, ...] = ()
+        tries: tuple[Attempt, ...] = (attempt,)
+        for place, record in zip(places, records, strict=True):
+            if record.attempts is not ending:
+                ending, tries = record.attempts, (*record.attempts, attempt)
+            if not record.future.done():
+                record.future.set_result(PutResult(shard_id, sequence_number, place, tries))
+        self.acknowledged += len(records)
+        self._leave(records)
+
+    def fail(self, records: list[Pending], reason: str, message: str) -> None:
+        """Fail records that will not be sent any more; their tries are in them already."""
+        for record in records:
+            if not record.future.done():
+                record.future.set_exception(
+                    PutFailed(
+                        f"A record with partition key {record.partition_key!r} was not put into stream "
+                        f"{self._stream}: {reason} after {len(record.attempts)} tries. {message}".rstrip(),
+                        next_step="Look at the attempts of this error and at the stream's limits.",
+                        reason=reason,
+                        attempts=record.attempts,
+                    )
+                )
+        if records:
+            self.failed[reason] = self.failed.get(reason, 0) + len(records)
+            self._leave(records)
+
+    def _leave(self, records: list[Pending]) -> None:
+        self.outstanding.difference_update(records)
+        self._bytes -= sum(len(record.data) for record in records)
+        self._grant()
+        if not self.outstanding:
+            self._idle.set()
+
+    def _grant(self) -> None:
+        """Admit those who wait, first come first served, while there is room."""
+        while (
+            self._waiting
+            and len(self.outstanding) + self._granted < self._max_records
+            and self._bytes + self._granted_bytes < self._max_bytes
+        ):
+            turn, size_bytes = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._granted += 1
+                self._granted_bytes += size_bytes
+
+    def _use_grant(self, size_bytes: int) -> None:
+        self._granted -= 1
+        self._granted_bytes -= size_bytes

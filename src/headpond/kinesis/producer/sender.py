@@ -1,36 +1,84 @@
-"""One PutRecords, and one listing of shards, as plain blocking functions to be run in threads.
+"""One PutRecords and one listing of shards, and what the reply means for each user record.
 
-boto3 in threads rather than an asynchronous client: signing, credential chain, endpoints and the
-guard against cut replies stay those of the reader, and the asynchronous clients pin other versions of
-botocore. A request carries hundreds of KB, so the thread's cost per user record is nothing. botocore's own
-retries are off: each try is ours to count.
+::
+
+    entry failed    throttled   again, in front and alone; fails if `fail_if_throttled`
+                    internal    again
+                    refused     fails
+    entry stored    in the predicted shard, or a record sent alone     acknowledged: the service placed it
+                    in another shard whose range is known              those inside acknowledged, others again
+                    in a shard nobody knows                            judged once the shard map is fresh
+
+The calls block and are run in threads: signing, credentials, endpoints and the guard against cut replies
+stay those of the reader, and asynchronous clients pin other versions of botocore. A request carries hundreds
+of KB, so the thread costs nothing per user record. botocore's own retries are off: the producer counts each
+try. Source: spec "KPL aggregated records", result classification.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from headpond.formats.hash_keys import HashKeyRange
-from headpond.formats.kpl import encode
-from headpond.kinesis.aws_errors import error_code, translate
-from headpond.kinesis.producer.outcome import Stored
-from headpond.kinesis.producer.ranges import ShardRange
+from headpond.kinesis.api.errors import error_code, translate
+from headpond.kinesis.producer.shard_map import ShardRange
+from headpond.kpl import encode
+from headpond.kpl.hash_keys import HashKeyRange, effective_hash_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mypy_boto3_kinesis import KinesisClient
 
-    from headpond.formats.kpl import UserRecord
-    from headpond.kinesis.client import ConnectionSettings
-    from headpond.kinesis.producer.records import Bundle
-
-__all__ = ["CALL_FAILURES", "Refused", "Reply", "list_shards", "put_records"]
+    from headpond.kinesis.api.settings import ConnectionSettings
+    from headpond.kinesis.producer.records import Bundle, Pending
+    from headpond.kpl import UserRecord
 
 CALL_FAILURES = (BotoCoreError, ClientError)
 """What a call of boto3 raises when it fails."""
+Remedy = Literal["again", "alone", "fail"]
+
+_THROTTLING = {
+    "ProvisionedThroughputExceededException",
+    "LimitExceededException",
+    "KMSThrottlingException",
+    "ThrottlingException",
+    "Throttling",
+    "RequestLimitExceeded",
+}
+_REFUSED = {
+    "AccessDeniedException",
+    "AccessDenied",
+    "ExpiredTokenException",
+    "ExpiredToken",
+    "IncompleteSignature",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "KMSAccessDeniedException",
+    "KMSDisabledException",
+    "KMSInvalidStateException",
+    "KMSNotFoundException",
+    "KMSOptInRequired",
+    "MissingAuthenticationTokenException",
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "ParamValidationError",
+    "Record Count Mismatch",
+    "ResourceNotFoundException",
+    "SignatureDoesNotMatch",
+    "UnknownOperationException",
+    "UnrecognizedClientException",
+}
+_WRONG = {"InvalidArgumentException", "SerializationException", "ValidationException"}
+
+
+class Stored(NamedTuple):
+    """Where an entry was stored."""
+
+    shard_id: str
+    sequence_number: str
 
 
 class Refused(NamedTuple):
@@ -105,3 +153,28 @@ def list_shards(
         if not token:
             return found
         reply = client.list_shards(MaxResults=1000, NextToken=token)
+
+
+def remedy(code: str, *, fail_if_throttled: bool, entries: int) -> Remedy:
+    """Return what to do with a Kinesis record that was refused.
+
+    What the service calls wrong may be so for one record only, so where the request had more `entries` each
+    is tried in a request of its own before it fails.
+    """
+    if code in _REFUSED or (code in _THROTTLING and fail_if_throttled):
+        return "fail"
+    if code in _WRONG:
+        return "alone" if entries > 1 else "fail"
+    return "again"
+
+
+def inside(bundle: Bundle, keys: HashKeyRange) -> tuple[list[int], list[Pending]]:
+    """Return the places of an aggregate's records inside a shard's hash keys, and the records outside."""
+    places: list[int] = []
+    outside: list[Pending] = []
+    for place, record in enumerate(bundle.records):
+        if effective_hash_key(record.partition_key, record.explicit_hash_key) in keys:
+            places.append(place)
+        else:
+            outside.append(record)
+    return places, outside

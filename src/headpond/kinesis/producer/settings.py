@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from headpond.errors import ConfigurationError
+from headpond.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["ProducerSettings"]
 
 _MIB = 1024 * 1024
 
@@ -61,7 +59,7 @@ class ProducerSettings:
         record_ttl_ms: Age at which a record fails as expired; the only end of trying again.
         max_user_record_bytes: Most bytes of a user record's data; above 1 MiB only where the stream
             takes larger records.
-        max_outstanding_records: Records taken in and not yet settled, above which putting waits (ours).
+        max_outstanding_records: Records without a result yet, above which putting waits (ours).
         max_outstanding_bytes: The same for their data (ours).
 
     Raises:
@@ -97,10 +95,10 @@ class ProducerSettings:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """Take the producer's settings out of text options, in any case and with or without `_`.
+        """Read the producer's settings from text options, in any case and with or without `_`.
 
         Raises:
-            ConfigurationError: A value is no number, no `true` or `false`, or out of bounds.
+            ConfigurationError: A value is not a number, not `true` or `false`, or out of bounds.
         """
         given = {name.lower().replace("_", ""): value for name, value in options.items()}
         found: dict[str, bool | int] = {}

@@ -10,22 +10,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Literal
-
-from headpond.kinesis.producer.ranges import OpenShards, ShardRange, tile
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
-    from headpond.formats.hash_keys import HashKeyRange
-
-__all__ = ["ShardMap"]
+    from headpond.kpl.hash_keys import HashKeyRange
 
 _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE_MS = 1_000
 _PAUSE_GROWTH = 1.5
 _LONGEST_PAUSE_MS = 30_000
 _KEEP_CLOSED_MS = 60_000
+_KEYS = 1 << 128
+
+
+class ShardRange(NamedTuple):
+    """A shard and its hash keys."""
+
+    shard_id: str
+    keys: HashKeyRange
+
+
+class OpenShards:
+    """The open shards of a stream at one moment, for looking up hash keys."""
+
+    def __init__(self, shards: Iterable[ShardRange]) -> None:
+        self.shards = sorted(shards, key=lambda shard: shard.keys.end)
+        # Big-endian bytes compare like the numbers, and MD5 gives bytes.
+        self._ends = [shard.keys.end.to_bytes(16, "big") for shard in self.shards]
+
+    def find(self, hash_key: bytes) -> str:
+        """Return the shard that takes a hash key, given as 16 big-endian bytes."""
+        return self.shards[bisect_left(self._ends, hash_key)].shard_id
+
+
+def tile(shards: Iterable[ShardRange]) -> bool:
+    """Return whether the ranges cover the hash key space once; a listing caught in a reshard may not."""
+    edge = 0
+    for shard in sorted(shards, key=lambda each: each.keys.start):
+        if shard.keys.start != edge:
+            return False
+        edge = shard.keys.end + 1
+    return edge == _KEYS
 
 
 class ShardMap:
@@ -33,10 +61,7 @@ class ShardMap:
 
     Args:
         list_shards: Lists the open shards, or with True all that are held; may raise any of `failures`.
-        failures: What `list_shards` raises when it fails.
-        changed: Told the new open shards, or None as soon as they are in doubt.
-        clock: Milliseconds now, of any origin.
-        pause: Waits so many milliseconds.
+        changed: Called with the new open shards, or with None as soon as they are in doubt.
     """
 
     def __init__(
@@ -76,7 +101,7 @@ class ShardMap:
         await self._first_try.wait()
 
     def range_of(self, shard_id: str) -> HashKeyRange | None:
-        """The hash keys of a shard that is open or was lately."""
+        """Return the hash keys of a shard that is open or was lately."""
         return self._known.get(shard_id)
 
     def doubt(self, shard_id: str, seen_ms: float) -> None:
@@ -84,7 +109,7 @@ class ShardMap:
         unknown = shard_id not in self._known
         if unknown:
             self._wanted.add(shard_id)
-        # A result older than the map tells nothing new, unless of a shard the map never saw.
+        # A result older than the map says nothing new, unless of a shard the map never saw.
         if unknown or seen_ms > self.updated_ms:
             self.start()
 
@@ -108,14 +133,14 @@ class ShardMap:
         self._changed(OpenShards(found))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        # Also after a fault that no retry helps against: records then go on singly, and the loop is told.
+        # Also after a fault that no retry helps against: records then go on singly, and the fault is raised.
         self._first_try.set()
         if not task.cancelled() and task.exception() is not None:
             self.state = "INVALID"
             task.result()
 
     async def _list_open(self) -> list[ShardRange] | None:
-        """The open shards; None if the listing was caught between two states of the stream."""
+        """List the open shards; None if the listing was caught between two states of the stream."""
         found = await self._list_shards(False)  # noqa: FBT003 - a callback's only argument
         if not tile(found):
             return None

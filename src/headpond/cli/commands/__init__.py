@@ -1,0 +1,1 @@
+"""The commands, each imported only when it is called."""

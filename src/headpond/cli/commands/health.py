@@ -1,0 +1,117 @@
+"""`headpond health`: one question for a supervisor, answered by the exit code, without starting Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Group
+from rich.text import Text
+
+from headpond.cli.inputs import as_span, with_output
+from headpond.core.errors import MissingRequirement, ServiceFailure, UsageError
+from headpond.lake.state.run_mark import mark_in
+from headpond.pipeline import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import RenderableType
+
+    from headpond.cli.output import Output
+    from headpond.lake.lake import Lake
+    from headpond.pipeline import Pipeline
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@click.option("--max-age", callback=as_span, default="2 minutes", metavar="SPAN", show_default=True,
+              help="Since Spark last reported a batch, or that there is nothing to read.")  # fmt: skip
+@click.option("--max-lag", callback=as_span, metavar="SPAN", help="Of any shard; asks the stream.")
+@click.option("--max-quarantined", type=click.IntRange(0), metavar="N", help="Records in quarantine.")
+@click.option("--max-pending", type=click.IntRange(0), metavar="N", help="Records that wait for others.")
+@with_output
+def health(
+    output: Output,
+    file: str,
+    *,
+    max_age: int,
+    max_lag: int | None,
+    max_quarantined: int | None,
+    max_pending: int | None,
+) -> int:
+    """Check that the pipeline FILE is kept by a run that goes on, within limits.
+
+    The exit code is 0, or 1 where it is not, for systemd, Kubernetes and other supervisors. Only what a limit
+    asks for is looked at. With --max-age alone that is one small file of the lake.
+    """
+    pipeline = load(file)
+    if max_lag is not None and pipeline.source.archive is not None:
+        raise UsageError(
+            "--max-lag is for streams, and the pipeline reads an archive.", next_step="Leave it out."
+        )
+    wanted: list[tuple[str, int | None, Callable[[Pipeline], int | None]]] = [
+        ("lag_ms", max_lag, _lag_ms),
+        ("quarantined", max_quarantined, lambda pipeline: _lake(pipeline).quarantine.count()),
+        ("pending", max_pending, lambda pipeline: _lake(pipeline).pending.count()),
+    ]
+    checks = [_running(pipeline, max_age)]
+    checks += [_within(name, limit, look, pipeline) for name, limit, look in wanted if limit is not None]
+    healthy = all(check["ok"] for check in checks)
+    found = {"pipeline": pipeline.monitor.name, "healthy": healthy, "checks": checks}
+    output.result(found, lambda: _drawn(found))
+    return int(not healthy)
+
+
+def _drawn(found: dict[str, Any]) -> RenderableType:
+    head = Text(f"{found['pipeline']} is {'healthy' if found['healthy'] else 'not healthy'}",
+                style="bold green" if found["healthy"] else "bold red")  # fmt: skip
+    lines = [
+        Text(f"  {'ok ' if check['ok'] else 'BAD'} {check['says']}", style="" if check["ok"] else "red")
+        for check in found["checks"]
+    ]
+    return Group(head, *lines)
+
+
+def _running(pipeline: Pipeline, max_age_ms: int) -> dict[str, Any]:
+    mark = mark_in(pipeline.target.path, pipeline.target.storage_options).read()
+    if mark is None:
+        return _check("age_ms", None, max_age_ms, says="no run has begun yet", ok=False)
+    if mark["state"] != "running":
+        said = f": {mark['error']}" if mark.get("error") else ""
+        return _check("age_ms", None, max_age_ms, says=f"the last run is {mark['state']}{said}", ok=False)
+    age = mark["age_ms"] + mark["seen_ms"] - mark.get("progress_ms", mark["seen_ms"])
+    says = f"Spark was last heard of {age / 1000:.1f} s ago, limit {max_age_ms / 1000:g} s"
+    return _check("age_ms", age, max_age_ms, says=says, ok=age <= max_age_ms)
+
+
+def _within(
+    name: str, limit: int, look: Callable[[Pipeline], int | None], pipeline: Pipeline
+) -> dict[str, Any]:
+    try:
+        found = look(pipeline)
+    except (MissingRequirement, ServiceFailure) as error:
+        # A limit that cannot be checked is not kept.
+        return _check(name, None, limit, says=f"{name} is unknown: {error.message}", ok=False)
+    if found is None:
+        return _check(name, None, limit, says=f"{name} is unknown", ok=False)
+    return _check(name, found, limit, says=f"{name} is {found}, limit {limit}", ok=found <= limit)
+
+
+def _check(name: str, found: int | None, limit: int, *, says: str, ok: bool) -> dict[str, Any]:
+    return {"name": name, "found": found, "limit": limit, "ok": ok, "says": says}
+
+
+def _lag_ms(pipeline: Pipeline) -> int | None:
+    from headpond.cli.commands.status import lags_of
+
+    lags = lags_of(pipeline)
+    if lags is None or None in lags.values():
+        return None
+    return max((lag for lag in lags.values() if lag is not None), default=0)
+
+
+def _lake(pipeline: Pipeline) -> Lake:
+    from headpond.pipeline.lake import open_lake  # takes half a second, which --max-age alone does not need
+
+    return open_lake(pipeline)

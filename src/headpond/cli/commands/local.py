@@ -1,0 +1,170 @@
+"""`headpond local`: the local Kinesis in the foreground."""
+
+from __future__ import annotations
+
+import re
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from headpond.cli.inputs import as_span, with_output
+from headpond.core.errors import UsageError
+from headpond.localkinesis import (
+    NO_LIMITS,
+    SERVICE_LIMITS,
+    Engine,
+    Faults,
+    ServiceRefusalError,
+    Settings,
+    serve_forever,
+)
+from headpond.localkinesis.server import CALLS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headpond.cli.output import Output
+
+_HOUR_MS = 3_600_000
+_RETENTION_HOURS = range(24, 8760 + 1)
+_SHARE = click.FloatRange(0, 1)
+
+
+def _share(name: str, words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(name, type=_SHARE, default=0.0, metavar="SHARE", help=words)
+
+
+def _account(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    if re.fullmatch(r"[0-9]{12}", value) is None:
+        raise click.BadParameter(f"{value!r} is not 12 digits.")
+    return value
+
+
+def _retention(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    span = as_span(ctx, param, value) or 0
+    hours, rest = divmod(span, _HOUR_MS)
+    if rest or hours not in _RETENTION_HOURS:
+        raise click.BadParameter(f"{value!r} is not a number of hours from 24 to 8,760.", ctx, param)
+    return hours
+
+
+@click.command()
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=4567, show_default=True, help="0: any free port."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--stream", "streams", multiple=True, metavar="NAME[:SHARDS]", help="Create a stream; may be repeated."
+)
+@click.option("--retention", callback=_retention, default="24 hours", metavar="SPAN", show_default=True,
+              help="How long the streams of --stream keep records.")  # fmt: skip
+@click.option("--limits/--no-limits", default=False, show_default=True, help="Keep the service's limits.")
+@click.option("--settle", callback=as_span, default="0 seconds", metavar="SPAN", show_default=True,
+              help="How long a stream says CREATING or UPDATING.")  # fmt: skip
+@click.option("--region", default="us-east-1", show_default=True, help="Region in ARNs.")
+@click.option(
+    "--account", callback=_account, default="0" * 12, show_default=True, help="Account in ARNs, 12 digits."
+)
+@_share("--throttle", "Refuse this share of calls for their rate, as 0.5.")
+@_share("--fail", "Fail this share of calls with HTTP 500.")
+@_share("--cut", "Cut the connection of this share of calls before they are done.")
+@_share("--cut-replies", "Cut this share of replies in their middle.")
+@_share("--fail-entries", "Refuse this share of the records of PutRecords.")
+@_share("--expire-iterators", "Let this share of GetRecords find their iterator expired.")
+@click.option("--delay", callback=as_span, metavar="SPAN", help="Send every reply so much later.")
+@click.option("--calls", multiple=True, type=click.Choice(list(CALLS)), metavar="CALL",
+              help="Throttle, fail, cut and delay only this call; may be repeated.")  # fmt: skip
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Of the draws of which calls are struck."
+)
+@with_output
+def local(
+    output: Output,
+    *,
+    port: int,
+    host: str,
+    streams: tuple[str, ...],
+    retention: int,
+    settle: int,
+    region: str,
+    account: str,
+    limits: bool,
+    **faults: Any,
+) -> None:
+    """Serve a local Kinesis until stopped.
+
+    It lives in memory, answers boto3 and the AWS command line unchanged, takes any credentials, and listens
+    on this machine alone unless --host says otherwise. Prints its endpoint once it answers:
+    {"endpoint": …, "streams": […]} with --json. Limits are off and nothing goes wrong unless told.
+    """
+    wanted = [_name_and_shards(text) for text in streams]
+    settings = Settings(
+        region=region,
+        account=account,
+        limits=SERVICE_LIMITS if limits else NO_LIMITS,
+        settle_ms=settle,
+    )
+
+    def announce(endpoint: str, engine: Engine) -> None:
+        for name, shards in wanted:
+            try:
+                engine.create_stream(name, shards, retention_hours=retention)
+            except ServiceRefusalError as error:
+                raise UsageError(
+                    f"The stream {name} cannot be created: {error.message}.",
+                    next_step="Correct --stream.",
+                    stream=name,
+                ) from error
+        document = {"endpoint": endpoint, "streams": [name for name, _ in wanted]}
+        output.result(document, lambda: Text(endpoint))
+        output.say("Serving until Ctrl-C.")
+
+    # A supervisor's SIGTERM ends it like Ctrl-C; once it serves, the server sees to that.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        serve_forever(port, host, settings=settings, faults=_faults(**faults), announce=announce)
+    output.say("Stopped.")
+
+
+def _faults(
+    *,
+    throttle: float,
+    fail: float,
+    cut: float,
+    cut_replies: float,
+    fail_entries: float,
+    expire_iterators: float,
+    delay: int | None,
+    calls: tuple[str, ...],
+    seed: int,
+) -> Faults:
+    faults = Faults(seed)
+    if throttle:
+        faults.throttle(throttle, calls=calls)
+    if fail:
+        faults.internal_failure(fail, calls=calls)
+    if cut:
+        faults.cut(cut, calls=calls)
+    if cut_replies:
+        faults.cut(cut_replies, when="reply", calls=calls)
+    if fail_entries:
+        faults.fail_entries(fail_entries)
+    if expire_iterators:
+        faults.expire_iterators(expire_iterators)
+    if delay:
+        faults.delay(delay, calls=calls)
+    return faults
+
+
+def _name_and_shards(text: str) -> tuple[str, int]:
+    name, colon, shards = text.partition(":")
+    if not name or (colon and not (shards.isdecimal() and int(shards) > 0)):
+        raise UsageError(
+            f'--stream must be a name, or a name and a number of shards as in "orders:4", not "{text}".',
+            next_step="Correct --stream.",
+            option="--stream",
+        )
+    return name, int(shards) if colon else 1

@@ -1,0 +1,222 @@
+"""`headpond requeue`, `optimize` and `redact`: maintenance of a lake."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Group
+from rich.text import Text
+
+from headpond.cli.inputs import with_output
+from headpond.cli.output import grid
+from headpond.core.errors import UsageError
+from headpond.core.options import parse_span
+from headpond.lake.maintenance.optimize import check_retention, optimize_file
+from headpond.lake.maintenance.optimize import repartition as repartition_table
+from headpond.lake.maintenance.redact import redact as redact_lake
+from headpond.lake.maintenance.requeue import ALL
+from headpond.lake.maintenance.requeue import requeue as requeue_records
+from headpond.pipeline import load
+from headpond.pipeline.lake import chunk_rules, open_lake
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from headpond.cli.output import Output
+    from headpond.lake.maintenance.optimize import Optimized
+    from headpond.lake.maintenance.requeue import Requeued
+
+RETAIN = "7 days"
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@click.option("--reason", required=True, help=f"Which records: a reason of the quarantine, or {ALL}.")
+@click.option("--dry-run", is_flag=True, help="Only show what would become of them.")
+@with_output
+def requeue(output: Output, file: str, *, reason: str, dry_run: bool) -> None:
+    """Feed quarantined records of the pipeline FILE in again.
+
+    Do this after mending what they were quarantined for. A record that works now goes to its table, or to
+    pending where it waits for others, and leaves the quarantine; the rest stays, under its reason of
+    now. Works beside a running pipeline, and may be stopped and started again.
+    """
+    pipeline = load(file)
+    lake = open_lake(pipeline)
+    known = lake.quarantine.counts_by("reason")
+    if reason not in (ALL, *known):
+        there = ", ".join(f"{name} ({count})" for name, count in known.items()) or "empty"
+        raise UsageError(
+            f"No record is in quarantine for the reason {reason!r}.",
+            next_step=f"The quarantine is {there}." if not known else f"There are: {there}.",
+            reason=reason,
+        )
+    if not dry_run:
+        lake.prepare()
+    with output.progress(f"headpond requeue {file}"):
+        done = requeue_records(
+            lake,
+            reason,
+            chunks=chunk_rules(pipeline, lake.config),
+            deaggregate=pipeline.source.deaggregate,
+            dry_run=dry_run,
+        )
+    document = _requeued(done, reason, dry_run=dry_run)
+    output.result(document, lambda: _requeued_drawn(document))
+
+
+def _requeued(done: Requeued, reason: str, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "reason": reason,
+        "dry_run": dry_run,
+        "read": done.read,
+        "left": done.left,
+        "stayed": dict(sorted(done.stayed.items())),
+        "without_data": done.without_data,
+        "pending": done.pending,
+        "tables": {
+            name: {k: n for k, n in figures.items() if n} for name, figures in done.applied.tables.items()
+        },
+    }
+
+
+def _requeued_drawn(document: dict[str, Any]) -> RenderableType:
+    verb = "would leave" if document["dry_run"] else "left"
+    head = f"{document['left']:,} of {document['read']:,} records {verb} the quarantine."
+    parts: list[RenderableType] = [Text(head)]
+    if document["pending"]:
+        parts.append(Text(f"{document['pending']:,} records wait for the rest of their chunks."))
+    if document["tables"]:
+        table = grid("table", ("what became of the changes",))
+        for name, figures in document["tables"].items():
+            table.add_row(name, ", ".join(f"{figure} {count:,}" for figure, count in figures.items()))
+        parts.append(table)
+    if document["stayed"]:
+        table = grid("still quarantined for", ("records",))
+        for name, count in document["stayed"].items():
+            table.add_row(name, f"{count:,}")
+        parts.append(table)
+    return Group(*parts)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@click.argument("tables", metavar="[TABLE]...", nargs=-1)
+@click.option("--vacuum", is_flag=True, help="Also remove files that no recent version needs.")
+@click.option("--retain", metavar="SPAN", help=f"How far back versions stay readable; {RETAIN}.")
+@click.option("--unsafe-retention", is_flag=True, help="Allow less than 7 days, with the lake at rest.")
+@click.option("--order", is_flag=True, help="Also put rows in order of their keys; rewrites all files.")
+@click.option(
+    "--repartition", is_flag=True, help="First rewrite tables that are partitioned unlike their entry."
+)
+@with_output
+def optimize(
+    output: Output,
+    file: str,
+    tables: tuple[str, ...],
+    *,
+    vacuum: bool,
+    retain: str | None,
+    unsafe_retention: bool,
+    order: bool,
+    repartition: bool,
+) -> None:
+    """Make few large files out of many small ones, in the lake of the pipeline FILE.
+
+    Without a TABLE all are taken, those in _headpond too. Rows stay as they are, and older versions stay
+    readable until a --vacuum. Works beside a running pipeline, but for --repartition.
+    """
+    if not vacuum and (retain is not None or unsafe_retention):
+        raise UsageError("--retain and --unsafe-retention are for --vacuum.", next_step="Add --vacuum.")
+    retain_ms = _retained(retain or RETAIN) if vacuum else None
+    check_retention(retain_ms, unsafe=unsafe_retention)
+    pipeline = load(file)
+    lake = open_lake(pipeline)
+    there = dict(lake.files())
+    unknown = [name for name in tables if name not in there]
+    if unknown:
+        raise UsageError(
+            f"The lake has no table {unknown[0]!r}.",
+            next_step=f"It has {', '.join(there)}." if there else "It has none yet.",
+            table=unknown[0],
+        )
+    done: dict[str, Any] = {}
+    with output.progress(f"headpond optimize {file}") as show:
+        for name in tables or there:
+            table = lake.tables.get(name)
+            if repartition and table is not None:
+                show(f"repartitioning {name}")
+                repartition_table(table)
+            show(f"optimizing {name}")
+            found = optimize_file(
+                there[name],
+                target_bytes=None if table is None else table.entry.target_file_size_bytes,
+                retain_ms=retain_ms,
+                unsafe=unsafe_retention,
+                order_by=table.order_by if order and table is not None else (),
+            )
+            done[name] = _optimized(found)
+    output.result({"tables": done}, lambda: _optimized_drawn(done))
+
+
+def _retained(text: str) -> int:
+    try:
+        return parse_span(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--retain {text!r} is not a span of time: expected {error}.", next_step='Write it as "7 days".'
+        ) from error
+
+
+def _optimized(found: Optimized) -> dict[str, Any]:
+    return {
+        "files_before": found.before.files,
+        "bytes_before": found.before.bytes,
+        "files_after": found.after.files,
+        "bytes_after": found.after.bytes,
+        "vacuumed": found.vacuumed,
+    }
+
+
+def _optimized_drawn(done: dict[str, Any]) -> RenderableType:
+    columns = ("files before", "after", "bytes before", "after", "files removed")
+    table = grid("table", columns)
+    keys = ("files_before", "files_after", "bytes_before", "bytes_after", "vacuumed")
+    for name, facts in done.items():
+        shown = (facts[key] for key in keys)
+        table.add_row(name, *("" if value is None else f"{value:,}" for value in shown))
+    return table
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@with_output
+def redact(output: Output, file: str) -> None:
+    """Remove what a ledger redacted from every file of the lake of the pipeline FILE.
+
+    Rewrites tables, histories and quarantine where they hold such contents, and removes all older files and
+    log entries of these tables: older versions cannot be read afterwards. Nothing else may use the lake
+    meanwhile. Needs redaction = "honour".
+    """
+    lake = open_lake(load(file))
+    with output.progress(f"headpond redact {file}") as show:
+        done = redact_lake(lake, on_step=show)
+    document = asdict(done)
+    output.result(document, lambda: _redacted_drawn(document))
+
+
+def _redacted_drawn(document: dict[str, Any]) -> RenderableType:
+    table = grid("table", ("rows that lost their contents now",))
+    for name, rows in document["rows"].items():
+        table.add_row(name, f"{rows:,}")
+    parts: list[RenderableType] = [
+        Text(f"{document['revisions']:,} revisions are redacted; {document['files']:,} old files removed."),
+        table,
+        Text(f"{document['quarantined']:,} quarantined records lost theirs."),
+    ]
+    if document["unreadable"]:
+        words = f"{document['unreadable']:,} quarantined records cannot be read; look whether they may stay."
+        parts.append(Text(words, style="yellow"))
+    return Group(*parts)

@@ -1,0 +1,158 @@
+"""`headpond inspect` and `headpond aggregate`: what Kinesis records hold, and how to make KPL aggregates."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from headpond.cli.inputs import input_argument, input_blob, input_lines, with_output
+from headpond.cli.output import JsonOutput
+from headpond.core.errors import HeadpondError, InvalidData
+from headpond.dsql import records as dsql
+from headpond.ion.binary import MARKER as ION_MARKER
+from headpond.kinesis.archive.lines import BAD_LINE, BadLine, read_line
+from headpond.kpl import MAGIC
+from headpond.kpl.documents import aggregate_line, inspect_blob
+from headpond.qldb.records import OK, VERDICTS, inspect_view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from headpond.cli.output import Output
+
+SHOWN_BYTES = 60  # of a record's data, for a person
+
+
+@click.command()
+@click.option(
+    "--as",
+    "view",
+    type=click.Choice(["auto", "kpl", "dsql", "qldb"]),
+    default="auto",
+    help="What to read the data as; auto: dsql for a JSON object, qldb for Ion binary, else kpl.",
+)
+@click.option("--raw", is_flag=True, help="The input is the data of one record, not an archive.")
+@input_argument
+@with_output
+def inspect(output: Output, file: str, view: str, *, raw: bool) -> None:
+    """Show what Kinesis records hold.
+
+    FILE (standard input when `-` or absent; gzip is recognised) is an archive: JSON Lines, one Kinesis
+    record a line, its data in base64 under "data". With --json one line comes out per line that goes in:
+    kpl {"n", "outcome", "reason", "records"}, dsql {"n", "verdict", "reason", "detail"},
+    qldb {"n", "verdict", "record_type", "identity", "detail"}; n is the line's number. Ends with 1 when a
+    line is not a record.
+    """
+    counts: Counter[str] = Counter()
+    records = iter([(1, input_blob(file), None)]) if raw else _archive(file)
+    for number, data, problem in records:
+        document = {"n": number, **_look(data, problem, view)}
+        counts["aggregates"] += view in ("dsql", "qldb") and data.startswith(MAGIC)
+        counts["unread"] += problem is not None
+        output.result(document, partial(_shown, document))
+    if counts["aggregates"]:
+        output.say(f"{counts['aggregates']} of the records look like KPL aggregates: --as kpl opens them.")
+    if counts["unread"]:
+        raise InvalidData(
+            f"{counts['unread']} of the lines are not records of an archive.",
+            next_step='Each line must be a JSON object with "data" in base64; use --raw for one blob.',
+            reason=BAD_LINE,
+        )
+
+
+def _archive(file: str) -> Iterator[tuple[int, bytes, str | None]]:
+    """Yield number, data and problem of each line that is not empty; a wrong line is its own data."""
+    for number, line in enumerate(input_lines(file), 1):
+        text = line.rstrip(b"\r\n")
+        if not text.strip():
+            continue
+        try:
+            yield number, read_line(text, file=file, line=number)[-1], None
+        except BadLine as error:
+            yield number, text, str(error)
+
+
+def _look(data: bytes, problem: str | None, view: str) -> dict[str, Any]:
+    if view == "auto":
+        is_json = not data.startswith(MAGIC) and data.lstrip()[:1] == b"{"
+        view = "dsql" if is_json else "qldb" if data.startswith(ION_MARKER) else "kpl"
+    if problem is not None:
+        if view == "kpl":
+            return {"outcome": "malformed", "reason": BAD_LINE, "records": []}
+        if view == "qldb":
+            return {"verdict": BAD_LINE, "record_type": None, "identity": None, "detail": problem}
+        return {"verdict": "quarantine", "reason": BAD_LINE, "detail": problem}
+    if view == "qldb":
+        return inspect_view(data)
+    return inspect_blob(data) if view == "kpl" else dsql.inspect_view(data)
+
+
+def _shown(document: dict[str, Any]) -> RenderableType:
+    """Draw one record for a person."""
+    word = document.get("outcome") or document["verdict"]
+    told = [document.get("reason"), document.get("record_type"), document.get("detail")]
+    told.extend(str(value) for value in (document.get("identity") or {}).values())
+    head = Text.assemble((f"{document['n']:>6} ", "dim"), (word, _colour(word)))
+    head.append("".join(f"  {words}" for words in told if words))
+    records = document.get("records")
+    if not records:
+        return head
+    table = Table("sub", "partition key", "hash key", "data", box=None, padding=(0, 2, 0, 0))
+    for record in records:
+        cells = (
+            str(record["sub_sequence_number"]),
+            record["partition_key"],
+            record["explicit_hash_key"] or "",
+            _excerpt(base64.b64decode(record["data"])),
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    return Group(head, Padding(table, (0, 0, 0, 7)))
+
+
+def _colour(word: str) -> str:
+    if word in ("aggregate", "full", OK):
+        return "green"
+    return "red" if word in ("malformed", "quarantine", *VERDICTS) else "yellow"
+
+
+def _excerpt(data: bytes) -> str:
+    cut = data[:SHOWN_BYTES]
+    text = cut.decode(errors="backslashreplace")
+    shown = text if text.isprintable() else cut.hex(" ")
+    return shown + (f" … ({len(data)} bytes)" if len(data) > SHOWN_BYTES else "")
+
+
+@click.command()
+@input_argument
+@with_output
+def aggregate(output: Output, file: str) -> None:
+    """Pack user records into KPL aggregates.
+
+    FILE (standard input when `-` or absent; gzip is recognised) holds one JSON document a line:
+    {"records": [{"partition_key", "explicit_hash_key", "data" (base64), "tags": [{"key", "value"}]}]}.
+    Each becomes one Kinesis record, printed as one line {"partition_key", "explicit_hash_key", "data"}:
+    byte for byte what the KPL would send. The output is JSON with and without --json.
+    """
+    del output
+    results = JsonOutput()
+    for number, line in enumerate(input_lines(file), 1):
+        if not line.strip():
+            continue
+        try:
+            packed = aggregate_line(line)
+        except HeadpondError as error:
+            facts = {**error.facts, "line": number}
+            raise type(error)(
+                f"Line {number}: {error.message}", next_step=error.next_step, **facts
+            ) from error
+        results.result(packed)

@@ -1,0 +1,211 @@
+"""`headpond run`: the main job, and what it logs on standard error, one line an event.
+
+::
+
+    json   {"time": "…Z", "level": "INFO", "logger": "headpond.batches", "message": "batch 7 is done",
+            "pipeline": "orders", "batch_id": 7, "duration_ms": 812, "records": 5000, …}
+    text   2026-11-22T07:33:26.123Z INFO headpond.batches batch 7 is done pipeline=orders batch_id=7 …
+
+Values that a pipeline file may keep secret are cut out of every line, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+
+from headpond.cli.inputs import as_span, with_output
+from headpond.cli.output import draw_summary, harmless
+from headpond.core.errors import HeadpondError
+from headpond.lake.storage import secrets_of
+from headpond.pipeline import load
+from headpond.spark.following.stopping import GRACE_S
+from headpond.spark.session.settings import SECRET_SETTING
+from headpond.spark.session.start import start_early, start_options
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Iterator
+
+    from headpond.cli.output import Output
+    from headpond.pipeline import Pipeline
+
+
+FORMATS = ("text", "json")
+CUT = "***"
+_SHORTEST_SECRET = 4  # shorter values would cut words apart
+_BARE = re.compile(r"[^\s\"=]+")
+
+
+def secrets(pipeline: Pipeline) -> list[str]:
+    """Return the values of a pipeline that no line may hold, longest first."""
+    found = set(secrets_of(pipeline.target.storage_options))
+    found |= {value for name, value in pipeline.spark.items() if SECRET_SETTING.search(name)}
+    if pipeline.source.role_external_id is not None:
+        found.add(pipeline.source.role_external_id)
+    return sorted((value for value in found if len(value) >= _SHORTEST_SECRET), key=len, reverse=True)
+
+
+class LineFormatter(logging.Formatter):
+    """Write a record as one line, `text` or `json`, without the values in `secret`.
+
+    `context` returns the fields of every line; those of a record win.
+    """
+
+    def __init__(self, form: str, context: Callable[[], dict[str, Any]], secret: Iterable[str] = ()) -> None:
+        super().__init__()
+        self._json, self._context, self._secret = form == "json", context, tuple(secret)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without its end."""
+        fields = self._context() | getattr(record, "fields", {})
+        if record.exc_info and record.exc_info[0] is not None:
+            fields["error"] = record.exc_info[0].__name__
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        head = [at.replace("+00:00", "Z"), record.levelname, record.name, self._cut(record.getMessage())]
+        shown = self._cut({name: value for name, value in fields.items() if value is not None})
+        if self._json:
+            line = dict(zip(("time", "level", "logger", "message"), head, strict=True)) | shown
+            return orjson.dumps(line, default=str).decode()
+        line = " ".join([*head, *(f"{name}={_shown(value)}" for name, value in shown.items())])
+        # A line feed in a message must not look like a line of its own.
+        return harmless(line.replace("\n", "\\n").replace("\r", "\\r"))
+
+    def _cut(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return functools.reduce(lambda text, secret: text.replace(secret, CUT), self._secret, value)
+        if isinstance(value, dict):
+            return {self._cut(str(name)): self._cut(each) for name, each in value.items()}
+        return [self._cut(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    return text if _BARE.fullmatch(text) else orjson.dumps(text).decode()
+
+
+@contextmanager
+def logged(
+    form: str | None, context: Callable[[], dict[str, Any]], secret: Iterable[str] = ()
+) -> Iterator[None]:
+    """Log to standard error inside, headpond's own lines from INFO and others' from WARNING.
+
+    The arguments are those of `LineFormatter`; a `form` of `None` logs nothing.
+    """
+    if form is None:
+        yield
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(form, context, secret))
+    root, own = logging.getLogger(), logging.getLogger("headpond")
+    before = own.level
+    root.addHandler(handler)
+    own.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        own.setLevel(before)
+
+
+logger = logging.getLogger("headpond.run")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@click.option("--until-caught-up", is_flag=True, help="End when everything present at the start is applied.")
+@click.option("--strict", is_flag=True, help="Exit with 1 when quarantine or anomalies are not empty.")
+@click.option("--grace", callback=as_span, default=f"{GRACE_S:g} seconds", metavar="SPAN", show_default=True,
+              help="How long a stop waits for the batch in flight.")  # fmt: skip
+@click.option("--log-format", type=click.Choice(FORMATS), help="Log to standard error, a line per batch.")
+@with_output
+def run(
+    output: Output, file: str, *, until_caught_up: bool, strict: bool, grace: int, log_format: str | None
+) -> int:
+    """Keep the tables of a pipeline FILE in step with its stream.
+
+    Goes on until stopped (Ctrl-C or SIGTERM), or with --until-caught-up to the end of what is there. Starting
+    again goes on where the last run stood; nothing is lost and nothing is applied twice. A stop lets the
+    batch in flight end; a second signal ends the process at once, which is safe too.
+    """
+    begun = time.monotonic()
+    pipeline = load(file)
+    starting = start_early(pipeline, start_options(pipeline))
+    from headpond.lake.reports import lake_summary
+    from headpond.spark.following.run import Run
+
+    job = Run(pipeline, until_caught_up=until_caught_up, grace_s=grace / 1000, starting=starting)
+
+    def context() -> dict[str, Any]:
+        return {"pipeline": pipeline.monitor.name, "batch_id": job.gate.busy}
+
+    with logged(log_format, context, secrets(pipeline)), stopped_by_signals(job.stop) as claim:
+        job.spark_is_up = claim
+        if log_format is None:
+            with output.progress(f"headpond run {file}") as show:
+                job.say = show
+                lake = job.go()
+        else:
+            # Every line of standard error is a log line then, the last one too.
+            job.say, job.say_batches = lambda words: logger.info("%s", words), False
+            try:
+                lake = job.go()
+            except HeadpondError as error:
+                fields = {"error": type(error).__name__, "next_step": error.next_step}
+                logger.log(logging.ERROR, "%s", error.message, extra={"fields": fields})
+                return error.exit_code
+        if job.left is not None:
+            logger.warning("batch %d was not done within the grace and is left to the next start", job.left)
+    summary = lake_summary(lake, job.applied)
+    summary |= {"seconds": round(time.monotonic() - begun, 1), "left": job.left, "lag_ms": job.lag_ms}
+    output.result(summary, lambda: draw_summary(summary))
+    if job.left is not None and log_format is None:
+        output.say(f"Batch {job.left} was not done within {grace / 1000:g} s and is left to the next start.")
+    digest = (summary.get("digest") or {}).get("verdict")
+    wrong = summary["quarantined"] or summary.get("anomalies") or digest == "mismatch"
+    code = int(bool(strict and wrong))
+    if job.hangs or job.left is not None:
+        # A thread of that batch may hold the interpreter's end up for as long as it likes.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+@contextmanager
+def stopped_by_signals(stop: threading.Event) -> Iterator[Callable[[], None]]:
+    """Set `stop` at SIGINT and SIGTERM; a second one ends the process as usual.
+
+    Yields:
+        A function that claims the signals again: Spark takes SIGINT for itself when it starts.
+    """
+    wanted = (signal.SIGINT, signal.SIGTERM)
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in wanted}
+
+    def once(number: int, frame: Any) -> None:
+        del frame
+        stop.set()
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    def claim() -> None:
+        if not stop.is_set():
+            for number in wanted:
+                signal.signal(number, once)
+
+    claim()
+    try:
+        yield claim
+    finally:
+        for number in wanted:
+            signal.signal(number, before[number])

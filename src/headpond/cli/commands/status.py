@@ -1,0 +1,267 @@
+"""`headpond status`: where a pipeline stands, without starting Spark."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Group
+from rich.text import Text
+
+from headpond import __version__
+from headpond.cli.inputs import as_span, of_delta, with_output
+from headpond.cli.output import draw_summary, grid
+from headpond.cli.report import render_status
+from headpond.cli.report.page import figure
+from headpond.cli.report.status_page import size, span
+from headpond.core.errors import (
+    ConfigurationError,
+    HeadpondError,
+    MissingRequirement,
+    ServiceFailure,
+    UsageError,
+)
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.api.client import check_stream
+from headpond.kinesis.api.retry import Patience
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.reading.positions import Offset, read_offset
+from headpond.kinesis.reading.reader import lags_ms
+from headpond.lake.lake import OWN_FOLDER
+from headpond.lake.reports import batches_in, lake_summary, sizes_of
+from headpond.lake.state.run_mark import mark_in
+from headpond.pipeline import load
+from headpond.pipeline.lake import open_lake
+from headpond.spark.following.checkpoint import standing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from headpond.cli.output import Output
+    from headpond.pipeline import Pipeline
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_SILENT_S = 30
+"""A run that reports nothing for this long may be gone: it reports every few seconds."""
+LAST = 10
+
+
+def draw(found: Mapping[str, Any], last: int = LAST) -> RenderableType:
+    """Draw what `look` found, with a list of the last batches; the small plots are of all that it found."""
+    done = "no batch is done yet" if found["batch"] is None else f"batch {found['batch']} is done"
+    begun = f", batch {found['planned']} is begun" if found["planned"] is not None else ""
+    parts: list[RenderableType] = [Text(f"{found['source']}: {done}{begun}", overflow="fold")]
+    if found["run"] is not None:
+        parts.append(_run(found["run"]))
+    if found.get("trouble"):
+        parts.append(Text(f"The last look failed: {found['trouble']}", style="yellow"))
+    if "files" in found:
+        table = grid("file", ("bytes", "lines"))
+        for name, read in found["files"].items():
+            table.add_row(name, str(read.get("bytes", read.get("whole", ""))), str(read.get("lines", "")))
+        parts.append(table)
+    elif found["shards"]:
+        table = grid("shard", ("position", "sequence number", "lag"))
+        for name, shard in found["shards"].items():
+            lag = "" if shard["lag_ms"] is None else f"{shard['lag_ms'] / 1000:.1f} s"
+            table.add_row(name, shard["position"], shard["sequence_number"] or "", lag)
+        parts.append(table)
+    if found["lag_unknown"]:
+        parts.append(Text(f"The lag is unknown: {found['lag_unknown']}", style="yellow"))
+    if found["last_batches"]:
+        parts += [Text(), *_batches(found["last_batches"], last)]
+    taken = f"tables take {size(found['table_bytes'])}, state beside them {size(found['state_bytes'])}"
+    return Group(*parts, Text(), draw_summary(found), Text(taken))
+
+
+def sparks(values: Sequence[float]) -> str:
+    """Draw values as a row of blocks, from 0 to the greatest."""
+    top = max(values, default=0)
+    if top <= 0:
+        return _BLOCKS[0] * len(values)
+    return "".join(_BLOCKS[min(int(value / top * len(_BLOCKS)), len(_BLOCKS) - 1)] for value in values)
+
+
+def _run(run: Mapping[str, Any]) -> Text:
+    seconds = run["age_ms"] / 1000
+    said = f"run on {run['host']} (process {run['pid']}): {run['state']}, seen {span(seconds)} ago"
+    if run["state"] == "running":
+        gone = seconds > _SILENT_S
+        return Text(said + (": it may be gone" if gone else ""), style="red" if gone else "green")
+    failed = run["state"] == "failed"
+    return Text(f"{said}{': ' + run['error'] if run['error'] else ''}", style="red" if failed else "")
+
+
+def _batches(rows: Sequence[Mapping[str, Any]], last: int) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if last:
+        table = grid("batch", ("took", "records", "data", "applied", "duplicates", "stale", "refused", "lag"))
+        for row in rows[-last:]:
+            lag = "" if row["lag_ms"] is None else f"{row['lag_ms'] / 1000:.1f} s"
+            counted = [figure(row[name]) for name in ("applied", "duplicates", "stale", "quarantined")]
+            took = span(row["duration_ms"] / 1000)
+            table.add_row(
+                str(row["batch_id"]), took, figure(row["records"]), size(row["data_bytes"]), *counted, lag
+            )
+        parts.append(table)
+    seconds = [max(row["duration_ms"], 1) / 1000 for row in rows]
+    rates = [row["records"] / took for row, took in zip(rows, seconds, strict=True)]
+    parts.append(Text(f"records/s  {sparks(rates)} {figure(rates[-1])}"))
+    parts.append(Text(f"batch time {sparks(seconds)} {span(seconds[-1])}"))
+    if any(row["lag_ms"] is not None for row in rows):
+        lags = [(row["lag_ms"] or 0) / 1000 for row in rows]
+        parts.append(Text(f"lag        {sparks(lags)} {span(lags[-1])}"))
+    return parts
+
+
+LIVE = 60
+"""Batches that the live view draws its small plots from."""
+PATIENCE = Patience(throttled_s=10.0, unreachable_s=5.0)
+"""Somebody waits for the answer, and a lag that is unknown is one, too."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@click.option("--watch", is_flag=True, help="Look again and again until stopped with Ctrl-C.")
+@click.option("--interval", callback=as_span, default="2 seconds", metavar="SPAN", show_default=True,
+              help="How long --watch waits between two looks.")  # fmt: skip
+@click.option("--last", type=click.IntRange(0, 1_000_000), default=LAST, metavar="N", show_default=True,
+              help="How many of the last batches to show.")  # fmt: skip
+@click.option("--html", metavar="OUT", help="Write a page with plots of all batches that are kept.")
+@with_output
+def status(output: Output, file: str, *, watch: bool, interval: int, last: int, html: str | None) -> None:
+    """Show where the pipeline FILE stands: positions, lag per shard, last batches, tables, quarantine.
+
+    Reads the checkpoint and the lake, and asks the stream for the lag; where the stream cannot be reached the
+    lag is unknown and the rest is shown all the same.
+    """
+    if html is not None and watch:
+        raise UsageError("--html and --watch do not go together.", next_step="Leave one of them out.")
+    pipeline = load(file)
+    if watch:
+        _watch(output, pipeline, interval / 1000, last)
+        return
+    found = look(pipeline, last)
+    if html is not None:
+        try:
+            Path(html).write_text(page_of(pipeline, found), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"The page {html} cannot be written: {error.strerror or error}.",
+                next_step="Give a path in a folder that is there.",
+                file=html,
+            ) from error
+        output.say(f"Wrote {html}.")
+    output.result(found, lambda: draw(found))
+
+
+def page_of(pipeline: Pipeline, found: dict[str, Any]) -> str:
+    """Return the page of plots of a pipeline, in HTML, with what `look` found."""
+    log = batches_in(pipeline.target.path, pipeline.target.storage_options)
+    made_at = f"{datetime.now(UTC):%d %B %Y, %H:%M:%S} UTC"
+    return render_status(found, log.last(pipeline.monitor.batches), made_at=made_at, version=__version__)
+
+
+def _watch(output: Output, pipeline: Pipeline, interval_s: float, last: int) -> None:
+    """Show again and again; Ctrl-C ends it with 0."""
+    try:
+        found = look(pipeline, max(last, LIVE))
+        with output.live() as show:
+            while True:
+                show(found | {"last_batches": found["last_batches"][-last or LIVE :]}, draw(found, last))
+                time.sleep(interval_s)
+                try:
+                    found = look(pipeline, max(last, LIVE))
+                except Exception as error:
+                    # A file may go while it is looked at, and a store may be away for a moment.
+                    known = error if isinstance(error, HeadpondError) else of_delta(error)
+                    if known is None:
+                        raise
+                    found = found | {"trouble": str(known)}
+    except KeyboardInterrupt:
+        return
+
+
+def look(pipeline: Pipeline, last: int = LAST) -> dict[str, Any]:
+    """Return what is known of a pipeline, with its last batches, oldest first.
+
+    Returns:
+        `pipeline` (its name), `source`; `batch` (last one done) and `planned` (begun, not done); `run` (the
+        mark of the last run, or None); `shards` (per shard `position`, `sequence_number`, `arrival_ms`,
+        `lag_ms`) or `files` (per file what was read); `lag_unknown` with the reason where the stream could
+        not be asked; `last_batches`, oldest first; `sizes` per table, with `table_bytes` and `state_bytes` in
+        all; and what `lake.reports.lake_summary` says of the lake.
+    """
+    target = pipeline.target
+    at = standing(target.checkpoint, target.storage_options)
+    found: dict[str, Any] = {
+        "pipeline": pipeline.monitor.name,
+        "source": pipeline.source.name,
+        "batch": at.batch_id,
+        "planned": at.planned_batch_id,
+        "run": mark_in(target.path, target.storage_options).read(),
+        "lag_unknown": None,
+    }
+    if pipeline.source.archive is not None:
+        found["files"] = (at.offset or {}).get("files", {})
+    elif at.offset is None:
+        found["shards"] = {}
+    else:
+        found |= _shards(pipeline, read_offset(at.offset))
+    found["last_batches"] = batches_in(target.path, target.storage_options).last(last)
+    lake = open_lake(pipeline)
+    sizes = sizes_of(lake)
+    state = sum(size.bytes for name, size in sizes.items() if name.startswith(f"{OWN_FOLDER}/"))
+    return {
+        **found,
+        **lake_summary(lake),
+        "sizes": {name: asdict(size) for name, size in sizes.items()},
+        "table_bytes": sum(size.bytes for size in sizes.values()) - state,
+        "state_bytes": state,
+    }
+
+
+def lags_of(pipeline: Pipeline) -> dict[str, int | None] | None:
+    """Ask the stream for the lag of each shard, milliseconds; None where nothing is done yet.
+
+    Raises:
+        MissingRequirement, ServiceFailure: the stream cannot be asked.
+    """
+    at = standing(pipeline.target.checkpoint, pipeline.target.storage_options)
+    return None if at.offset is None else _lags(pipeline, read_offset(at.offset))
+
+
+def _lags(pipeline: Pipeline, offset: Offset) -> dict[str, int | None]:
+    settings = ConnectionSettings.from_options(pipeline.source.connection_options())
+    # A quick look first: the reader's own calls would wait half a minute for a service that is away.
+    check_stream(settings)
+    # A new client each time: credentials may have been renewed meanwhile, in a file that is read once.
+    with closing(ServiceCalls(settings, patience=PATIENCE)) as calls:
+        return lags_ms(calls, offset)
+
+
+def _shards(pipeline: Pipeline, offset: Offset) -> dict[str, Any]:
+    lags: dict[str, int | None] = {}
+    unknown: str | None = None
+    try:
+        lags = _lags(pipeline, offset)
+    except (ConfigurationError, MissingRequirement, ServiceFailure) as error:
+        unknown = str(error)  # a machine without region or profile can still show what is in the lake
+    shards = {
+        shard: {
+            "position": position.kind,
+            "sequence_number": position.sequence_number,
+            "arrival_ms": position.time_ms,
+            "lag_ms": lags.get(shard),
+        }
+        for shard, position in sorted(offset.shards.items())
+    }
+    return {"shards": shards, "lag_unknown": unknown}

@@ -1,0 +1,210 @@
+"""`headpond verify`: prove what QLDB stream archives and journal exports hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Group
+from rich.text import Text
+
+from headpond import __version__
+from headpond.cli.inputs import input_blob, with_output
+from headpond.cli.report import VerifyReport, render
+from headpond.cli.report.page import WORDS
+from headpond.cli.verify_pieces import Examined, examine, files_of, pieces
+from headpond.core.errors import MissingRequirement
+from headpond.qldb.journal.known import summarize
+from headpond.qldb.journal.proof import check_digest, read_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from rich.console import RenderableType
+
+    from headpond.cli.output import Output
+    from headpond.qldb.journal.known import Summary
+
+NAMES = {"strand_id": "strandId", "sequence_no": "sequenceNo", "document_id": "documentId"}
+COUNTED = ("records", "control", "block_summary", "revision_details")
+SHOWN = 10  # anomalies of a kind that are drawn for a person
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=str))
+@click.option(
+    "--digest", "digest_file", type=click.Path(path_type=str), help="A saved digest and proof (JSON)."
+)
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=str), help="Write a page for people there, too."
+)
+@click.option(
+    "--open", "still_open", is_flag=True, help="More may come: what is absent is pending, not missing."
+)
+@click.option(
+    "--deletes-unchecked", is_flag=True, help="Take the hashes of deletes as given: no real one is known."
+)
+@click.option("--workers", type=click.IntRange(min=1), help="Processes that read; default one per core.")
+@with_output
+def verify(
+    output: Output,
+    files: tuple[str, ...],
+    digest_file: str | None,
+    html_file: str | None,
+    *,
+    still_open: bool,
+    deletes_unchecked: bool,
+    workers: int | None,
+) -> int:
+    """Prove a QLDB journal from what was kept outside of it.
+
+    FILES are stream archives (JSON Lines, or records one after the other, in KPL aggregates or not) and
+    journal exports (Ion, Ion text, JSON Lines, or a manifest that names the objects beside it); folders,
+    patterns and `-` for standard input are taken, gzip is recognised. Ends with 1 when there are anomalies,
+    malformed records, or a digest that does not match.
+    """
+    names = files_of(files)
+    saved = read_digest(input_blob(digest_file)) if digest_file is not None else None
+    found = Examined()
+    with output.progress(f"headpond verify {' '.join(files)}") as show:
+        for part in examine((piece for name in names for piece in pieces(name)), workers=workers):
+            found.absorb(part)
+            show(f"{found.journal.counts['records']:,} records read")
+        show("checking")
+        checked = found.journal.checked(closed=not still_open, deletes=not deletes_unchecked)
+    digest = None if saved is None else check_digest(saved, found.journal.facts).as_json()
+    anomalies = listed(checked.anomalies)
+    malformed = {
+        name.removeprefix("malformed."): count
+        for name, count in sorted(found.journal.counts.items())
+        if name.startswith("malformed.")
+    }
+    document: dict[str, Any] = {
+        "counts": {name: found.journal.counts[name] for name in COUNTED}
+        | found.journal.distinct()
+        | {"malformed": sum(malformed.values())},
+        "anomalies": anomalies,
+        "pending": checked.pending,
+        "malformed": malformed,
+        "malformed_examples": found.examples,
+        "digest": digest,
+        "down_converted_objects": found.down_converted,
+    }
+    summary = summarize(found.journal.facts)
+    if html_file is not None:
+        report = VerifyReport(
+            sources=files,
+            counts=document["counts"],
+            anomalies=anomalies,
+            pending=checked.pending,
+            summary=summary,
+            made_at=f"{datetime.now(UTC):%d %B %Y, %H:%M} UTC",
+            version=__version__,
+            digest=digest,
+            malformed=malformed,
+        )
+        try:
+            Path(html_file).write_text(render(report), encoding="utf-8")
+        except OSError as error:
+            raise MissingRequirement(
+                f"The page cannot be written to {html_file}: {error.strerror or error}.",
+                next_step="Give --html a path in a folder that can be written.",
+                file=html_file,
+            ) from error
+        output.say(f"The page is in {html_file}.")
+    output.result(document, lambda: _shown(document, summary))
+    wrong_digest = digest is not None and digest["verdict"] == "mismatch"
+    return int(bool(anomalies or malformed or wrong_digest))
+
+
+def listed(anomalies: pa.Table) -> list[dict[str, Any]]:
+    """Return anomalies as they are printed, under the names of the records."""
+    rows = anomalies.to_pylist()
+    strands = {row["strand_id"] for row in rows} - {None}
+    dropped = set() if len(strands) > 1 else {"strand_id"}
+    return [
+        {
+            NAMES.get(name, name): each
+            for name, each in row.items()
+            if each is not None and name not in dropped
+        }
+        for row in rows
+    ]
+
+
+def _shown(document: dict[str, Any], summary: Summary) -> RenderableType:
+    counts = document["counts"]
+    lines: list[RenderableType] = [
+        Text(f"Strand {one.strand_id}: blocks {one.first} to {one.last}, {one.blocks:,} there.")
+        for one in summary.strands
+    ]
+    repeated = counts["duplicate_blocks"] + counts["duplicate_revisions"]
+    lines.append(
+        Text(
+            f"{counts['records']:,} records: {counts['distinct_blocks']:,} blocks, "
+            f"{counts['distinct_revisions']:,} revisions, {repeated:,} repeated."
+        )
+    )
+    kinds = Counter(anomaly["kind"] for anomaly in document["anomalies"])
+    for kind, words in WORDS.items():
+        if kinds[kind]:
+            lines.append(Text.assemble((f"{words.title}", "bold red"), f"  {kind}, {kinds[kind]:,}"))
+            few = [one for one in document["anomalies"] if one["kind"] == kind][:SHOWN]
+            lines += [_below(_identity(one)) for one in few]
+            if kinds[kind] > SHOWN:
+                lines.append(_below(f"… {kinds[kind] - SHOWN:,} more; --json lists all"))
+            lines.append(_below(f"{words.meaning} {words.next_step}", "dim"))
+    if document["malformed"]:
+        counted = ", ".join(f"{verdict} {count:,}" for verdict, count in document["malformed"].items())
+        lines.append(Text.assemble(("Not QLDB records", "bold red"), f": {counted}"))
+        for one in document["malformed_examples"][:SHOWN]:
+            where = f"{one['file']}, {one['n']}: {one['verdict']}"
+            lines.append(_below(f"{where} {one['detail'] or ''}".rstrip()))
+    lines += _closing(document)
+    return Group(*lines)
+
+
+def _closing(document: dict[str, Any]) -> Sequence[RenderableType]:
+    lines = []
+    pending = document["pending"].items()
+    waiting = [f"{what.replace('_', ' ')} {count:,}" for what, count in pending if count]
+    if waiting:
+        lines.append(Text.assemble(("Pending", "bold yellow"), f": {', '.join(waiting)}"))
+    if document["down_converted_objects"]:
+        lines.append(
+            Text(
+                f"{document['down_converted_objects']:,} exported objects are JSON Lines: contents lost "
+                "their types there and are not proved; blocks and the chain are."
+            )
+        )
+    digest = document["digest"]
+    if digest is not None:
+        words = {
+            "ok": ("The saved digest holds", "bold green"),
+            "mismatch": ("The saved digest does not match", "bold red"),
+            "pending": ("The saved digest's block is not there", "bold yellow"),
+        }[digest["verdict"]]
+        lines.append(Text.assemble(words, f" (block {digest['sequenceNo']})"))
+    if not document["counts"]["distinct_blocks"] and not document["counts"]["distinct_revisions"]:
+        lines.append(Text("Nothing to verify: no block and no revision.", "bold yellow"))
+    elif not document["anomalies"] and not document["malformed"]:
+        lines.append(Text("The journal verifies: every check these records allow holds.", "bold green"))
+    return lines
+
+
+def _below(words: str, style: str = "") -> Text:
+    return Text(f"  {words}", style)
+
+
+def _identity(anomaly: dict[str, Any]) -> str:
+    if "first" in anomaly:
+        first, last = anomaly["first"], anomaly["last"]
+        parts = [f"block {first}" if first == last else f"blocks {first} to {last}"]
+    else:
+        names = {"sequenceNo": "block", "documentId": "document", "version": "version"}
+        parts = [f"{word} {anomaly[name]}" for name, word in names.items() if name in anomaly]
+    return ", ".join([*parts, *(anomaly[name] for name in ("strandId", "detail") if name in anomaly)])

@@ -1,0 +1,126 @@
+"""What commands share: the option --json, spans, input from a file or standard input, deltalake's errors."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import io
+import sys
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from headpond.cli.output import ConsoleOutput, JsonOutput, Output
+from headpond.core.errors import HeadpondError, InvalidData, UsageError
+from headpond.core.options import parse_span
+from headpond.kinesis.archive.compressed import MAGIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def as_span(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Read an option's span of time (`"5 seconds"`) in milliseconds; use it as the option's callback."""
+    if value is None:
+        return None
+    try:
+        return parse_span(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not {error}.", ctx, param) from error
+
+
+def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option --json to a command and pass it, as its first argument, the Output that goes with it."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON Lines on standard output.")
+    @functools.wraps(function)
+    def command(*args: Any, as_json: bool, **kwargs: Any) -> Any:
+        output: Output = JsonOutput() if as_json else ConsoleOutput()
+        return function(output, *args, **kwargs)
+
+    return command
+
+
+def of_delta(error: Exception) -> HeadpondError | None:
+    """Return deltalake's error about a table as headpond's, without the frames that deltalake adds."""
+    deltalake = sys.modules.get("deltalake.exceptions")  # where a command has no use for it, it is not loaded
+    if deltalake is None or not isinstance(error, deltalake.DeltaError):
+        return None
+    from headpond.lake.storage import table_of
+
+    reason = str(error).partition("\n")[0].rstrip(".")
+    table = table_of(error)
+    which = f"The Delta table at {table}" if table else "A Delta table of the lake"
+    return InvalidData(
+        f"{which} cannot be used: {reason}.",
+        next_step="Look into its folder _delta_log for a file that was cut, copied in part or changed by "
+        "hand, and restore that table; HEADPOND_DEBUG=1 shows where headpond was.",
+        reason="delta_table",
+        **({"table": table} if table else {}),
+    )
+
+
+input_argument = click.argument("file", default="-", type=click.Path(path_type=str))
+"""A file to read, or `-` for standard input, which is also what is read when none is named."""
+
+
+def input_lines(file: str) -> Iterator[bytes]:
+    """Read a file or standard input (`-`) line by line; what is gzip-compressed is decompressed on the way.
+
+    Raises:
+        UsageError: It cannot be opened or read, or its compression is damaged.
+    """
+    with _blamed(file):
+        raw = _open(file)
+    with raw:
+        with _blamed(file):
+            compressed = raw.peek(2)[:2] == MAGIC
+        lines = iter(gzip.GzipFile(fileobj=raw)) if compressed else iter(raw)
+        while True:
+            # Only reading is blamed on the input, not what the caller does with a line.
+            with _blamed(file):
+                line = next(lines, None)
+            if line is None:
+                return
+            yield line
+
+
+def input_blob(file: str) -> bytes:
+    """Read a file or standard input (`-`) whole, as it is.
+
+    Raises:
+        UsageError: It cannot be opened or read.
+    """
+    with _blamed(file), _open(file) as raw:
+        return raw.read()
+
+
+def _open(file: str) -> io.BufferedReader:
+    if file != "-":
+        return Path(file).open("rb")
+    stdin = sys.stdin.buffer
+    # A caller's standard input may be any stream of bytes; only a buffered one can peek.
+    return stdin if isinstance(stdin, io.BufferedReader) else io.BufferedReader(cast("Any", stdin))
+
+
+@contextmanager
+def _blamed(file: str) -> Iterator[None]:
+    """Turn a failure to read into a sentence that names the input."""
+    called = "Standard input" if file == "-" else file
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UsageError(
+            f"{called} cannot be decompressed: {error}.",
+            next_step="Fetch or compress the file again.",
+            file=file,
+        ) from error
+    except OSError as error:
+        raise UsageError(
+            f"{called} cannot be read: {error.strerror or error}.",
+            next_step="Give the path of a file, or `-` for standard input.",
+            file=file,
+        ) from error

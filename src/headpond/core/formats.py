@@ -1,0 +1,159 @@
+"""What a format of changes says of itself, and what its decoder gives: where formats and lakes meet.
+
+::
+
+    user records ─ ChangeFormat.decode ─┬► tables      typed changes of each configured table
+                                        ├► quarantine  records that are wrong, with a reason
+                                        ├► pending     chunks that wait for others
+                                        └► facts       what is kept beside the tables
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.errors import ConfigurationError
+from headpond.core.schemas import ORIGIN_COLUMNS, QUARANTINE_SCHEMA, format_versions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAX_COLUMNS = 1_600
+"""Columns that one change may name: PostgreSQL's own bound for a table; Aurora DSQL has 255."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableEntry:
+    """One configured table, of whatever format; column names are those after renaming.
+
+    `name` is the table's name in the lake, `table` that at the source. `columns` has types in the format's
+    own words; others hold JSON text. `keep` is `current` (the newest version of each key), `history` (every
+    version) or `log` (every change). `buckets` of the key are folders besides those of `partition_by`;
+    `target_file_size_bytes` None leaves the size to the writers.
+    """
+
+    name: str
+    table: str
+    keys: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    keep: Literal["current", "history", "log"] | None = "current"
+    rename: Mapping[str, str] = field(default_factory=dict)
+    except_columns: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    buckets: int | None = None
+    target_file_size_bytes: int | None = None
+
+    def declared(self) -> dict[str, pa.DataType]:
+        """Return the Arrow type of each declared column, in the configured order."""
+        raise NotImplementedError
+
+
+class ChangeFormat(Protocol):
+    """The rules of one pipeline for one format of changes; frozen and picklable, it travels to executors.
+
+    Attributes:
+        kept_as: which version of a key wins and what is kept beside the tables, as `lake.lake` names it:
+            `rows` by their commit time, `documents` by their own version.
+    """
+
+    kept_as: ClassVar[str]
+
+    @property
+    def tables(self) -> Sequence[TableEntry]:
+        """The configured tables."""
+
+    def decode(self, batch: pa.RecordBatch | pa.Table) -> Decoded:
+        """Decode a batch of `USER_RECORD_SCHEMA`; bytes that are wrong go to quarantine and never raise."""
+
+    def for_run(self, *, only: str | None, keep_data: bool) -> Self:
+        """Return the rules of one run: for all tables or `only` one, with or without the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a batch of user records holds.
+
+    `tables` maps a table's name in the lake to its typed batch (`schemas.OWN_FIELDS`, then `c:` columns; a
+    declared column is always there, an undeclared one where the batch brought it).
+    """
+
+    tables: dict[str, pa.RecordBatch]
+    quarantine: pa.RecordBatch
+    pending: pa.RecordBatch
+    counters: dict[str, int]
+    facts: dict[str, pa.RecordBatch] = field(default_factory=dict)
+    """What is kept beside the tables, by the name of its own table (`qldb.decode`)."""
+
+
+def opened_records(
+    batch: pa.RecordBatch | pa.Table,
+) -> tuple[pa.RecordBatch, Counter[str], list[pa.RecordBatch]]:
+    """Split off the records that cannot be read, because what they came in is damaged.
+
+    Returns the others, the counter `records` of all, and quarantine rows.
+    """
+    records = one_batch(batch)
+    counters: Counter[str] = Counter(records=records.num_rows)
+    problem = records.column("problem")
+    if problem.null_count == len(problem):
+        return records, counters, []
+    has_problem = pc.is_valid(problem)
+    bad = records.filter(has_problem)
+    refused = quarantine_rows(bad, bad.column("problem"), pa.nulls(bad.num_rows, pa.string()))
+    return records.filter(pc.invert(has_problem)), counters, [refused]
+
+
+def quarantine_rows(records: pa.RecordBatch, reason: pa.Array, detail: pa.Array) -> pa.RecordBatch:
+    """Return quarantine rows of user records: reason and detail, their origin and untouched data."""
+    arrays = [reason, detail, *(records.column(name) for name in (*ORIGIN_COLUMNS, "data"))]
+    return pa.RecordBatch.from_arrays([*arrays, format_versions(records.num_rows)], schema=QUARANTINE_SCHEMA)
+
+
+def quarantined_changes(rows: pa.Table, reason: str, detail: str) -> pa.Table:
+    """Return quarantine rows of typed changes, all with one reason and detail."""
+    columns = {name: rows[f"m:{name}"] for name in (*ORIGIN_COLUMNS, "data")}
+    own = {"reason": pa.repeat(reason, rows.num_rows), "detail": pa.repeat(detail, rows.num_rows)}
+    versions = {"format_version": format_versions(rows.num_rows)}
+    return pa.table(columns | own | versions, schema=QUARANTINE_SCHEMA)
+
+
+def one_batch(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+    """Return rows as one record batch."""
+    if isinstance(rows, pa.RecordBatch):
+        return rows
+    batches = rows.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
+
+
+def wrong_entry(table: str, what: str, next_step: str) -> ConfigurationError:
+    """Return the error of a table's entry that contradicts itself or another one."""
+    return ConfigurationError(f"The table {table!r} {what}.", next_step=next_step, table=table)
+
+
+MAX_FOLDER_BYTES = 255
+"""Longest name of one folder on the file systems in use."""
+_PLAIN = "[A-Za-z0-9._~-]"
+
+
+def unwritable(column: str, values: pa.Array) -> list[int]:
+    """Return the rows whose value in this partition column is too long to name a folder; only text can be."""
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)) or not len(values):
+        return []
+    # A column's name in Delta is escaped itself, and once more in the folder's name.
+    room = MAX_FOLDER_BYTES - len(quote(quote(column, safe=""), safe="")) - len("=")
+    longest = pc.max(pc.binary_length(values)).as_py() or 0
+    if longest * 3 <= room:
+        return []
+    size = pc.binary_length(values)
+    plain = pc.count_substring_regex(values, _PLAIN)
+    taken = pc.subtract(pc.multiply(size, 3), pc.multiply(plain, 2))
+    over = pc.fill_null(pc.greater(taken, room), fill_value=False)
+    found: list[int] = np.flatnonzero(over.to_numpy(zero_copy_only=False)).tolist()
+    return found

@@ -1,0 +1,157 @@
+"""Options of a Spark source or sink, read strictly: known names, typed values, sizes and spans of time.
+
+Spark's option names do not tell upper from lower case, so neither does this. A size is a number and B, KB,
+KiB, …, TB or TiB (K is 1000, Ki is 1024). A span is a number and milliseconds, seconds, minutes, hours, days
+or weeks, in full, in the singular, or as ms, s, min, h, d. Numbers may have decimals as long as the result is
+a whole number of bytes or milliseconds; an option's bare number counts those.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Protocol
+
+from headpond.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+SIZE_UNITS = {
+    "b": 1,
+    "byte": 1,
+    "bytes": 1,
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+}
+"""Unit in lower case → bytes."""
+
+SPAN_UNITS = {
+    name: each_ms
+    for each_ms, names in (
+        (1, "ms millisecond milliseconds"),
+        (1_000, "s sec second seconds"),
+        (60_000, "min minute minutes"),
+        (3_600_000, "h hour hours"),
+        (86_400_000, "d day days"),
+        (604_800_000, "week weeks"),
+    )
+    for name in names.split()
+}
+"""Unit in lower case → milliseconds."""
+
+LARGEST = 2**62  # what fits a signed 64-bit integer with room for a sum
+
+_SHAPE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)", re.ASCII)
+
+
+def parse_size(text: str, *, bare: bool = False) -> int:
+    """Read a size in bytes; with `bare` a number without a unit counts bytes."""
+    return _parse(text, SIZE_UNITS, "64 MiB", bare=bare)
+
+
+def parse_span(text: str, *, bare: bool = False) -> int:
+    """Read a span of time in milliseconds; with `bare` a number without a unit counts milliseconds."""
+    return _parse(text, SPAN_UNITS, "5 seconds", bare=bare)
+
+
+def _parse(text: str, units: dict[str, int], example: str, *, bare: bool) -> int:
+    match = _SHAPE.fullmatch(text.strip())
+    factor = None if match is None else units.get(match[2].lower(), 1 if bare and not match[2] else None)
+    if match is None or factor is None:
+        raise ValueError(f"a number and a unit, as in {example!r}")
+    exact = Decimal(match[1]) * factor
+    if exact != int(exact) or exact > LARGEST:
+        raise ValueError(f"a whole number of the smallest unit, at most 2^62, as in {example!r}")
+    return int(exact)
+
+
+class _Parser(Protocol):
+    def __call__(self, text: str, *, bare: bool = False) -> int: ...
+
+
+class Options:
+    """Options as given, read one by one under the names the caller knows."""
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str], owner: str) -> None:
+        """Check the names of the options; `owner` is what they belong to, for messages: `source kinesis`."""
+        names = {name.lower(): name for name in known}
+        self._owner = owner
+        self._values: dict[str, str] = {}
+        for name, value in given.items():
+            if name.lower() not in names:
+                raise self._unknown(name, names)
+            self._values[name.lower()] = str(value)
+
+    def _unknown(self, name: str, names: Mapping[str, str]) -> ConfigurationError:
+        near = difflib.get_close_matches(name.lower(), names, 1, 0.5)
+        return ConfigurationError(
+            f"The {self._owner} has no option {name}.",
+            next_step=f"Did you mean {names[near[0]]}?"
+            if near
+            else f"Its options are {', '.join(sorted(names.values()))}.",
+            option=name,
+        )
+
+    def wrong(self, name: str, expected: str) -> ConfigurationError:
+        """Return the error of an option's value."""
+        return ConfigurationError(
+            f"Option {name} of the {self._owner} must be {expected}, not {self._values.get(name.lower())!r}.",
+            next_step=f"Correct or remove {name}.",
+            option=name,
+        )
+
+    def text(self, name: str) -> str | None:
+        """Return the value as it is; None when it was not given or is empty."""
+        return self._values.get(name.lower()) or None
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Read `true` or `false`."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise self.wrong(name, "true or false")
+        return value.lower() == "true"
+
+    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        """Read one of a few words."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in allowed:
+            raise self.wrong(name, "one of " + ", ".join(allowed))
+        return value.lower()
+
+    def count(self, name: str, *, most: int = LARGEST) -> int | None:
+        """Read a whole number of at least 1."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not (re.fullmatch("[0-9]{1,19}", value) and 1 <= int(value) <= most):
+            raise self.wrong(
+                name, f"a whole number from 1 to {most}" if most < LARGEST else "a whole number above 0"
+            )
+        return int(value)
+
+    def size_bytes(self, name: str, default: int | None) -> int | None:
+        """Read a size above zero."""
+        value = self.text(name)
+        if value is None:
+            return default
+        size_bytes = self._quantity(name, value, parse_size)
+        if size_bytes == 0:
+            raise self.wrong(name, "more than zero bytes")
+        return size_bytes
+
+    def time_ms(self, name: str, default: int) -> int:
+        """Read a span of time, zero allowed."""
+        value = self.text(name)
+        return default if value is None else self._quantity(name, value, parse_span)
+
+    def _quantity(self, name: str, value: str, parse: _Parser) -> int:
+        try:
+            return parse(value, bare=True)
+        except ValueError as error:
+            raise self.wrong(name, str(error)) from error

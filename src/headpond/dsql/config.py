@@ -1,0 +1,231 @@
+"""The tables and rules of formats whose records are changes of rows with PostgreSQL types.
+
+A table that is not configured has, when the configuration is open, a raw log with a name of its own::
+
+    schema "public", table "orders"      unknown:public.orders
+    schema "a.b",    table "c"           unknown:a%2Eb.c
+
+A name is a function of schema and table alone, so that every executor and every batch finds the same one, and
+no two tables share one. The prefix keeps these names apart from configured ones.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from headpond.core.formats import MAX_COLUMNS, TableEntry, wrong_entry
+from headpond.dsql.pg_types import arrow_type, parse_type
+from headpond.dsql.strict_json import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from headpond.core.formats import Decoded
+
+NTZ_TIMESTAMP = pa.timestamp("us")
+UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+PARTITION_TYPES = frozenset(
+    {"smallint", "integer", "bigint", "oid", "boolean", "date", "text", "varchar", "bpchar", "name", "uuid"}
+)
+"""Types whose values can name folders."""
+UNKNOWN = "unknown:"
+"""Begins the names of the logs of tables that are not configured (`unknown_name`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec(TableEntry):
+    """One configured table whose changes are those of rows; see `TableEntry` for what all entries have.
+
+    Args:
+        schema: its schema in the database.
+        keys: key columns, in order; none means an append-only log.
+        columns: column → PostgreSQL type; others hold raw JSON text.
+        keep: default `current` with keys, `log` without.
+        dedupe: what makes two log entries one: their place in the stream, or their content.
+        timestamps: what a PostgreSQL `timestamp` becomes: one without a time zone (`timestamp_ntz`), or one
+            in UTC, for readers of Delta that do not know the former.
+        raw: a log of images alone, without columns of their values.
+        partition_by: declared columns of a type in `PARTITION_TYPES`, or keys.
+
+    Raises:
+        ConfigurationError: the parts contradict each other, or a type does not exist.
+    """
+
+    schema: str
+    keep: Literal["current", "history", "log"] | None = None
+    dedupe: Literal["identity", "content"] = "identity"
+    timestamps: Literal["ntz", "utc"] = "ntz"
+    raw: bool = False
+
+    def __post_init__(self) -> None:
+        if self.keep is None:
+            object.__setattr__(self, "keep", "current" if self.keys else "log")
+        if not self.keys and self.keep != "log":
+            raise wrong_entry(
+                self.name, f"has no keys but keep = {self.keep!r}", 'Name its keys, or write keep = "log".'
+            )
+        if len(set(self.keys)) < len(self.keys):
+            raise wrong_entry(
+                self.name, f"names a key twice: {', '.join(self.keys)}", "Name each key column once."
+            )
+        if left_out := set(self.keys) & set(self.except_columns):
+            raise wrong_entry(self.name, f"leaves out its key {min(left_out)!r}", "Keep key columns.")
+        if renamed := (set(self.keys) | set(self.columns)) & (set(self.rename) - set(self.rename.values())):
+            raise wrong_entry(
+                self.name, f"uses {min(renamed)!r}, which it renames", "Use the new name in keys and columns."
+            )
+        for column, kind in self.columns.items():
+            if parse_type(kind).name == "oidvector" and column in self.keys and self.keep != "log":
+                raise wrong_entry(
+                    self.name,
+                    f"has the key {column!r} of type {kind}, whose values a stream does not carry",
+                    "Name other keys, or write keys = [] to keep a log of its changes.",
+                )
+        self._check_partitions()
+
+    def declared(self) -> dict[str, pa.DataType]:
+        """Return the Arrow type of each declared column."""
+        return {column: self.type_of(column) for column in self.columns}
+
+    def type_of(self, column: str) -> pa.DataType:
+        """Give the Arrow type of a declared column."""
+        kind = arrow_type(self.columns[column])
+        return UTC_TIMESTAMP if self.timestamps == "utc" and kind == NTZ_TIMESTAMP else kind
+
+    def is_raw(self, column: str) -> bool:
+        """Say whether a column holds JSON text: it is not declared, or as `any`."""
+        return parse_type(self.columns.get(column, "any")).name == "any"
+
+    def values_of(self, values: pa.Array) -> pa.Array:
+        """Give values that were cast by PostgreSQL type as this table keeps them."""
+        if self.timestamps == "utc" and values.type == NTZ_TIMESTAMP:
+            return values.cast(UTC_TIMESTAMP)  # the same microseconds
+        return values
+
+    def _check_partitions(self) -> None:
+        if self.buckets is not None and not self.keys:
+            raise wrong_entry(
+                self.name, "has buckets but no keys to hash", "Leave out buckets, or name its keys."
+            )
+        for column in self.partition_by:
+            if column in self.except_columns or not (column in self.columns or column in self.keys):
+                raise wrong_entry(
+                    self.name,
+                    f"is partitioned by {column!r}, which it need not have",
+                    "Declare the column in columns, or partition by a key.",
+                )
+            kind = self.columns.get(column)
+            if kind is not None and parse_type(kind).name not in PARTITION_TYPES:
+                raise wrong_entry(
+                    self.name,
+                    f"is partitioned by {column!r} of type {kind}",
+                    f"Partition by a column of one of the types {', '.join(sorted(PARTITION_TYPES))}.",
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChanges(ABC):
+    """A format whose records are changes of rows: its tables and rules. It is a `ChangeFormat`.
+
+    Args:
+        tables: the configured tables.
+        cluster: changes of another cluster are quarantined as `unexpected_cluster`; None takes all.
+        unknown_tables: `quarantine`, or `log`: a raw log per table, named by `unknown_name`.
+        max_unknown_tables: how many such logs are made; as many tables as a database of DSQL may have.
+        infinity: what becomes of infinite and out-of-range dates and timestamps; in keys they are errors.
+        special_numeric: what becomes of NaN and infinities in decimal columns; in keys they are errors.
+        keep_data: changes of keyed tables keep their record in `m:data`, so that `latest.too_late` can
+            quarantine them; without it such a change goes to quarantine with empty data.
+        max_depth: bound on the nesting of a record.
+        max_columns: bound on the columns that one change may name, and those of a table that are decoded
+            together.
+        only: the name of the one table whose changes are wanted, when it is caught up; those of every other
+            table are passed over, for someone else has them.
+
+    Raises:
+        ConfigurationError: two tables are the same one, or have one name.
+    """
+
+    kept_as: ClassVar[str] = "rows"
+
+    tables: tuple[TableSpec, ...]
+    cluster: str | None = None
+    unknown_tables: Literal["quarantine", "log"] = "quarantine"
+    max_unknown_tables: int = 1_000
+    infinity: Literal["clamp", "null", "error"] = "clamp"
+    special_numeric: Literal["error", "null"] = "error"
+    keep_data: bool = True
+    max_depth: int = MAX_DEPTH
+    max_columns: int = MAX_COLUMNS
+    only: str | None = None
+
+    def __post_init__(self) -> None:
+        names: set[str] = set()
+        places: set[tuple[str, str]] = set()
+        for spec in self.tables:
+            if spec.name.startswith(UNKNOWN) and not spec.raw:
+                raise wrong_entry(
+                    spec.name,
+                    "is named like the log of a table that is not configured",
+                    f"Give it a name that does not begin with {UNKNOWN!r}.",
+                )
+            if spec.name in names or (spec.schema, spec.table) in places:
+                raise wrong_entry(
+                    spec.name, f"({spec.schema}.{spec.table}) is configured twice", "Remove one of the two."
+                )
+            names.add(spec.name)
+            places.add((spec.schema, spec.table))
+
+    @abstractmethod
+    def decode(self, batch: pa.RecordBatch | pa.Table) -> Decoded:
+        """Decode a batch of user records: make rows of `DECODED_SCHEMA`, then `dsql.decode.sort_out`."""
+
+    def for_run(self, *, only: str | None, keep_data: bool) -> Self:
+        """Return the rules of one run."""
+        return replace(self, only=only, keep_data=keep_data)
+
+
+MAX_NAME_BYTES = 255
+"""Longest schema or table name, in UTF-8, that gets a log; the service allows 63."""
+
+
+def unknown_spec(schema: str, table: str) -> TableSpec:
+    """Give the raw log of a table that is not configured."""
+    return TableSpec(name=unknown_name(schema, table), schema=schema, table=table, raw=True)
+
+
+def unknown_name(schema: str, table: str) -> str:
+    """Name the log of a table that is not configured; what cannot be printed is written as ``%XX``."""
+    return f"{UNKNOWN}{_encoded(schema)}.{_encoded(table)}"
+
+
+def is_unknown(name: str) -> bool:
+    """Say whether a name is that of such a log."""
+    return name.startswith(UNKNOWN)
+
+
+def schema_and_table(name: str) -> tuple[str, str]:
+    """Give schema and table back from the name of such a log."""
+    schema, _, table = name.removeprefix(UNKNOWN).partition(".")
+    return unquote(schema), unquote(table)
+
+
+def too_long(schema: str, table: str) -> str | None:
+    """Say what is too long for a log's name; null when nothing is."""
+    for what, text in (("schema", schema), ("table", table)):
+        if (size := len(text.encode())) > MAX_NAME_BYTES:
+            return (
+                f"the {what} name {text[:40]!r}… takes {size} bytes, more than the {MAX_NAME_BYTES} of a log"
+            )
+    return None
+
+
+def _encoded(part: str) -> str:
+    return "".join(
+        c if c.isprintable() and c not in "%." else "".join(f"%{byte:02X}" for byte in c.encode())
+        for c in part
+    )

@@ -1,0 +1,185 @@
+"""A batch of user records → typed changes per table, quarantine and pending chunks. Runs on executors.
+
+::
+
+    user records ─┬─ problem ─────────────────────────────────► quarantine
+                  └─ open_batch ───┬─ refused ────────────────► quarantine
+                                   ├─ fragment, chunked ──────► pending
+                                   └─ full ─ route ─ rows ─┬──► tables["public.orders"]
+                                                           └──► quarantine (keys, casts)
+
+The checks that need the configuration follow those of `records`, in the order of the spec: cluster,
+unknown table, what ranks below routing, missing `before`, keys, casts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.formats import Decoded, opened_records, quarantine_rows
+from headpond.core.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
+from headpond.dsql.batch import open_batch
+from headpond.dsql.config import RowChanges, too_long, unknown_spec
+from headpond.dsql.images import images_of
+from headpond.dsql.records import CHECKED_AFTER_ROUTING
+from headpond.dsql.rows import typed_rows
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from headpond.dsql.images import Images
+
+_SHOWN = 200  # characters of a name in a detail
+
+OPS = frozenset({"c", "u", "d"})
+"""Operations that are known; any other is an upsert and counted `unknown_op`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DsqlConfig(RowChanges):
+    """The change records of Aurora DSQL."""
+
+    def decode(self, batch: pa.RecordBatch | pa.Table) -> Decoded:
+        """Decode a batch of `USER_RECORD_SCHEMA`.
+
+        Returns:
+            Typed changes, quarantine, pending, and counters: `records`, `changes`, `unknown_op`,
+            `out_of_range`.
+        """
+        records, counters, refused = opened_records(batch)
+        opened = open_batch(records.column("data"), max_depth=self.max_depth)
+        return sort_out(records, opened.rows, self, counters, refused, opened.images)
+
+
+def sort_out(
+    records: pa.RecordBatch,
+    decoded: pa.RecordBatch,
+    config: RowChanges,
+    counters: Counter[str],
+    refused: list[pa.RecordBatch],
+    images: Images | None = None,
+) -> Decoded:
+    """Make the checks that need the configuration, and type what is whole.
+
+    Any format whose records become rows of `DECODED_SCHEMA` goes on from here.
+
+    Args:
+        records: user records.
+        decoded: their rows of `batch.DECODED_SCHEMA`.
+        config: tables and rules.
+        counters: counted on.
+        refused: quarantine rows found before.
+        images: those of `decoded`, where they were read already.
+    """
+    images = images or images_of(decoded)
+    if config.only is not None:
+        wanted = _wanted(decoded, config)
+        records, decoded = records.filter(wanted), decoded.filter(wanted)
+        images = images.of(np.flatnonzero(wanted.to_numpy(zero_copy_only=False)))
+    reason, detail, route, pairs = _route(decoded, config)
+    is_refused = pc.is_valid(reason)
+    if pc.any(is_refused).as_py():
+        rows = records.filter(is_refused)
+        refused.append(quarantine_rows(rows, reason.filter(is_refused), detail.filter(is_refused)))
+    accepted = pc.invert(is_refused)
+    pending = _pending(records, decoded, pc.and_(accepted, pc.not_equal(decoded.column("verdict"), "full")))
+    full = pc.and_(accepted, pc.equal(decoded.column("verdict"), "full")).to_numpy(zero_copy_only=False)
+    tables: dict[str, pa.RecordBatch] = {}
+    specs = {(spec.schema, spec.table): spec for spec in config.tables}
+    for code in np.unique(route[full]).tolist():
+        spec = specs.get(pairs[code]) or unknown_spec(*pairs[code])  # which becomes a raw log
+        if config.only not in (None, spec.name):
+            continue
+        at = np.flatnonzero(full & (route == code))
+        rows, bad, counted = typed_rows(records, decoded, spec, config, images, at=at)
+        counters += counted
+        refused.extend(quarantine_rows(*part) for part in bad)
+        if rows.num_rows:
+            tables[spec.name] = rows
+            counters["changes"] += rows.num_rows
+            counters["unknown_op"] += rows.num_rows - _known_ops(rows.column("m:op"))
+    quarantine = _concat(refused, QUARANTINE_SCHEMA)
+    return Decoded(tables, quarantine, pending, {name: n for name, n in counters.items() if n})
+
+
+def _concat(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.concat_batches([pa.RecordBatch.from_pylist([], schema=schema), *parts])
+
+
+def _known_ops(ops: pa.Array) -> int:
+    return sum(n["counts"] for n in ops.value_counts().to_pylist() if n["values"] in OPS)
+
+
+def _route(
+    decoded: pa.RecordBatch, config: RowChanges
+) -> tuple[pa.Array, pa.Array, np.ndarray[Any, np.dtype[np.int64]], dict[int, tuple[str, str]]]:
+    """Return reasons, details, per row the code of its (schema, table) pair, and the pairs of routed rows.
+
+    Rows without a schema or table have code -1.
+    """
+    reason, detail = decoded.column("reason"), decoded.column("detail")
+    schemas, tables = (decoded.column(name).dictionary_encode() for name in ("schema", "table"))
+    width = max(len(tables.dictionary), 1)
+    codes = pc.add(pc.multiply(schemas.indices.cast(pa.int64()), width), tables.indices.cast(pa.int64()))
+    route = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
+    # Rows refused before routing keep their reason; those refused for what ranks below it are asked again.
+    routable = (route >= 0) & pc.fill_null(
+        pc.or_(pc.is_null(reason), pc.is_in(reason, pa.array(sorted(CHECKED_AFTER_ROUTING)))), fill_value=True
+    ).to_numpy(zero_copy_only=False)
+    found: dict[int, tuple[str, str]] = {}
+    if config.cluster is not None:
+        other = pc.fill_null(pc.not_equal(decoded.column("cluster"), config.cluster), fill_value=True)
+        for row in np.flatnonzero(routable & other.to_numpy(zero_copy_only=False)).tolist():
+            found[row] = ("unexpected_cluster", f"cluster is {decoded.column('cluster')[row].as_py()!r}")
+    known = {(spec.schema, spec.table) for spec in config.tables}
+    pairs: dict[int, tuple[str, str]] = {}
+    for code in np.unique(route[routable]).tolist():
+        at = divmod(code, width)
+        pairs[code] = pair = schemas.dictionary[at[0]].as_py(), tables.dictionary[at[1]].as_py()
+        if pair in known or config.only is not None:
+            continue
+        why = f"{pair[0][:_SHOWN]}.{pair[1][:_SHOWN]} is not configured"
+        if config.unknown_tables == "log":
+            if (long := too_long(*pair)) is None:
+                continue
+            why = f"not configured, and {long}"
+        for row in np.flatnonzero(routable & (route == code)).tolist():
+            found.setdefault(row, ("unknown_table", why))
+    if found:
+        mask = np.zeros(len(reason), bool)
+        mask[list(found)] = True
+        ordered = [found[row] for row in sorted(found)]
+        reason = pc.replace_with_mask(reason, pa.array(mask), pa.array([r for r, _ in ordered], pa.string()))
+        detail = pc.replace_with_mask(detail, pa.array(mask), pa.array([d for _, d in ordered], pa.string()))
+    return reason, detail, route, pairs
+
+
+def _wanted(decoded: pa.RecordBatch, config: RowChanges) -> pa.Array:
+    """Return which rows are of the one table wanted, or main records: these must not leave fragments."""
+    (spec,) = (spec for spec in config.tables if spec.name == config.only)
+    other = pc.or_(
+        pc.not_equal(decoded.column("schema"), spec.schema), pc.not_equal(decoded.column("table"), spec.table)
+    )
+    passed = pc.and_(
+        pc.fill_null(other, fill_value=False), pc.not_equal(decoded.column("verdict"), "chunked")
+    )
+    return pc.invert(passed)
+
+
+def _pending(records: pa.RecordBatch, decoded: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
+    rows, found = records.filter(mask), decoded.filter(mask)
+    columns = {
+        "kind": found.column("verdict"),
+        **{
+            name: found.column(name)
+            for name in ("chunk_id", "fragment_index", "before_chunk_id", "after_chunk_id")
+        },
+        **{name: rows.column(name) for name in (*ORIGIN_COLUMNS, "data")},
+        "format_version": format_versions(rows.num_rows),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in PENDING_SCHEMA.names], schema=PENDING_SCHEMA)

@@ -1,0 +1,200 @@
+"""What identifies a change: its version, the hash of its image, and the key of its row.
+
+A version is bytes that compare as changes are ordered, whatever made them. Of a DSQL change::
+
+    ┌──────────────────┬─────────────────────────────┬───────────┬──────┐
+    │ ts_ns, 8 bytes   │ txId in UTF-8, 00 as 00 FF  │ end 00 00 │ rank │
+    │ big-endian       │                             │           │      │
+    └──────────────────┴─────────────────────────────┴───────────┴──────┘
+                                            rank: 00 delete, 01 upsert
+
+An image's hash is the SHA-256 of its canonical JSON: names sorted by their code points, no spaces, members
+that are null left out (absent equals null), strings with the fewest escapes, numbers as they were written.
+
+A row's key is canonical JSON text, an array of its key values after casting, in the order configured::
+
+    keys = ["tenant", "doc_id"]      {"tenant": "a b", "doc_id": 11}      ["a b",11]
+
+Integers, times and intervals are digits; texts JSON strings with the fewest escapes; decimals the string with
+all digits of their scale; dates ISO strings; timestamps microseconds; bytes Base64; undeclared columns, and
+those declared `any`, their canonical JSON.
+
+Keys must stay apart: a value that would be clamped, become NULL or equal no other (NaN) is an error in a key
+column of a table that keeps rows by key, whatever the options say of other columns. Of the two zeros of
+floating point, one key in PostgreSQL, 0.0 is written.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.arrow import bytes_of
+from headpond.core.schemas import json_texts, quote, whole
+from headpond.dsql.columns import ColumnCast, cast_column
+from headpond.dsql.pg_types import CastOptions
+from headpond.dsql.strict_json import read_object
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headpond.dsql.config import TableSpec
+
+
+MAX_CANONICAL_DEPTH = 64
+"""Brackets a value may hold to be put into canonical form."""
+
+_STRING = msgspec.json.Decoder(str)
+_END = b"\x00\x00"
+_RANK = {True: b"\x00", False: b"\x01"}  # delete?
+
+
+def encode_time(ts_ns: int) -> bytes:
+    """Give what all versions of a commit time begin with; no version of that time or a later one is less."""
+    return struct.pack(">q", ts_ns)
+
+
+def encode_version(ts_ns: int, tx_id: str, *, delete: bool) -> bytes:
+    """Give the version of one DSQL change; `ts_ns` is 0 … 2⁶³ - 1."""
+    return encode_time(ts_ns) + tx_id.encode().replace(b"\x00", b"\x00\xff") + _END + _RANK[delete]
+
+
+def decode_version(version: bytes) -> tuple[int, str, bool]:
+    """Give `ts_ns`, txId and whether it is a delete."""
+    (ts_ns,) = struct.unpack(">q", version[:8])
+    return ts_ns, version[8:-3].replace(b"\x00\xff", b"\x00").decode(), version[-1:] == _RANK[True]
+
+
+def encode_versions(
+    ts_ns: pa.Array | pa.ChunkedArray, tx_id: pa.Array | pa.ChunkedArray, delete: pa.Array | pa.ChunkedArray
+) -> pa.Array:
+    """Give the versions of many DSQL changes; null where any part is null."""
+    ts_ns, tx_id, delete = (whole(column) for column in (ts_ns, tx_id, delete))
+    times = pc.fill_null(ts_ns, 0).to_numpy(zero_copy_only=False).astype(">i8")
+    heads = pa.Array.from_buffers(pa.binary(8), len(times), [None, pa.py_buffer(times.tobytes())])
+    heads = pc.if_else(pc.is_valid(ts_ns), heads.cast(pa.binary()), pa.scalar(None, pa.binary()))
+    texts = tx_id.cast(pa.binary())
+    if (bytes_of(texts) == 0).any():
+        texts = pa.array(
+            [None if t is None else t.replace(b"\x00", b"\x00\xff") for t in texts.to_pylist()], pa.binary()
+        )
+    ranks = pc.if_else(delete, pa.scalar(_RANK[True]), pa.scalar(_RANK[False]))
+    return pc.binary_join_element_wise(heads, texts, pa.scalar(_END), ranks, pa.scalar(b""))
+
+
+def canonical_token(token: str) -> str:
+    """Canonical JSON of one raw JSON value that was read as valid before.
+
+    Values nested deeper than `MAX_CANONICAL_DEPTH` can be are taken as they were written.
+    """
+    if token[0] == '"':
+        return token if "\\" not in token else quote(_STRING.decode(token))
+    if token[0] not in "[{" or token.count("[") + token.count("{") > MAX_CANONICAL_DEPTH:
+        return token
+    return _dump(json.loads(token, parse_int=_Verbatim, parse_float=_Verbatim))
+
+
+class _Verbatim(str):
+    """A number's text."""
+
+    __slots__ = ()
+
+
+def _dump(value: Any) -> str:
+    """Canonical JSON of a value whose numbers were kept as text."""
+    if isinstance(value, _Verbatim):
+        return str(value)
+    if isinstance(value, list):
+        return "[" + ",".join(map(_dump, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{quote(name)}:{_dump(value[name])}" for name in sorted(value)) + "}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def canonical_image(members: Mapping[str, str]) -> str:
+    """Canonical JSON of an image, given as name → raw token."""
+    kept = [name for name in sorted(members) if members[name] != "null"]
+    return "{" + ",".join(f"{quote(name)}:{canonical_token(members[name])}" for name in kept) + "}"
+
+
+def image_hash(image: str | None) -> bytes:
+    """SHA-256, 32 bytes, of the canonical JSON of an image's raw text; no image counts as `null`."""
+    # Its nesting was looked at when the record was read, by a bound that may be any.
+    canonical = "null" if image is None else canonical_image(read_object(image, max_depth=len(image)))
+    return hashlib.sha256(canonical.encode()).digest()
+
+
+NO_IMAGE_HASH = image_hash(None)
+"""Hash of a change without an image: every delete has it."""
+
+
+def sha256_each(texts: pa.Array) -> pa.Array:
+    """SHA-256 of each binary value."""
+    digest = hashlib.sha256
+    return pa.array([digest(text).digest() for text in texts.to_pylist()], pa.binary())
+
+
+_EXACT = CastOptions(infinity="error", special_numeric="error")
+
+
+def cast_values(spec: TableSpec, column: str, tokens: pa.Array, options: CastOptions) -> ColumnCast:
+    """Cast a column of a table, more strictly where it is a key that rows are told apart by.
+
+    Args:
+        spec: the table.
+        column: the column, as named in the lake.
+        tokens: its raw tokens.
+        options: what becomes of infinities and special numerics where they are allowed.
+    """
+    kind = spec.columns.get(column, "any")
+    if column not in spec.keys or spec.keep == "log":
+        return cast_column(kind, tokens, options)
+    found = cast_column(kind, tokens, _EXACT)
+    if pa.types.is_floating(found.values.type):
+        nan = pc.fill_null(pc.is_nan(found.values), fill_value=False)
+        found.failures |= dict.fromkeys(pc.indices_nonzero(nan).to_pylist(), "special_numeric")
+        zero = pc.equal(found.values, 0.0)
+        found.values = pc.if_else(zero, pa.scalar(0.0, found.values.type), found.values)
+    return found
+
+
+def key_column(spec: TableSpec, values: Mapping[str, pa.Array]) -> pa.Array:
+    """Give `m:key` of each row.
+
+    Args:
+        spec: the table, with keys.
+        values: typed columns by name, every key column among them and free of nulls.
+    """
+    parts = [_json(values[key], raw=spec.is_raw(key)) for key in spec.keys]
+    inner = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, ",")
+    return pc.binary_join_element_wise("[", inner, "]", "")
+
+
+def _json(values: pa.Array, *, raw: bool) -> pa.Array:
+    if raw:
+        return values
+    kind = values.type
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return values.cast(pa.string())
+    if pa.types.is_timestamp(kind):
+        return values.cast(pa.int64()).cast(pa.string())
+    if pa.types.is_string(kind):
+        return json_texts(values)
+    if pa.types.is_decimal(kind) or pa.types.is_date(kind):
+        return pc.binary_join_element_wise('"', values.cast(pa.string()), '"', "")
+    return pa.array([_one(value) for value in values.to_pylist()], pa.string())
+
+
+def _one(value: Any) -> str:
+    if isinstance(value, bytes):
+        return quote(base64.b64encode(value).decode())
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):  # noqa: PLR0124 - NaN
+        return quote(str(value))
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,1 @@
+"""The calls that the rest of the room makes of Kinesis: client, settings, retries, errors, rate limits."""

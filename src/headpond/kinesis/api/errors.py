@@ -1,0 +1,169 @@
+"""Errors of the AWS client as headpond's errors: one sentence of facts, one of advice, no secret in either.
+
+What a service or a proxy says is not passed on, since it may quote signatures, tokens or URLs with
+passwords; only its error code is, and for a refused action the action's name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from botocore import exceptions as boto
+
+from headpond.core.errors import (
+    AccessDenied,
+    ConfigurationError,
+    EndpointUnreachable,
+    HeadpondError,
+    MissingRequirement,
+    ServiceFailure,
+    StreamNotFound,
+)
+
+if TYPE_CHECKING:
+    from headpond.kinesis.api.settings import ConnectionSettings
+
+_SIGN_IN = {
+    "ExpiredToken": "the credentials have expired",
+    "ExpiredTokenException": "the credentials have expired",
+    "RequestExpired": "the request's time is too far from the service's clock",
+    "IncompleteSignature": "the signature is incomplete",
+    "InvalidClientTokenId": "the access key is not known",
+    "InvalidSignatureException": "the secret key does not fit the access key, or the clock is wrong",
+    "MissingAuthenticationToken": "no credentials were sent",
+    "MissingAuthenticationTokenException": "no credentials were sent",
+    "SignatureDoesNotMatch": "the secret key does not fit the access key",
+    "UnrecognizedClientException": "the access key or session token is not known",
+}
+_REFUSED = {
+    "AccessDenied",
+    "AccessDeniedException",
+    "KMSAccessDeniedException",
+    "OptInRequired",
+    "AuthFailure",
+}
+_WRONG_CALL = {"InvalidArgumentException", "ValidationException", "ValidationError", "SerializationException"}
+_BUSY = {"429", "500", "502", "503", "504"}  # what a proxy says for a service that does not answer
+_ACTION = re.compile(r"\b(?:kinesis|sts|kms):[A-Za-z]+\b")
+
+
+def error_code(error: BaseException) -> str:
+    """Return the service's error code, or the name of the client's exception."""
+    if isinstance(error, boto.ClientError):
+        return error.response.get("Error", {}).get("Code", "Unknown")
+    return type(error).__name__
+
+
+def translate(error: Exception, settings: ConnectionSettings, *, doing: str = "") -> HeadpondError:
+    """Return an error of boto3 as one of headpond's; one that is that already is returned as it is.
+
+    `doing` says during what, for the sentence: `reading shard shardId-…`.
+
+    Returns:
+        The error to raise, usually `from None`: the original may quote what must not be shown.
+    """
+    if isinstance(error, HeadpondError):
+        return error
+    if isinstance(error, boto.ClientError):
+        return _refusal(error, settings, doing)
+    return _client_side(error, settings, doing)
+
+
+def _refusal(error: boto.ClientError, settings: ConnectionSettings, doing: str) -> HeadpondError:
+    code = error_code(error)
+    where, facts = settings.where, {"code": code, "stream": settings.stream}
+    during = f" while {doing}" if doing else ""
+    on = "" if f"stream {settings.name}" in doing else f" on stream {settings.stream}"
+    if code == "ResourceNotFoundException":
+        return StreamNotFound(
+            f"Stream {settings.stream} does not exist{during} {where}.",
+            next_step="Check its name, the region and the account of the credentials.",
+            **facts,
+        )
+    if code in _SIGN_IN:
+        return AccessDenied(
+            f"Kinesis did not accept the credentials{during} {where}: {_SIGN_IN[code]} ({code}).",
+            next_step=f"Renew or choose the credentials {settings.credentials_hint}.",
+            **facts,
+        )
+    if code in _REFUSED or code.startswith("AccessDenied"):
+        action = _ACTION.search(str(error.response.get("Error", {}).get("Message", "")))
+        service = "sts" if error.operation_name == "AssumeRole" else "kinesis"
+        named = action.group() if action else f"the action {service}:{error.operation_name}"
+        return AccessDenied(
+            f"The credentials may not do {named}{during}{on} {where} ({code}).",
+            next_step=f"Allow {named} in their policy, or use other credentials {settings.credentials_hint}.",
+            **facts,
+        )
+    if code.startswith("KMS"):
+        return MissingRequirement(
+            f"Stream {settings.stream} is encrypted with a key that cannot be used{during} ({code}).",
+            next_step="Check the state of the stream's KMS key and the right to use it.",
+            **facts,
+        )
+    if code in _WRONG_CALL:
+        return ConfigurationError(
+            f"Kinesis refused the call {error.operation_name}{during}{on} ({code}).",
+            next_step="Check the names, positions and sizes that were given.",
+            **facts,
+        )
+    return _failed(error, settings, f"{during}{on}", facts)
+
+
+def _failed(
+    error: boto.ClientError, settings: ConnectionSettings, during: str, facts: dict[str, str]
+) -> HeadpondError:
+    """Distinguish a Kinesis that fails from a server that is not one."""
+    code, call = facts["code"], error.operation_name
+    if code.isdecimal() and code not in _BUSY and settings.endpoint_url is not None:
+        return ServiceFailure(
+            f"The endpoint {settings.where} is not a Kinesis endpoint: {call} got HTTP {code} without an AWS "
+            f"error code{during}.",
+            next_step="Check endpoint_url, and what listens there.",
+            **facts,
+        )
+    return ServiceFailure(
+        f"Kinesis answered {call} with {code}{during} {settings.where}.",
+        next_step="Try again later; if it lasts, look at the service's health and at the stream's limits.",
+        **facts,
+    )
+
+
+def _client_side(error: Exception, settings: ConnectionSettings, doing: str) -> HeadpondError:
+    code = error_code(error)
+    facts = {"code": code, "stream": settings.stream}
+    during = f" while {doing}" if doing else ""
+    if isinstance(error, boto.NoRegionError):
+        return ConfigurationError(
+            f"No AWS region is known for stream {settings.stream}.",
+            next_step="Set region, give the stream by ARN, or set AWS_REGION.",
+            **facts,
+        )
+    if isinstance(error, boto.ProfileNotFound):
+        return ConfigurationError(
+            f"The AWS profile {settings.profile or 'named by the environment'} does not exist.",
+            next_step="Check profile and AWS_PROFILE against ~/.aws/config.",
+            **facts,
+        )
+    if isinstance(
+        error,
+        (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ConnectionError, boto.HTTPClientError),
+    ):
+        return EndpointUnreachable(
+            f"Kinesis did not answer{during} {settings.where} ({code}).",
+            next_step="Check endpoint_url, region, network and proxy; for `headpond local`, that it runs.",
+            **facts,
+        )
+    if isinstance(error, (boto.ParamValidationError, boto.InvalidRegionError, boto.UnknownEndpointError)):
+        return ConfigurationError(
+            f"The AWS client does not take these settings for stream {settings.stream} ({code}).",
+            next_step="Check region, endpoint_url and the names that were given.",
+            **facts,
+        )
+    # Everything else that botocore raises comes from finding credentials.
+    return AccessDenied(
+        f"No usable AWS credentials were found{during} ({code}).",
+        next_step=f"Provide credentials {settings.credentials_hint}.",
+        **facts,
+    )

@@ -1,0 +1,190 @@
+"""When a call may be made, and when it is made again: a shard's limits, and which failures pass.
+
+Waiting is exponential with full jitter. A shard allows 5 reads and 2 MiB a second. A read of 10 MiB is
+answered whole and paid for by the seconds after it, so the next one waits. Each process keeps its own
+account; what several of them ask for together the service may still refuse, and then it is waited out.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from threading import Lock
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from botocore.eventstream import ParserError
+from urllib3.exceptions import HTTPError
+
+from headpond.kinesis.api.errors import error_code, translate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from botocore.exceptions import ClientError
+
+    from headpond.kinesis.api.settings import ConnectionSettings
+
+
+CALLS_PER_SECOND = 5
+BYTES_PER_SECOND = 2 << 20
+
+Call = Literal["iterator", "page"]
+CUT = (HTTPError, OSError, ParserError)
+"""What reading an event stream raises when the connection breaks or what comes is damaged."""
+
+_PASSING = {
+    "ProvisionedThroughputExceededException",
+    "LimitExceededException",
+    "ThrottlingException",
+    "KMSThrottlingException",
+    "RequestTimeout",
+    "InternalFailure",
+    "InternalFailureException",
+    "ServiceUnavailable",
+    "ServiceUnavailableException",
+}
+NOT_FOUND, INVALID_ARGUMENT = "ResourceNotFoundException", "InvalidArgumentException"
+_REJECTED_POSITIONS = {
+    "GetShardIterator": (NOT_FOUND, INVALID_ARGUMENT),
+    "GetRecords": (NOT_FOUND, INVALID_ARGUMENT),
+    "SubscribeToShard": (NOT_FOUND, INVALID_ARGUMENT),
+    "DescribeStreamConsumer": (NOT_FOUND,),
+}
+_SERVER_ERROR = 500
+_JITTER = random.Random()
+_MOST_DOUBLINGS = 16
+
+
+class IteratorExpired(Exception):
+    """The iterator is older than the service keeps it; a new one goes on from the last position."""
+
+
+class PositionRejected(Exception):
+    """The service knows no such shard, or will not start at that position; `code` is its answer."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class RetryableError(Exception):
+    """A retryable `failure`, and the total time worth waiting for it to pass."""
+
+    def __init__(self, failure: Exception, patience_s: float) -> None:
+        super().__init__(type(failure).__name__)
+        self.failure = failure
+        self.patience_s = patience_s
+
+
+class Patience(NamedTuple):
+    """How long retryable failures are waited out."""
+
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 5.0
+    throttled_s: float = 300.0  # in sum, while the service answers
+    unreachable_s: float = 30.0  # in sum, while it does not
+
+    def wait_s(self, attempt: int) -> float:
+        """Return how long to wait before the next try; `attempt` counts the waits before this one."""
+        longest_s = min(self.longest_wait_s, self.first_wait_s * 2 ** min(attempt, _MOST_DOUBLINGS))
+        return _JITTER.uniform(longest_s / 10, longest_s)
+
+
+def classify(
+    error: ClientError, patience: Patience, settings: ConnectionSettings, doing: str
+) -> RetryableError:
+    """Return an error of the service as a retryable one; raise what it means otherwise.
+
+    Raises:
+        IteratorExpired: The iterator is too old.
+        PositionRejected: There is no such shard or consumer, or it will not start there.
+        HeadpondError: No other try helps.
+    """
+    code = error_code(error)
+    if code == "ExpiredIteratorException":
+        raise IteratorExpired from None
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    # A subscription in use: too soon after the last one, or the consumer is not ACTIVE yet.
+    in_use = code == "ResourceInUseException" and error.operation_name == "SubscribeToShard"
+    if in_use or code in _PASSING or status >= _SERVER_ERROR:
+        return RetryableError(error, patience.throttled_s)
+    if code in _REJECTED_POSITIONS.get(error.operation_name, ()):
+        raise PositionRejected(code) from None
+    raise translate(error, settings, doing=doing) from None
+
+
+class Pace:
+    """The reads of all shards, one by one.
+
+    Args:
+        calls_per_second: GetShardIterator, and GetRecords, per shard; evenly spaced.
+    """
+
+    def __init__(
+        self,
+        calls_per_second: float = CALLS_PER_SECOND,
+        bytes_per_second: float = BYTES_PER_SECOND,
+        *,
+        clock: Callable[[], float] = lambda: time.monotonic() * 1000,
+    ) -> None:
+        self._calls_per_second, self._bytes_per_second = calls_per_second, bytes_per_second
+        self._clock = clock
+        self._lock = Lock()
+        self._calls: dict[tuple[str, Call], Bucket] = {}
+        self._bytes: dict[str, Bucket] = {}
+
+    def wait_s(self, shard_id: str, call: Call) -> float:
+        """Count a call that is about to be made, and say how long it has to wait."""
+        with self._lock:
+            now_ms = self._clock()
+            calls = self._calls.get((shard_id, call))
+            if calls is None:
+                calls = Bucket(self._calls_per_second, capacity=1, now_ms=now_ms)
+                self._calls[shard_id, call] = calls
+            wait_ms = calls.wait_ms(1, now_ms)
+            calls.take(1)
+            volume = self._bytes.get(shard_id) if call == "page" else None
+            if volume is not None:
+                wait_ms = max(wait_ms, volume.wait_ms(1, now_ms))
+            return wait_ms / 1000
+
+    def count(self, shard_id: str, size_bytes: int) -> None:
+        """Count what a read gave."""
+        if not size_bytes:
+            return
+        with self._lock:
+            now_ms = self._clock()
+            volume = self._bytes.get(shard_id)
+            if volume is None:
+                volume = self._bytes[shard_id] = Bucket(self._bytes_per_second, now_ms=now_ms)
+            volume.level(now_ms)
+            volume.take(size_bytes)
+
+
+class Bucket:
+    """Fills at `per_second` (more than 0) tokens a second up to `capacity`; starts full at `now_ms`."""
+
+    __slots__ = ("_level", "_seen_ms", "capacity", "per_second")
+
+    def __init__(self, per_second: float, *, capacity: float | None = None, now_ms: float = 0) -> None:
+        self.per_second = per_second
+        self.capacity = per_second if capacity is None else capacity
+        self._level = self.capacity
+        self._seen_ms = now_ms
+
+    def level(self, now_ms: float) -> float:
+        """Return the tokens now, below 0 after an overdraft; a clock that steps back adds nothing."""
+        if now_ms > self._seen_ms:
+            gained = (now_ms - self._seen_ms) * self.per_second / 1000
+            self._level = min(self.capacity, self._level + gained)
+            self._seen_ms = now_ms
+        return self._level
+
+    def take(self, tokens: float) -> None:
+        """Remove tokens at the time last seen, into overdraft if need be."""
+        self._level -= tokens
+
+    def wait_ms(self, tokens: float, now_ms: float) -> float:
+        """Return the milliseconds from now until so many tokens (at most the capacity) are there."""
+        missing = min(tokens, self.capacity) - self.level(now_ms)
+        return max(0.0, missing * 1000 / self.per_second)

@@ -1,0 +1,1 @@
+"""Kinesis records in files, one JSON object a line."""

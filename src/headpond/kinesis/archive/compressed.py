@@ -1,0 +1,67 @@
+"""Files of an archive that may be compressed with gzip, and may be cut short or damaged.
+
+What comes after the damage no reader can have; the rows made of the file must show that it was there. So a
+damaged file ends in words that cannot be a record, with the reader's reason::
+
+    {"data": …}⏎ {"data": …}⏎ gzip file of 5120 bytes: Compressed file ended before …
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAGIC = b"\x1f\x8b"
+"""What a gzip file begins with."""
+DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What reading a file raises whose compression is cut short or damaged; not what a disk or a store does."""
+
+_READ_BYTES = 8 << 20
+
+
+def opened(raw: io.BufferedIOBase, *, compressed: bool) -> io.BufferedIOBase:
+    """Return a stream of what a file holds, decompressed where it is compressed."""
+    return gzip.GzipFile(fileobj=raw) if compressed else raw
+
+
+def opened_bytes(content: bytes) -> io.BufferedIOBase:
+    """Return a stream of what the bytes of a file hold."""
+    return opened(io.BytesIO(content), compressed=content.startswith(MAGIC))
+
+
+def head(content: io.BufferedIOBase, size: int) -> bytes:
+    """Read the first bytes; none where the compression is damaged, which is reported when it is read."""
+    try:
+        return content.read(size)
+    except DAMAGE:
+        return b""
+
+
+def whole(content: io.BufferedIOBase, name: str) -> bytes:
+    """Read all of a file; of a damaged one what comes before the damage, and a line that is not a record."""
+    parts: list[bytes] = []
+    try:
+        while part := content.read(_READ_BYTES):
+            parts.append(part)
+    except DAMAGE as error:
+        parts.append(f"\n{name}: {error}".encode())
+    return b"".join(parts)
+
+
+def lines(content: io.BufferedIOBase, name: str) -> Iterator[bytes]:
+    """Read a file's lines; of a damaged one the last is not a record."""
+    found = iter(content)
+    while True:
+        try:
+            line = next(found, None)
+        except DAMAGE as error:
+            yield f"{name}: {error}".encode()
+            return
+        if line is None:
+            return
+        yield line

@@ -1,0 +1,383 @@
+"""Enhanced fan-out: a batch read through subscriptions to its shards, in place of polling.
+
+::
+
+    SubscribeToShard ─► event ─► event ─► … 5 minutes ─► over ─┐
+          ▲              records, continuation                 │
+          └── at the continuation, 5 s after the last time ◄───┴── cut, failed, taken over
+
+`FanOut` looks like the calls that poll, so what reads a shard (`cursor`, `read`) is the same in both modes
+and gives the same records. Planning polls: it asks for single records, which a subscription cannot give.
+
+A consumer has one subscription per shard. The service ends the older one where two are made, so two tasks
+that read one shard at a time (speculation) take it from each other, every 5 seconds; each goes on where it
+was.
+
+Events are read without botocore's own parser; framing stays botocore's::
+
+    event stream ─ botocore's frames ─► event      ─► JSON into `Record`s, as in `replies` ─► Event
+                                        exception  ─► EventFailed(code)
+                 ─ cut, timed out, damaged         ─► EventFailed(code)
+
+A payload in an unusual shape is left to botocore's parser, as is the whole stream should botocore change
+inside.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from botocore.exceptions import BotoCoreError, EventStreamError
+
+from headpond.core.errors import MissingRequirement, ServiceFailure
+from headpond.kinesis.api.calls import calls_of
+from headpond.kinesis.api.replies import Page, Record, records_of
+from headpond.kinesis.api.retry import CUT, NOT_FOUND, PositionRejected, RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from headpond.kinesis.api.calls import IteratorKind, ServiceCalls, StreamCalls, StreamFacts
+    from headpond.kinesis.api.replies import Shard
+    from headpond.kinesis.api.settings import ConnectionSettings
+
+
+MOST_IDLE_EVENTS = 12
+"""An event comes every 5 seconds at least: a minute."""
+
+_SPACING_MS = 5_000 + 100  # the way of a request that was not answered
+"""Between two subscriptions of one consumer to one shard, by the documentation of SubscribeToShard."""
+
+
+class Turns:
+    """When this process may subscribe to a shard again: 5 seconds after the last time.
+
+    Processes do not know each other: the service refuses who comes too soon, and the refused waits.
+    """
+
+    def __init__(
+        self,
+        *,
+        spacing_ms: float = _SPACING_MS,
+        clock: Callable[[], float] = lambda: time.monotonic() * 1000,
+    ) -> None:
+        self._spacing_ms, self._clock = spacing_ms, clock
+        self._last_ms: dict[tuple[str, str], float] = {}
+
+    def wait_s(self, consumer_arn: str, shard_id: str) -> float:
+        """Reserve the next turn; return in how many seconds it is."""
+        place, now_ms = (consumer_arn, shard_id), self._clock()
+        turn_ms = max(now_ms, self._last_ms.get(place, now_ms - self._spacing_ms) + self._spacing_ms)
+        self._last_ms[place] = turn_ms
+        return (turn_ms - now_ms) / 1000
+
+    def answered(self, consumer_arn: str, shard_id: str) -> None:
+        """Note that a subscription was granted just now: the service counts from then."""
+        place, now_ms = (consumer_arn, shard_id), self._clock()
+        self._last_ms[place] = max(now_ms, self._last_ms.get(place, now_ms))
+
+
+_turns = Turns()
+_at_will = Turns(spacing_ms=0)
+
+
+class _Place(NamedTuple):
+    """Where a subscription starts."""
+
+    kind: IteratorKind
+    number: str | None = None
+    time_ms: int | None = None
+
+    @property
+    def argument(self) -> dict[str, Any]:
+        """`StartingPosition` as boto3 takes it."""
+        position: dict[str, Any] = {"Type": self.kind}
+        if self.number is not None:
+            position["SequenceNumber"] = self.number
+        if self.time_ms is not None:
+            position["Timestamp"] = datetime.fromtimestamp(self.time_ms / 1000, UTC)
+        return position
+
+
+def find_consumer(calls: ServiceCalls, settings: ConnectionSettings, name: str) -> str:
+    """Find a registered consumer's ARN by its name.
+
+    headpond registers none: a consumer is paid for by the hour and shard, and outlives a query.
+
+    Raises:
+        MissingRequirement: The stream has no such consumer.
+    """
+    stream_arn = settings.stream_arn or calls.describe().arn
+    try:
+        return calls.consumer_arn(stream_arn, name)
+    except PositionRejected:
+        raise MissingRequirement(
+            f"Stream {settings.stream} has no registered consumer {name} {settings.where}.",
+            next_step="Register it (aws kinesis register-stream-consumer --stream-arn "
+            f"{stream_arn} --consumer-name {name}), or set consumerMode to polling.",
+            stream=settings.stream,
+            consumer=name,
+        ) from None
+
+
+@contextmanager
+def reading_calls(connection: ConnectionSettings, consumer_arn: str | None) -> Iterator[StreamCalls]:
+    """Return the calls that one task reads with: subscriptions of a consumer, or polling."""
+    calls = calls_of(connection)
+    if consumer_arn is None:
+        yield calls
+        return
+    # As with the limits of polling: a service on this machine is a stand-in, which refuses what it must.
+    turns = _at_will if connection.is_loopback else _turns
+    fan_out = FanOut(calls, connection, consumer_arn, turns=turns)
+    try:
+        yield fan_out
+    finally:
+        fan_out.close()
+
+
+class FanOut:
+    """Reads one shard at a time through subscriptions; its `iterator` subscribes, its `page` is an event."""
+
+    def __init__(
+        self,
+        calls: ServiceCalls,
+        settings: ConnectionSettings,
+        consumer_arn: str,
+        *,
+        turns: Turns = _turns,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._calls, self._settings, self._consumer_arn = calls, settings, consumer_arn
+        self._turns, self._sleep = turns, sleep
+        self._stream: Any = None
+        self._events: Iterator[Event] = iter(())
+        self._place = _Place("TRIM_HORIZON")
+        self._last: int | None = None  # number of the last record returned
+        self._renewed = False  # whether no record came since a renewal
+        self._waited_s, self._attempt = 0.0, 0  # since the last event
+
+    def describe(self) -> StreamFacts:
+        """Ask for the stream's creation time and retention."""
+        return self._calls.describe()
+
+    def list_shards(self) -> list[Shard]:
+        """List all shards that are not expired."""
+        return self._calls.list_shards()
+
+    def date_ms(self) -> int:
+        """Return the time of the newest reply."""
+        return self._calls.date_ms()
+
+    def now_ms(self) -> int:
+        """Return the server's clock, estimated from its replies."""
+        return self._calls.now_ms()
+
+    @property
+    def parallel(self) -> int:
+        """How many calls at a time are worth making."""
+        return self._calls.parallel
+
+    def iterator(
+        self, shard_id: str, kind: IteratorKind, *, number: str | None = None, time_ms: int | None = None
+    ) -> str:
+        """Subscribe to a shard; the subscription to the one before ends."""
+        self.close()
+        self._place, self._last, self._renewed = _Place(kind, number, time_ms), None, False
+        self._waited_s, self._attempt = 0.0, 0
+        self._subscribe(shard_id)
+        return shard_id
+
+    def page(self, iterator: str, shard_id: str, limit: int) -> Page:  # noqa: ARG002 (events have the service's size)
+        """Read on: one event, over renewals.
+
+        Raises:
+            PositionRejected: The shard is gone.
+            HeadpondError: It goes on failing.
+        """
+        while True:
+            try:
+                event = next(self._events, None)
+            except EventFailed as failed:
+                self.close()
+                self._judge(failed, shard_id)
+            else:
+                if event is not None:
+                    self._waited_s, self._attempt = 0.0, 0
+                    return self._page(event, shard_id)
+                self.close()
+                # Over in its time, unless not even one event came.
+                self._back_off(EventFailed("SubscriptionEnded", by_service=False), shard_id, None)
+            self._renewed = self._last is not None
+            self._subscribe(shard_id)
+
+    def close(self) -> None:
+        """End the subscription."""
+        stream, self._stream, self._events = self._stream, None, iter(())
+        if stream is not None:
+            stream.close()
+
+    def _page(self, event: Event, shard_id: str) -> Page:
+        records = event.records
+        if records and self._last is not None:
+            if self._renewed and records[0].number == self._last:
+                records = records[1:]  # a continuation may be the number of the last record
+            if records and records[0].number <= self._last:
+                raise ServiceFailure(
+                    f"The subscription to {shard_id} of {self._settings.stream} sent record "
+                    f"{records[0].sequence_number} after {self._last}.",
+                    next_step="Run again; if it lasts, set consumerMode to polling.",
+                    shard_id=shard_id,
+                )
+        if records:
+            self._last, self._renewed = records[-1].number, False
+        if event.continuation is None:
+            self.close()
+            return Page(records, None, event.behind_ms)
+        self._place = _Place("AT_SEQUENCE_NUMBER", event.continuation)
+        return Page(records, shard_id, event.behind_ms)
+
+    def _subscribe(self, shard_id: str) -> None:
+        while True:
+            self._wait(self._turns.wait_s(self._consumer_arn, shard_id))
+            try:
+                self._stream = self._calls.subscribe(self._consumer_arn, shard_id, self._place.argument)
+            except RetryableError as passing:
+                self._back_off(passing.failure, shard_id, passing.patience_s)
+            except PositionRejected as refused:
+                self._check_consumer(refused)
+                raise
+            else:
+                self._turns.answered(self._consumer_arn, shard_id)
+                self._events = read_events(self._stream)
+                return
+
+    def _judge(self, failed: EventFailed, shard_id: str) -> None:
+        """Wait before another try, or find that there is none."""
+        if not failed.by_service:
+            self._back_off(failed, shard_id, None)
+            return
+        try:
+            passing = self._calls.classify(failed.code, "SubscribeToShard", _doing(shard_id))
+        except PositionRejected as refused:
+            self._check_consumer(refused)
+            raise
+        self._back_off(passing.failure, shard_id, passing.patience_s)
+
+    def _back_off(self, failure: Exception, shard_id: str, patience_s: float | None) -> None:
+        patience = self._calls.patience
+        if self._waited_s >= (patience.unreachable_s if patience_s is None else patience_s):
+            raise self._calls.final_error(failure, _doing(shard_id)) from None
+        if self._attempt:
+            self._wait(patience.wait_s(self._attempt))
+        self._attempt += 1
+
+    def _wait(self, wait_s: float) -> None:
+        if wait_s > 0:
+            self._sleep(wait_s)
+            self._waited_s += wait_s
+
+    def _check_consumer(self, refused: PositionRejected) -> None:
+        """Distinguish a consumer that is gone from a shard that is gone."""
+        if refused.code == NOT_FOUND and not self._calls.has_consumer(self._consumer_arn):
+            raise MissingRequirement(
+                f"The consumer {self._consumer_arn} was deregistered while it was being read with.",
+                next_step="Register it again and restart the query, or set consumerMode to polling.",
+                stream=self._settings.stream,
+                consumer=self._consumer_arn,
+            ) from None
+
+
+def _doing(shard_id: str) -> str:
+    return f"reading {shard_id} by subscription"
+
+
+_EVENT = "SubscribeToShardEvent"
+
+
+class Event(NamedTuple):
+    """One event; without a continuation it is the last one of a closed shard."""
+
+    records: list[Record]
+    continuation: str | None
+    behind_ms: int
+
+
+class EventFailed(Exception):
+    """The subscription ended before its time; `code` is that of the service, or the client's error."""
+
+    def __init__(self, code: str, *, by_service: bool) -> None:
+        super().__init__(code)
+        self.code = code
+        self.by_service = by_service
+
+
+class _Payload(msgspec.Struct, gc=False):
+    records: list[Record] = msgspec.field(name="Records")
+    continuation: str | None = msgspec.field(name="ContinuationSequenceNumber", default=None)
+    behind_ms: int | None = msgspec.field(name="MillisBehindLatest", default=None)
+    children: list[msgspec.Raw] | None = msgspec.field(name="ChildShards", default=None)
+
+
+_decode = msgspec.json.Decoder(_Payload).decode
+
+
+def read_events(stream: Any) -> Iterator[Event]:
+    """Read the events of `subscribe_to_shard`'s EventStream until it ends.
+
+    Raises:
+        EventFailed: It ended by an exception, was cut, or is damaged.
+    """
+    # botocore has no other way to get at an event before its parser.
+    messages, parse = getattr(stream, "_event_generator", None), getattr(stream, "_parse_event", None)
+    try:
+        if messages is None or parse is None:
+            for parsed in stream:
+                yield from _of_stock(parsed)
+        else:
+            for message in messages:
+                yield from _of_message(message, parse)
+    except EventStreamError as error:
+        raise EventFailed(error.response.get("Error", {}).get("Code", "Unknown"), by_service=True) from None
+    except (*CUT, BotoCoreError) as error:
+        raise EventFailed(type(error).__name__, by_service=False) from None
+
+
+def _of_message(message: Any, parse: Any) -> Iterator[Event]:
+    headers = message.headers
+    if headers.get(":message-type") == "event" and headers.get(":event-type") == _EVENT:
+        try:
+            payload = _decode(message.payload)
+        except msgspec.DecodeError:
+            yield from _of_stock(parse(message) or {})
+            return
+        yield _event(payload.records, payload.continuation, payload.behind_ms, payload.children)
+    elif headers.get(":message-type") in ("exception", "error"):
+        code = headers.get(":exception-type") or headers.get(":error-code") or "Unknown"
+        raise EventFailed(str(code), by_service=True)
+
+
+def _of_stock(parsed: Mapping[str, Any]) -> Iterator[Event]:
+    event = parsed.get(_EVENT)
+    if event is not None:
+        if "Records" not in event:
+            raise EventFailed("EventDamaged", by_service=False)
+        yield _event(
+            records_of(event["Records"]),
+            event.get("ContinuationSequenceNumber"),
+            event.get("MillisBehindLatest"),
+            event.get("ChildShards"),
+        )
+
+
+def _event(
+    records: list[Record], continuation: str | None, behind_ms: int | None, children: list[Any] | None
+) -> Event:
+    if continuation is None and not children:
+        # Only a shard that ended has no continuation, and then it has children.
+        raise EventFailed("EventDamaged", by_service=False)
+    return Event(records, continuation, behind_ms or 0)

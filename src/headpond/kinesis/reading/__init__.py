@@ -1,0 +1,1 @@
+"""Read one shard from a position: pages, expired iterators, gaps, batches, lag."""

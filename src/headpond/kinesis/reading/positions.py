@@ -1,0 +1,390 @@
+"""Where a reader stands in a stream, and how that is written into Spark's checkpoint.
+
+::
+
+    {"created": "1767225600000", "shards": {
+        "shardId-000000000000": {"p": "END"},
+        "shardId-000000000003": {"p": "SEQ", "s": "4968…", "t": "1767225611001"},
+        "shardId-000000000004": {"p": "TS", "t": "1767225600000"},
+        "shardId-000000000005": {"p": "HORIZON"}},
+     "stream": "orders", "v": 1}
+
+    SEQ      after the record of this number, which arrived at t
+    AT       before the record of this number, which is the next to be read
+    END      the shard was read to its end and is closed
+    TS       at the first record that arrived at t or later; nothing read yet
+    HORIZON  at the oldest record there is; nothing read yet
+
+As the end of a batch SEQ and END are included; TS and HORIZON say that nothing is read. `created` is when
+the stream was created: a stream deleted and created again under the same name is another stream. Numbers and
+times (ms since 1970) are decimal text, compared as integers. Source: spec "Kinesis", section 7.
+
+Two notes may stand beside a position; with one the offset is of version 2, without of version 1. They say
+nothing of where the reader stands, so positions that differ in them alone are equal.
+
+    u   (SEQ, TS, HORIZON) until then nothing unread had expired
+    f   (SEQ, END) number of the first record of the batch that ended here, where that batch began at a time
+        or a horizon, which move on as records expire; 0: there was no record
+
+The shards of a stream are a graph: who came of whom says which may be read now.
+
+::
+
+    0 ──split──► 2          A shard is read when every parent that is still listed was read to its end.
+      └────────► 3 ─┐       Parents that are no longer listed have expired, and hold nobody up.
+    1 ──merge───────┴► 4    A merge's child waits for both.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from headpond.core.errors import ConfigurationError, InvalidData
+from headpond.kinesis.api.replies import Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+VERSIONS = (1, 2)
+NO_RECORD = "0"
+"""As `first`: none; the service gives no such number."""
+Kind = Literal["SEQ", "AT", "END", "TS", "HORIZON"]
+
+CLOCK_SKEW_MS = 60_000
+"""A moment so little ahead of the service's clock may come from another clock: it is waited for."""
+
+_DIGITS = re.compile(r"[0-9]{1,200}", re.ASCII)
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "SEQ": ("s", "t"),
+    "AT": ("s",),
+    "END": (),
+    "TS": ("t",),
+    "HORIZON": (),
+}
+_NOTES: dict[str, tuple[str, ...]] = {
+    "SEQ": ("u", "f"),
+    "AT": (),
+    "END": ("f",),
+    "TS": ("u",),
+    "HORIZON": ("u",),
+}
+_NUMBERED = ("AFTER_SEQUENCE_NUMBER", "AT_SEQUENCE_NUMBER")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in one shard; use `after`, `before`, `at_time` and the constants to make one.
+
+    Attributes:
+        kind: What it is.
+        sequence_number: Of SEQ and AT.
+        time_ms: Of SEQ (arrival of its record) and TS.
+        until_ms: Until when nothing unread had expired, where it is noted.
+        first: Number of the first record of the batch that ends here, where it is noted.
+    """
+
+    kind: Kind
+    sequence_number: str | None = None
+    time_ms: int | None = None
+    until_ms: int | None = field(default=None, compare=False)
+    first: str | None = field(default=None, compare=False)
+
+    def to_json(self) -> dict[str, str]:
+        """Write the position."""
+        value: dict[str, str] = {"p": self.kind}
+        if self.sequence_number is not None:
+            value["s"] = self.sequence_number
+        if self.time_ms is not None:
+            value["t"] = str(self.time_ms)
+        if self.until_ms is not None:
+            value["u"] = str(self.until_ms)
+        if self.first is not None:
+            value["f"] = self.first
+        return value
+
+    @property
+    def words(self) -> str:
+        """The position in a sentence of loss: from where on."""
+        if self.kind == "TS":
+            return f"at {as_utc(self.time_ms or 0)}"
+        if self.kind == "SEQ":
+            arrived = f" (arrived {as_utc(self.time_ms)})" if self.time_ms else ""
+            return f"at {self.sequence_number}{arrived}"
+        return {"AT": f"at {self.sequence_number}", "END": "at its end"}.get(
+            self.kind, "at its oldest record"
+        )
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether what follows changes as records expire: no record says where it is."""
+        return self.kind in ("TS", "HORIZON")
+
+    @property
+    def number(self) -> int:
+        """The sequence number as a number, to be compared; only SEQ and AT have one."""
+        assert self.sequence_number is not None
+        return int(self.sequence_number)
+
+
+def as_utc(time_ms: int) -> str:
+    """Write a time for a message, to the second."""
+    try:
+        return f"{_EPOCH + timedelta(seconds=time_ms // 1000):%Y-%m-%dT%H:%M:%SZ}"
+    except OverflowError:
+        return f"{time_ms} ms"
+
+
+HORIZON = Position("HORIZON")
+END = Position("END")
+
+
+def after(sequence_number: str, arrival_ms: int) -> Position:
+    """Make the position after a record."""
+    return Position("SEQ", sequence_number, arrival_ms)
+
+
+def before(sequence_number: str) -> Position:
+    """Make the position before a record, which is the next to be read."""
+    return Position("AT", sequence_number)
+
+
+def at_time(time_ms: int) -> Position:
+    """Make the position at the first record that arrived at that time or later."""
+    return Position("TS", None, time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Positions in all shards of one stream; a shard not named was not begun and starts at its horizon."""
+
+    stream: str
+    created_ms: int
+    shards: dict[str, Position] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the offset, keys sorted: offsets that are equal, notes included, are equal texts."""
+        noted = any(at.until_ms is not None or at.first is not None for at in self.shards.values())
+        return {
+            "created": str(self.created_ms),
+            "shards": {name: at.to_json() for name, at in sorted(self.shards.items())},
+            "stream": self.stream,
+            "v": 2 if noted else 1,
+        }
+
+
+def read_offset(value: object) -> Offset:
+    """Read an offset from a checkpoint.
+
+    Raises:
+        InvalidData: It is of another version, or not what `to_json` writes.
+    """
+    if not isinstance(value, dict):
+        raise _damaged("it is not an object")
+    version = value.get("v")
+    if version not in VERSIONS or isinstance(version, bool):
+        known = " and ".join(map(str, VERSIONS))
+        raise InvalidData(
+            f"The checkpoint holds a Kinesis offset of version {version!r}; this headpond reads {known}.",
+            next_step="Open the checkpoint with the headpond that wrote it, or begin with a new one.",
+            reason="offset_version",
+            version=version,
+        )
+    if set(value) != {"v", "stream", "created", "shards"}:
+        raise _damaged(f"its keys are {', '.join(sorted(map(str, value)))}")
+    stream, shards = value["stream"], value["shards"]
+    if not isinstance(stream, str) or not isinstance(shards, dict):
+        raise _damaged("stream or shards is of the wrong type")
+    created_ms = int(_digits(value["created"], "created"))
+    return Offset(
+        stream, created_ms, {str(name): read_position(at, str(name)) for name, at in shards.items()}
+    )
+
+
+def read_position(value: object, shard_id: str) -> Position:
+    """Read one shard's position.
+
+    Raises:
+        InvalidData: It is not one of the five kinds with just that kind's fields and notes.
+    """
+    if not isinstance(value, dict):
+        raise _damaged(f"the position of {shard_id} is not an object")
+    kind = value.get("p")
+    if (
+        not isinstance(kind, str)
+        or kind not in _FIELDS
+        or set(value) - set(_NOTES[kind]) != {"p", *_FIELDS[kind]}
+    ):
+        raise _damaged(f"the position of {shard_id} is {json.dumps(value, default=str)}")
+    texts = {name: _digits(value[name], f"{name} of {shard_id}") for name in value if name != "p"}
+    time_ms, until_ms = (int(texts[name]) if name in texts else None for name in "tu")
+    return Position(cast("Kind", kind), texts.get("s"), time_ms, until_ms, texts.get("f"))
+
+
+def _digits(value: object, what: str) -> str:
+    if not isinstance(value, str) or not _DIGITS.fullmatch(value):
+        raise _damaged(f"{what} is {value!r}")
+    return value
+
+
+def _damaged(what: str) -> InvalidData:
+    return InvalidData(
+        f"The Kinesis offset cannot be read: {what}.",
+        next_step="Restore the checkpoint, or begin with a new one.",
+        reason="offset_damaged",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a new query begins: one rule for all shards, or one for each that is named.
+
+    In a rule `LATEST` stands for "now", which is resolved once, when the query first starts.
+    """
+
+    rule: Position | Literal["LATEST"]
+    shards: dict[str, Position | Literal["LATEST"]] = field(default_factory=dict)
+
+    @property
+    def says_latest(self) -> bool:
+        """Whether any shard's position depends on when this is resolved."""
+        return "LATEST" in (self.rule, *self.shards.values())
+
+
+def read_start(text: str) -> Start:
+    """Read the option `startingPosition`.
+
+    ::
+
+        LATEST | TRIM_HORIZON | AT_TIMESTAMP 2026-01-01T00:00:00Z
+        {"shardId-000000000001": "AFTER_SEQUENCE_NUMBER 4968…", "shardId-000000000002": "LATEST"}
+
+    `AT_SEQUENCE_NUMBER` starts with that record instead of after it. `END` leaves a shard out, a position
+    may also be given as in an offset, and a shard not named starts at its horizon, unless a shard that
+    descends from it is named: then it is done.
+
+    Raises:
+        ConfigurationError: It is none of these.
+    """
+    text = text.strip()
+    if not text.startswith("{"):
+        return Start(_rule(text, text))
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        raise _wrong_start(text, f"the JSON cannot be read ({exc})") from exc
+    rules: dict[str, Position | Literal["LATEST"]] = {}
+    for shard_id, at in value.items():
+        if isinstance(at, str):
+            rules[shard_id] = _rule(at, text)
+        else:
+            try:
+                rules[shard_id] = read_position(at, shard_id)
+            except InvalidData as exc:
+                raise _wrong_start(text, exc.message) from exc
+    return Start(HORIZON, rules)
+
+
+def _rule(text: str, whole: str) -> Position | Literal["LATEST"]:
+    word, _, rest = text.strip().partition(" ")
+    rest = rest.strip()
+    word = word.upper()
+    if not rest:
+        named: dict[str, Position | Literal["LATEST"]] = {
+            "LATEST": "LATEST",
+            "TRIM_HORIZON": HORIZON,
+            "END": END,
+        }
+        if word in named and (word != "END" or whole.startswith("{")):
+            return named[word]
+    elif word == "AT_TIMESTAMP":
+        return at_time(_time_ms(rest, whole))
+    elif word in _NUMBERED and _DIGITS.fullmatch(rest) and whole.startswith("{"):
+        # When it arrived is not known: time 0 makes its absence count as loss.
+        return after(rest, 0) if word == "AFTER_SEQUENCE_NUMBER" else before(rest)
+    raise _wrong_start(whole, f"{text!r} is not a position")
+
+
+def _time_ms(text: str, whole: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise _wrong_start(whole, f"{text!r} is not a time in ISO 8601") from exc
+    if moment.tzinfo is None:
+        raise _wrong_start(whole, f"{text!r} has no time zone, such as Z or +02:00")
+    return max(0, (moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+def refuse_far_future(time_ms: int, now_ms: int, whose: str) -> None:
+    """Refuse a starting moment that has not come yet, unless the clocks may just differ.
+
+    Raises:
+        ConfigurationError: It lies more than `CLOCK_SKEW_MS` ahead.
+    """
+    if time_ms > now_ms + CLOCK_SKEW_MS:
+        raise ConfigurationError(
+            f"{whose} is the time {as_utc(time_ms)}, which has not come yet: the service's clock says "
+            f"{as_utc(now_ms)}.",
+            next_step="Begin with a new checkpoint and a startingPosition that is not in the future; LATEST "
+            "means now.",
+            option="startingPosition",
+        )
+
+
+def _wrong_start(text: str, why: str) -> ConfigurationError:
+    shown = text if len(text) <= 80 else text[:80] + "…"  # noqa: PLR2004 (a line of a terminal)
+    return ConfigurationError(
+        f"The starting position {shown!r} cannot be used: {why}.",
+        next_step="Use LATEST, TRIM_HORIZON, AT_TIMESTAMP 2026-01-01T00:00:00Z, or a JSON object of "
+        "shard ids and such positions or AFTER_SEQUENCE_NUMBER n.",
+        option="startingPosition",
+    )
+
+
+Listing = dict[str, Shard]
+"""Shard id → shard, all that are listed."""
+
+
+def listing(shards: Iterable[Shard]) -> Listing:
+    """Sort shards by id, which is the order of their creation."""
+    return {shard.shard_id: shard for shard in sorted(shards, key=lambda shard: shard.shard_id)}
+
+
+def position_of(positions: Mapping[str, Position], shard_id: str) -> Position:
+    """Return a shard's position; one not named starts at its horizon."""
+    return positions.get(shard_id, HORIZON)
+
+
+def readable(shards: Listing, positions: Mapping[str, Position], *, parent_first: bool) -> list[str]:
+    """List the shards to go on with: not at their end, and with `parent_first` all parents at theirs."""
+    return [
+        shard_id
+        for shard_id, shard in shards.items()
+        if position_of(positions, shard_id) != END
+        and not (
+            parent_first
+            and any(parent in shards and position_of(positions, parent) != END for parent in shard.parents)
+        )
+    ]
+
+
+def vanished(shards: Listing, positions: Mapping[str, Position]) -> list[str]:
+    """List the shards that were not read to their end and are not listed any more."""
+    return [shard_id for shard_id, at in positions.items() if shard_id not in shards and at != END]
+
+
+def ancestors(shards: Listing, shard_ids: Iterable[str]) -> set[str]:
+    """Return all listed shards that the given ones descend from."""
+    found: set[str] = set()
+    waiting = list(shard_ids)
+    while waiting:
+        shard = shards.get(waiting.pop())
+        for parent in shard.parents if shard is not None else ():
+            if parent in shards and parent not in found:
+                found.add(parent)
+                waiting.append(parent)
+    return found

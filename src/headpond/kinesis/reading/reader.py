@@ -1,0 +1,233 @@
+"""Read what lies between two positions of a shard, exactly, as Arrow batches of Kinesis records.
+
+`(start, end]`: every record after `start` up to and with `end`, the same ones however often it is read.
+The end was seen when the batch was planned; a shard that ends or goes on without it has lost records.
+
+::
+
+    shard 1 ─► page, page ─┐
+    shard 2 ─► page ───────┼─► batch of some MiB ─► batch …
+    shard 3 ─► page ───────┘
+
+What opens and decodes batches pays for each, however small: the pages of many shards that hold little each
+are put together (`in_batches`).
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headpond.core.errors import ServiceFailure
+from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS, IteratorKind
+from headpond.kinesis.api.retry import IteratorExpired, PositionRejected
+from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor
+from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange
+from headpond.kpl.records import KINESIS_RECORD_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from headpond.kinesis.api.calls import StreamCalls
+    from headpond.kinesis.api.replies import Record
+    from headpond.kinesis.reading.positions import Kind, Offset, Position
+
+EMPTY_REPLY_PAUSE_S = 0.2
+"""Five reads a second are what a shard allows."""
+
+_MOST_ARRAY_BYTES = 2**31 - 1  # offsets have 32 bits; a reply has 10 MiB
+
+BATCH_BYTES = 10 << 20
+"""Of records as they came, in base64: what is put together is about as large as the largest reply."""
+
+_MANY_RECORDS = 2_000
+"""A page of so many is a batch of its own, whatever their size: to add that up would cost more."""
+
+TIP_PATIENCE = 300
+"""Empty replies to polling at the tip, about a minute, before the end is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRange:
+    """What is to be read of one shard; `end` is SEQ or END."""
+
+    shard_id: str
+    start: Position
+    end: Position
+    known_ms: int = 0  # until when it is known that nothing followed `start`
+    hash_keys: HashKeyRange = FULL_RANGE  # the shard's own, where a filter asks for it
+    records: int = 0  # how many there are, where it is known: no more need be asked for
+    resume: Resume | None = None  # how planning saw the first of them, if it did so just now
+
+
+def read_pages(
+    calls: StreamCalls,
+    wanted: ShardRange,
+    loss: LossRule,
+    *,
+    stream: str,
+    records_per_page: int = MOST_RECORDS_PER_PAGE,
+    most_idle: int = TIP_PATIENCE,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[list[Record]]:
+    """Read a range, page by page.
+
+    After `most_idle` empty replies at the tip the end is given up.
+
+    Yields:
+        The records of each reply that held any.
+
+    Raises:
+        DataLoss: Records of the range are gone and loss is fatal.
+        ServiceFailure: A shard that must have ended, or must hold the end, gives nothing.
+    """
+    cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss, wanted.resume)
+    until = wanted.end.number if wanted.end.kind == "SEQ" else None
+    idle, left = 0, wanted.records
+    while not cursor.closed:
+        before = cursor.last
+        records = cursor.next_page(min(records_per_page, left) if left > 0 else records_per_page)
+        left -= len(records)
+        if until is not None and records and records[-1].number >= until:
+            kept = [record for record in records if record.number <= until]
+            if kept:
+                yield kept
+            last = kept[-1].sequence_number if kept else before
+            if last is None or int(last) != until:
+                oldest = records[len(kept)].sequence_number
+                loss.lost(
+                    wanted.shard_id,
+                    f"the batch's end {until} is gone; the records left are those {_up_to(wanted, last)} "
+                    f"and from {oldest} on",
+                    sequence_number=str(until),
+                    last=last,
+                    oldest=oldest,
+                )
+            return
+        if records:
+            yield records
+            idle = 0
+        elif not cursor.closed:
+            idle = idle + 1 if cursor.at_tip else 0
+            if idle > most_idle:
+                missing = "its end" if until is None else f"{until}, the batch's end"
+                raise ServiceFailure(
+                    f"{wanted.shard_id} of {stream} gives no more records before {missing}.",
+                    next_step="Run again; if it lasts, the endpoint does not end its closed shards.",
+                    shard_id=wanted.shard_id,
+                )
+            sleep(EMPTY_REPLY_PAUSE_S)
+    if until is not None and (cursor.last is None or int(cursor.last) < until):
+        loss.lost(
+            wanted.shard_id,
+            f"the shard ends before {until}, the batch's end; the records left are those "
+            f"{_up_to(wanted, cursor.last)}",
+            sequence_number=str(until),
+            last=cursor.last,
+        )
+
+
+def _up_to(wanted: ShardRange, last: str | None) -> str:
+    return f"before the position {wanted.start.words}" if last is None else f"up to {last}"
+
+
+def in_batches(
+    pages: Iterable[tuple[str, list[Record]]], stream: str, size_bytes: int = BATCH_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """Put pages together into batches, in the order they come.
+
+    What waits is a batch when it has come to `size_bytes`, counted in base64.
+
+    Yields:
+        Batches of `KINESIS_RECORD_SCHEMA`, none of them empty.
+    """
+    waiting: list[Record] = []
+    shards: list[tuple[str, int]] = []
+    held_bytes = 0
+    for shard_id, records in pages:
+        waiting = waiting + records if waiting else records
+        shards.append((shard_id, len(records)))
+        if len(waiting) < _MANY_RECORDS:
+            held_bytes += sum(len(record.text) for record in records)
+        if held_bytes >= size_bytes or len(waiting) >= _MANY_RECORDS:
+            yield to_batch(waiting, stream, shards)
+            waiting, shards, held_bytes = [], [], 0
+    if waiting:
+        yield to_batch(waiting, stream, shards)
+
+
+def to_batch(records: list[Record], stream: str, shards: Iterable[tuple[str, int]]) -> pa.RecordBatch:
+    """Turn records into a batch, their data decoded.
+
+    `shards` says how many of them are of which shard, in their order.
+    """
+    count = len(records)
+    arrivals_s = np.fromiter((record.arrival_s for record in records), np.float64, count)
+    fraction, whole = np.modf(arrivals_s)  # as `Record.arrival_us`, for all at once
+    arrivals_us = whole.astype(np.int64) * 1_000_000 + np.rint(fraction * 1e6).astype(np.int64)
+    columns: list[pa.Array[Any]] = [
+        pa.repeat(pa.scalar(stream, pa.string()), count),
+        pa.concat_arrays([pa.repeat(pa.scalar(shard_id, pa.string()), part) for shard_id, part in shards]),
+        pa.array([record.sequence_number for record in records], pa.string()),
+        pa.array([record.partition_key for record in records], pa.string()),
+        pa.array(arrivals_us).view(pa.timestamp("us", tz="UTC")),
+        pa.nulls(count, pa.string()),
+        _binary([record.data for record in records]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=KINESIS_RECORD_SCHEMA)
+
+
+def _binary(values: list[bytes]) -> pa.Array[Any]:
+    """Make an array of byte strings with one copy of each; Arrow's own way doubles a buffer as it grows."""
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    if offsets[-1] > _MOST_ARRAY_BYTES:
+        return pa.array(values, pa.binary())  # which says that it is too much
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+
+
+_ITERATORS: dict[Kind, IteratorKind] = {
+    "SEQ": "AFTER_SEQUENCE_NUMBER",
+    "AT": "AT_SEQUENCE_NUMBER",
+    "TS": "AT_TIMESTAMP",
+    "HORIZON": "TRIM_HORIZON",
+}
+
+
+def lags_ms(calls: StreamCalls, offset: Offset) -> dict[str, int | None]:
+    """Ask the service for the lag of every shard of an offset.
+
+    Returns:
+        Shard → milliseconds: 0 when nothing is unread, None when the service no longer knows the shard or the
+        place.
+    """
+    with ThreadPoolExecutor(max_workers=MOST_PARALLEL_CALLS) as pool:
+        found = pool.map(lambda item: _lag_ms(calls, *item), offset.shards.items())
+        return dict(zip(offset.shards, found, strict=True))
+
+
+def _lag_ms(calls: StreamCalls, shard_id: str, at: Position) -> int | None:
+    if at.kind == "END":
+        return 0
+    time_ms = at.time_ms if at.kind == "TS" else None
+    try:
+        iterator: str | None = calls.iterator(
+            shard_id, _ITERATORS[at.kind], number=at.sequence_number, time_ms=time_ms
+        )
+        while iterator is not None:
+            page = calls.page(iterator, shard_id, 1)
+            if page.records:
+                return max(0, calls.now_ms() - page.records[0].arrival_ms)
+            if page.behind_ms == 0:
+                return 0
+            # An empty reply with a lag is a gap in the shard, not its end.
+            iterator = page.next_iterator
+    except (PositionRejected, IteratorExpired):
+        return None
+    return 0

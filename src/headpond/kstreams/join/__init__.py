@@ -1,0 +1,1 @@
+"""The windowed stream-stream join: by the record on stores, by the batch on Arrow."""

@@ -1,0 +1,212 @@
+"""The windowed join, a batch at a time: (state, arrivals) → (state, results), without a step per record.
+
+::
+
+    arrivals ─► order of arrival, running stream time and observed times
+        ├─► probes of each side ─► runs of the other side: chunks of the state, and the batch itself
+        │                            └─► pairs (trigger, partner): keys compared, partner before trigger
+        ├─► records of an outer side without a pair: leave at once, or wait
+        ├─► rounds over those that wait (`expiry`)
+        └─► what can still be read or still waits ─► new chunks
+
+Results come in the order in which a record-by-record engine gives them: by the record that triggers them;
+within one, first what expired, then its pairs by the partner's (timestamp, arrival). Everything is a function
+of the state and the order of arrival: how a stream is cut into batches changes nothing.
+
+`by_record` is its judge. By the record an inner join takes 41 µs of CPU a record, by the batch 1.4 (outer: 48
+and 2.0); a whole query takes 18, so with `by_record` it would take about three times as much.
+
+Source: spec "window store", section 8; "join on Spark", section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.arrivals import Arranged, Arrivals, arranged, counted
+from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, next_side_state
+from headpond.kstreams.join.expiry import BEFORE, NEVER, Candidates, Expiry, walk_order
+from headpond.kstreams.join.pairs import MAX_PAIRS, PairFinder, Pairs, TooManyPairs
+from headpond.kstreams.join.results import ResultRows, Results, Source
+from headpond.kstreams.join.rules import Emit, JoinClock, JoinCounters, JoinRules, JoinType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from headpond.kstreams.join.pairs import Int64
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a batch, or a part of it, came to."""
+
+    state: TaskState
+    results: Results
+    counters: JoinCounters
+
+
+class BatchJoin:
+    """The join of one task.
+
+    Args:
+        rules: What it does.
+        schemas: Per side the schema of records: key, headers, value, further columns.
+        max_pairs: See MAX_PAIRS.
+        keeps_headers: Whether the state's format has a place for headers. Without, a record's headers are
+            gone once it is a stored one: where it waited, or where `merge` would take them from a partner.
+    """
+
+    def __init__(
+        self,
+        rules: JoinRules,
+        schemas: dict[Side, pa.Schema],
+        *,
+        max_pairs: int = MAX_PAIRS,
+        keeps_headers: bool = True,
+    ) -> None:
+        self.rules = rules
+        self.schemas = schemas
+        self._finder = PairFinder(rules, max_pairs)
+        self._keeps_headers = keeps_headers
+        self._self_join = rules.type is JoinType.SELF
+        self._sides = (Side.LEFT,) if self._self_join else (Side.LEFT, Side.RIGHT)
+
+    def steps(self, state: TaskState, arrivals: dict[Side, Arrivals], now_ms: int = 0) -> Iterator[Step]:
+        """Work a batch off; the last step's state is the state after it.
+
+        Args:
+            state: The task's state; it is not changed.
+            arrivals: The new records per side; a side may be missing. A self-join has left ones only.
+            now_ms: Wall-clock time for `emit_interval_ms`; a repeated batch must get the same.
+
+        Raises:
+            UsageError: A timestamp is negative or too great.
+        """
+        count = sum(len(each.ts) for each in arrivals.values())
+        try:
+            yield self._step(state, arrivals, count, now_ms)
+        except TooManyPairs:
+            halves = ((0, count // 2), (count // 2, count))
+            for start, stop in halves:
+                part = {side: each.part(start, stop) for side, each in arrivals.items()}
+                for step in self.steps(state, part, now_ms):
+                    yield step
+                    state = step.state
+
+    def _step(self, state: TaskState, arrivals: dict[Side, Arrivals], count: int, now_ms: int) -> Step:
+        rules = self.rules
+        batch = arranged(state, arrivals, count, {side: self.schemas[side] for side in self._sides})
+        sources = {
+            side: Source.of(
+                self.schemas[side],
+                state.sides[side].chunks,
+                arrivals[side].records if side in arrivals else None,
+            )
+            for side in self._sides
+        }
+        rows = ResultRows(self._self_join)
+        pairs = {side: self._finder.pairs(state, batch, side, count, rows) for side in self._sides}
+        counters = counted(batch, rules)
+        counters.joined = sum(len(each.trigger) for each in pairs.values())
+        if self._self_join:
+            counters.joined += self._finder.with_itself(batch, rows)
+        clock = replace(state.clock, observed=dict(state.clock.observed))
+        waiting = dict.fromkeys(self._sides, np.empty(0, np.int64))
+        if rules.buffers:
+            waiting = self._unmatched(
+                state, batch, pairs, rows=rows, counters=counters, clock=clock, sources=sources, now_ms=now_ms
+            )
+        if count:
+            clock.stream_time = int(batch.stream[-1])
+        numbers = Numbers(state.next_chunk)
+        sides = {}
+        for side in self._sides:
+            mine = batch.incoming[side]
+            if len(mine):
+                clock.observed[side] = max(clock.observed[side], int(mine.ts.max()))
+            sides[side] = next_side_state(
+                state.sides[side],
+                replace(mine, seq=mine.seq + state.next_seq),
+                batch.base[side] + batch.row[mine.seq],
+                waiting[side],
+                readable_from=clock.observed[side] - rules.retention_ms + 1,
+                retention_ms=rules.retention_ms,
+                numbers=numbers,
+            )
+        after = TaskState(clock, state.next_seq + count, numbers.following, sides)
+        results = Results(rows.sorted(), sources, batch.left, batch.row, rules, self._keeps_headers)
+        return Step(after, results, counters)
+
+    def _unmatched(
+        self,
+        state: TaskState,
+        batch: Arranged,
+        pairs: dict[Side, Pairs],
+        *,
+        rows: ResultRows,
+        counters: JoinCounters,
+        clock: JoinClock,
+        sources: dict[Side, Source],
+        now_ms: int,
+    ) -> dict[Side, Int64]:
+        """Emit unmatched records or keep them waiting; return the global rows that wait after the batch."""
+        rules = self.rules
+        waiting: list[Candidates] = []
+        for side in self._sides:
+            if not rules.is_outer(side):
+                continue
+            mine = batch.incoming[side]
+            alone = np.ones(len(mine), np.bool_)
+            alone[np.searchsorted(mine.seq, pairs[side].trigger)] = False
+            end, stream = mine.ts + rules.after_ms(side), batch.stream[mine.seq]
+            if rules.emit is Emit.FINAL:
+                at_once = end + rules.windows.grace_ms < stream
+            else:
+                at_once = np.maximum(end, 0) < stream
+            no_key = np.flatnonzero(batch.of(side) & ~batch.has_key & batch.has_value)
+            out = np.concatenate((mine.seq[alone & at_once], no_key))
+            rows.add_at_once(side, out, batch.base[side] + batch.row[out], batch.ts[out])
+            begin = np.flatnonzero(alone & ~at_once)
+            since = mine.seq[begin]
+            counters.unmatched += len(out)
+            counters.buffered += len(begin)
+            held = state.sides[side].waiting_rows()
+            held_ts, held_seq = state.sides[side].waiting_times()
+            waiting.append(
+                Candidates(
+                    side,
+                    np.concatenate((held, batch.base[side] + batch.row[since])),
+                    np.concatenate((held_ts, mine.ts[begin])),
+                    np.concatenate((held_seq, since + state.next_seq)),
+                    np.concatenate((np.full(len(held), BEFORE, np.int64), since)),
+                )
+            )
+        walk, left, gids = walk_order(waiting, pairs, sources)
+        triggers = np.flatnonzero(batch.valid & (batch.ts == batch.stream))
+        done = Expiry(rules, walk).rounds(
+            triggers,
+            batch.left[triggers],
+            batch.ts[triggers],
+            now_ms=now_ms,
+            min_time=clock.min_time,
+            next_emit_ms=clock.next_emit_ms,
+        )
+        clock.min_time, clock.next_emit_ms = done.min_time, done.next_emit_ms
+        position = np.array(done.position, np.int64)
+        rows.add_expired(np.array(done.at, np.int64), left[position], gids[position], walk.ts[position])
+        counters.unmatched += len(position)
+        stays = walk.taken == NEVER
+        stays[position] = False
+        return {side: np.sort(gids[stays & (left == (side is Side.LEFT))]) for side in self._sides}
+
+
+def initial_state(rules: JoinRules) -> TaskState:
+    """Return the state of a join that has seen nothing."""
+    sides = (Side.LEFT,) if rules.type is JoinType.SELF else (Side.LEFT, Side.RIGHT)
+    return TaskState.new({side: SideState() for side in sides})

@@ -1,0 +1,367 @@
+"""What a join task keeps between batches: immutable chunks of records, and which of their rows still wait.
+
+::
+
+    TaskState   clock · next number of arrival · next chunk number
+      side      chunk 7 │ chunk 9 │ chunk 10 …      a chunk: records of one side and one slice of time,
+      waiting   rows    │ rows    │ rows            in order of arrival; never changed, only dropped
+
+A slice is a quarter of the retention, so at most one slice's worth of what is kept is out of reach. Small
+chunks of one slice are put together eight at a time, each record about once per factor of eight.
+A state is a value: a step makes a new one, and both stay usable.
+
+A worker has chunks at hand without asking the state, in its memory and in files of its machine::
+
+    <folder>/<uid>.arrow     Arrow IPC file, uncompressed and mapped into memory: records, ts, seq, hash
+
+A chunk's bytes never change and every attempt makes fresh uids, so that what is found here may be useless and
+is never wrong. All of it may be gone at any moment: the state holds everything. A file is written under
+another name and renamed; what the manifest just read does not name is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from headpond.kstreams.join.keys import HASH_VERSION
+from headpond.kstreams.join.pairs import Bool, Int64, Rows, longest_row
+from headpond.kstreams.join.rules import JoinClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from headpond.kstreams.bytes.join_buffer import Side
+
+MAX_CHUNK_BYTES = 4 << 20
+"""A chunk's records are cut before they exceed this, uncompressed."""
+SLICES = 4
+FAN = 8
+"""So many chunks of like size in one slice become one."""
+MAX_TASKS = 64
+"""So many tasks' states stay in a worker's memory, the latest used."""
+_NUMBERS = ("ts", "seq", "hashes")
+_TIER_ROWS = 256
+_EMPTY: Int64 = np.empty(0, np.int64)
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """Records of one side and slice.
+
+    Attributes:
+        number: The task's number for it, under which the state holds its bytes.
+        uid: 16 random bytes, fresh for each attempt: two chunks of one uid are the same chunk.
+        rows: How many records.
+        min_ts: Smallest timestamp, ms.
+        max_ts: Greatest timestamp, ms.
+        time_slice: timestamp // slice width.
+        longest: An upper bound of a row's size in bytes.
+        load: Returns the records when they are asked for first.
+        stored_bytes: Size of what the state holds; 0 until it is stored.
+    """
+
+    number: int
+    uid: bytes
+    rows: int
+    min_ts: int
+    max_ts: int
+    time_slice: int
+    longest: int
+    load: Callable[[], Rows]
+    stored_bytes: int = 0
+    _data: Rows | None = None
+
+    @classmethod
+    def of(cls, number: int, rows: Rows, time_slice: int) -> Chunk:
+        """Make a chunk of records at hand."""
+        first, last, longest = int(rows.ts.min()), int(rows.ts.max()), longest_row(rows.records)
+        uid = uuid.uuid4().bytes
+        return cls(number, uid, len(rows), first, last, time_slice, longest, load=lambda: rows, _data=rows)
+
+    @property
+    def data(self) -> Rows:
+        """The records; loaded now if they were not."""
+        if self._data is None:
+            self._data = self.load()
+        return self._data
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the records are at hand."""
+        return self._data is not None
+
+    @property
+    def records(self) -> pa.RecordBatch:
+        """The columns of the records."""
+        return self.data.records
+
+
+@dataclass(frozen=True)
+class SideState:
+    """What is kept of one side; `waiting` has the waiting rows of each chunk, ascending."""
+
+    chunks: tuple[Chunk, ...] = ()
+    waiting: tuple[Int64, ...] = ()
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[Chunk, Int64]]) -> SideState:
+        """Make it of chunks, each with its waiting rows."""
+        each = list(pairs)
+        return cls(tuple(chunk for chunk, _ in each), tuple(rows for _, rows in each))
+
+    @property
+    def rows(self) -> int:
+        """How many records are kept."""
+        return sum(chunk.rows for chunk in self.chunks)
+
+    def bases(self) -> list[int]:
+        """Return the global row of each chunk's first row."""
+        bases, base = [], 0
+        for chunk in self.chunks:
+            bases.append(base)
+            base += chunk.rows
+        return bases
+
+    def waiting_rows(self) -> Int64:
+        """Return the global rows that wait, ascending."""
+        parts = [rows + base for rows, base in zip(self.waiting, self.bases(), strict=True) if len(rows)]
+        return np.concatenate(parts) if parts else _EMPTY
+
+    def waiting_times(self) -> tuple[Int64, Int64]:
+        """Return timestamp and number of arrival of each row that waits."""
+        parts = [
+            (chunk.data.ts[rows], chunk.data.seq[rows])
+            for chunk, rows in zip(self.chunks, self.waiting, strict=True)
+            if len(rows)
+        ]
+        if not parts:
+            return _EMPTY, _EMPTY
+        return np.concatenate([ts for ts, _ in parts]), np.concatenate([seq for _, seq in parts])
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """All that a join task keeps between batches."""
+
+    clock: JoinClock
+    next_seq: int
+    next_chunk: int
+    sides: dict[Side, SideState]
+
+    @classmethod
+    def new(cls, sides: dict[Side, SideState]) -> TaskState:
+        """Return the state of a task that has seen nothing."""
+        return cls(JoinClock(), 0, 0, sides)
+
+    def chunks(self) -> Iterator[tuple[Side, Chunk]]:
+        """Yield all chunks with their sides."""
+        for side, state in self.sides.items():
+            for chunk in state.chunks:
+                yield side, chunk
+
+
+class Numbers:
+    """Hands out chunk numbers."""
+
+    def __init__(self, following: int) -> None:
+        self.following = following
+
+    def take(self) -> int:
+        """Return the next number."""
+        self.following += 1
+        return self.following - 1
+
+
+def slice_width(retention_ms: int) -> int:
+    """Return the width of a slice in ms."""
+    return max(1, -(-max(0, retention_ms) // SLICES))
+
+
+def next_side_state(
+    old: SideState,
+    new: Rows,
+    new_rows: Int64,
+    waiting: Int64,
+    *,
+    readable_from: int,
+    retention_ms: int,
+    numbers: Numbers,
+) -> SideState:
+    """Drop what is out of reach, and keep of the new records what is not.
+
+    Args:
+        old: the side before the batch.
+        new: the batch's records with key and value, in order of arrival.
+        new_rows: their global rows.
+        waiting: the global rows, old and new, that wait after the batch; ascending.
+        readable_from: the smallest timestamp that a later record can still reach.
+        retention_ms: of the join.
+        numbers: gives the new chunks theirs.
+    """
+    chunks: list[Chunk] = []
+    waits: list[Int64] = []
+    base = 0
+    for chunk in old.chunks:
+        start, stop = np.searchsorted(waiting, (base, base + chunk.rows))
+        rows = waiting[start:stop] - base
+        if chunk.max_ts >= readable_from or len(rows):
+            chunks.append(chunk)
+            waits.append(rows)
+        base += chunk.rows
+    if len(new):
+        still: Bool = np.isin(new_rows, waiting[np.searchsorted(waiting, base) :], assume_unique=True)
+        kept = np.flatnonzero((new.ts >= readable_from) | still)
+        for chunk, rows in cut(new.take(kept), still[kept], retention_ms, numbers):
+            chunks.append(chunk)
+            waits.append(rows)
+    return compacted(SideState(tuple(chunks), tuple(waits)), numbers)
+
+
+def cut(
+    rows: Rows, waiting: Bool, retention_ms: int, numbers: Numbers, *, max_bytes: int = MAX_CHUNK_BYTES
+) -> Iterator[tuple[Chunk, Int64]]:
+    """Cut records in order of arrival into chunks; each with its waiting rows."""
+    if not len(rows):
+        return
+    width = slice_width(retention_ms)
+    slices = rows.ts // width
+    # What waits beyond the retention, or lies far ahead, does not get a chunk for every slice.
+    np.maximum(slices, int(slices.max()) - SLICES, out=slices)
+    per_row = max(1, rows.records.nbytes // len(rows))
+    most = max(1, max_bytes // per_row)
+    for time_slice in np.unique(slices):
+        chosen = np.flatnonzero(slices == time_slice)
+        for start in range(0, len(chosen), most):
+            part = chosen[start : start + most]
+            chunk = Chunk.of(numbers.take(), rows.take(part), int(time_slice))
+            yield chunk, np.flatnonzero(waiting[part])
+
+
+def compacted(state: SideState, numbers: Numbers) -> SideState:
+    """Put small chunks of one slice together, FAN of like size at a time."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for place, chunk in enumerate(state.chunks):
+        if chunk.rows * FAN <= _compactable_rows(chunk):
+            groups.setdefault((chunk.time_slice, _tier(chunk.rows)), []).append(place)
+    merged = [places for places in groups.values() if len(places) >= FAN]
+    if not merged:
+        return state
+    gone = {place for places in merged for place in places}
+    keep = [place for place in range(len(state.chunks)) if place not in gone]
+    chunks = [state.chunks[place] for place in keep]
+    waits = [state.waiting[place] for place in keep]
+    for places in merged:
+        chunk, rows = _together(
+            [state.chunks[p] for p in places], [state.waiting[p] for p in places], numbers
+        )
+        chunks.append(chunk)
+        waits.append(rows)
+    return compacted(replace(state, chunks=tuple(chunks), waiting=tuple(waits)), numbers)
+
+
+def _compactable_rows(chunk: Chunk) -> int:
+    """Return how many rows like this chunk's make the largest chunk."""
+    if chunk.stored_bytes:
+        return MAX_CHUNK_BYTES * chunk.rows // max(1, chunk.stored_bytes)
+    return MAX_CHUNK_BYTES * chunk.rows // max(1, int(chunk.records.nbytes))
+
+
+def _tier(rows: int) -> int:
+    tier = 0
+    while rows > _TIER_ROWS:
+        rows //= FAN
+        tier += 1
+    return tier
+
+
+def _together(chunks: list[Chunk], waits: list[Int64], numbers: Numbers) -> tuple[Chunk, Int64]:
+    rows, order = Rows.in_order([chunk.data for chunk in chunks])
+    flags = np.zeros(len(rows), np.bool_)
+    base = 0
+    for chunk, waiting in zip(chunks, waits, strict=True):
+        flags[base + waiting] = True
+        base += chunk.rows
+    return Chunk.of(numbers.take(), rows, chunks[0].time_slice), np.flatnonzero(flags[order])
+
+
+class MemoryCache:
+    """The states of tasks by their name, each valid for exactly one manifest."""
+
+    def __init__(self, max_tasks: int = MAX_TASKS) -> None:
+        self._states: OrderedDict[str, tuple[bytes, TaskState]] = OrderedDict()
+        self._max_tasks = max_tasks
+
+    def get(self, task: str, manifest: bytes) -> TaskState | None:
+        """Return the state that was kept with this manifest."""
+        found = self._states.get(task)
+        return found[1] if found is not None and found[0] == manifest else None
+
+    def chunks(self, task: str) -> dict[bytes, Rows]:
+        """Return the chunks at hand of whatever state was kept last, by uid."""
+        found = self._states.get(task)
+        if found is None:
+            return {}
+        return {chunk.uid: chunk.data for _, chunk in found[1].chunks() if chunk.loaded}
+
+    def put(self, task: str, manifest: bytes, state: TaskState) -> None:
+        """Keep a state."""
+        self._states[task] = manifest, state
+        self._states.move_to_end(task)
+        while len(self._states) > self._max_tasks:
+            self._states.popitem(last=False)
+
+
+class FileCache:
+    """One task's chunks in files.
+
+    Args:
+        folder: made when first written to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _path(self, uid: bytes) -> Path:
+        return self._folder / f"{uid.hex()}.v{HASH_VERSION}.arrow"
+
+    def put(self, uid: bytes, rows: Rows) -> None:
+        """Write a chunk; a disk that is full or gone is not a failure."""
+        columns = [*rows.records.columns, *(pa.array(getattr(rows, name)) for name in _NUMBERS)]
+        names = [*(f"x.{name}" for name in rows.records.schema.names), *_NUMBERS]
+        batch = pa.RecordBatch.from_arrays(columns, names=names)
+        path = self._path(uid)
+        passing = path.with_suffix(f".{os.getpid()}")
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with pa.OSFile(str(passing), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            passing.replace(path)
+
+    def get(self, uid: bytes, schema: pa.Schema) -> Rows | None:
+        """Map a chunk into memory; None where there is none, or none with these columns."""
+        try:
+            with pa.memory_map(str(self._path(uid))) as source:
+                batch = pa.ipc.open_file(source).get_batch(0)
+            columns = [batch.column(f"x.{field.name}") for field in schema]
+            numbers = [batch.column(name).to_numpy() for name in _NUMBERS]
+            records = pa.RecordBatch.from_arrays(columns, schema=schema)
+        except (OSError, KeyError, pa.ArrowException):
+            return None
+        return Rows(records, numbers[0], numbers[1], numbers[2].astype(np.uint64, copy=False))
+
+    def keep_only(self, uids: set[bytes]) -> None:
+        """Delete all other chunks."""
+        names = {self._path(uid).name for uid in uids}
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self._folder):
+                if entry.name not in names:
+                    Path(entry.path).unlink(missing_ok=True)

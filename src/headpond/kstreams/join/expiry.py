@@ -1,0 +1,271 @@
+"""When unmatched records leave: the rounds of Kafka Streams over a whole batch.
+
+Which records wait, from when on, and when a partner takes them out is known before: only the rounds
+themselves go record by record. A round visits the waiting records by (timestamp, right before left, key,
+arrival) and stops once it has met an open window on each side. By its own side's time order, every closed
+window lies before that side's first open one: **a round lets out all records whose windows have closed**,
+and where it stopped decides only what it remembers as `min_time`, the time that the next round waits for.
+
+::
+
+    position   0   1   2   3   4   5   6   7        walk order of all that wait or will wait in this batch
+    left       c   .   c   o   .   .   o   .        c closed: leaves      o open
+    right      .   c   .   .   o   x   .   o        x gone before: was taken out by a partner, or left
+                               └── both sides have met an open one: the next that waits, 6, ends the round
+
+Source: spec "window store", section 8.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.rules import NO_MIN_TIME, OTHER_SIDE, JoinRules, wrapped
+
+if TYPE_CHECKING:
+    from headpond.kstreams.join.pairs import Bool, Int64, Pairs
+    from headpond.kstreams.join.results import Source
+
+NEVER = 1 << 62
+"""Stands for "not in this batch" where a record of the batch is named."""
+BEFORE = -1
+"""... and this for "before this batch"."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """The records that wait at the start of a batch or begin to wait in it, in walk order.
+
+    Attributes:
+        ts: their timestamps, ms.
+        left: whether they are left ones.
+        since: the record of the batch with which they begin to wait (their own number), or BEFORE.
+        taken: the record of the batch that takes them out as its partner, or NEVER.
+    """
+
+    ts: Int64
+    left: Bool
+    since: Int64
+    taken: Int64
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What the rounds of a batch did.
+
+    Attributes:
+        at: per result the record of the batch at which it left.
+        position: ... and its position among the waiting.
+        gone: which of the waiting left, by position.
+        min_time: as the last round left it, and later insertions lowered it.
+        next_emit_ms: wall-clock time before which no round may begin.
+    """
+
+    at: list[int] = field(default_factory=list)
+    position: list[int] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
+    min_time: int = NO_MIN_TIME
+    next_emit_ms: int = 0
+
+
+class Expiry:
+    """The rounds of one batch over one task's waiting records."""
+
+    def __init__(self, rules: JoinRules, waiting: Waiting) -> None:
+        self._interval_ms = rules.emit_interval_ms
+        self._after = [rules.after_ms(side) + rules.windows.grace_ms for side in Side]
+        self._ts = waiting.ts.tolist()
+        self._since = waiting.since.tolist()
+        self._taken = waiting.taken.tolist()
+        self._gone = bytearray(len(self._ts))  # left, or taken out at a record that is past
+        self._next = list(range(1, len(self._ts) + 1))  # skips over those that are gone, path by path
+        # Those that wait, the last in walk order on top; what is gone is thrown away when it comes up.
+        self._last = [-position for position, since in enumerate(self._since) if since == BEFORE]
+        heapify(self._last)
+        self._places = [np.flatnonzero(waiting.left == bool(side.value)).tolist() for side in Side]
+        self._head = [0, 0]
+        began = np.flatnonzero(waiting.since >= 0)
+        began = began[np.argsort(waiting.since[began])]
+        self._inserts = began.tolist()
+        self._inserted = 0
+
+    def rounds(
+        self, triggers: Int64, left: Bool, times: Int64, *, now_ms: int, min_time: int, next_emit_ms: int
+    ) -> Rounds:
+        """Visit the records at the top of stream time, and begin a round where one is due.
+
+        Args:
+            triggers: their numbers in the batch, ascending.
+            left: whether each is a left one.
+            times: their timestamps, which are the stream time then.
+            now_ms: wall-clock time, one for the whole batch.
+            min_time: as the batch before left it.
+            next_emit_ms: likewise.
+        """
+        done = Rounds(min_time=min_time, next_emit_ms=next_emit_ms)
+        after_right, after_left = self._after
+        inserts, since = self._inserts, self._since
+        upcoming = since[inserts[0]] if inserts else NEVER
+        for trigger, is_left, stream_time in zip(
+            triggers.tolist(), left.tolist(), times.tolist(), strict=True
+        ):
+            while upcoming < trigger:
+                upcoming = self._insert(done)
+            least = done.min_time
+            after = after_left if is_left else after_right
+            if least == NO_MIN_TIME:
+                # The empty buffer's number plus a span wraps around: a round begins, and finds nothing.
+                if wrapped(least + after) >= stream_time:
+                    continue
+            elif least + after >= stream_time:
+                continue
+            if now_ms < done.next_emit_ms:
+                continue
+            done.next_emit_ms = now_ms + self._interval_ms
+            done.min_time = self._round(trigger, stream_time, done)
+        while upcoming < NEVER:
+            upcoming = self._insert(done)
+        return done
+
+    def _insert(self, done: Rounds) -> int:
+        """Add the next record that begins to wait; return the number of the one after it."""
+        position = self._inserts[self._inserted]
+        self._inserted += 1
+        heappush(self._last, -position)
+        done.min_time = min(done.min_time, self._ts[position])
+        if self._inserted < len(self._inserts):
+            following: int = self._since[self._inserts[self._inserted]]
+            return following
+        return NEVER
+
+    def _waits(self, position: int, trigger: int) -> bool:
+        """Return whether a record waits now; remember for good if it no longer does."""
+        if self._gone[position]:
+            return False
+        if self._taken[position] < trigger:
+            self._gone[position] = 1
+            return False
+        waits: bool = self._since[position] < trigger
+        return waits
+
+    def _round(self, trigger: int, stream_time: int, done: Rounds) -> int:
+        """Emit what has closed; return the timestamp of the last record visited."""
+        last = self._last_waiting(trigger)
+        if last < 0:
+            return NO_MIN_TIME
+        out: list[int] = []
+        first_open = [self._closed_ones(side, trigger, stream_time, last, out) for side in (0, 1)]
+        out.sort()
+        for position in out:
+            self._gone[position] = 1
+            done.at.append(trigger)
+            done.position.append(position)
+        done.gone.update(out)
+        if first_open[0] < 0 or first_open[1] < 0:
+            return int(self._ts[last])
+        both = max(first_open)
+        stop = self._after_position(both, trigger, last)
+        return int(self._ts[stop if stop >= 0 else both])
+
+    def _closed_ones(self, side: int, trigger: int, stream_time: int, last: int, out: list[int]) -> int:
+        """Collect one side's closed records; return the position of its first open one, or -1."""
+        places, ts = self._places[side], self._ts
+        closed_before = stream_time - self._after[side]
+        at = self._head[side]
+        only_gone = True
+        while at < len(places):
+            position = places[at]
+            if position > last:
+                return -1
+            waits = self._waits(position, trigger)
+            if waits and ts[position] >= closed_before:
+                return int(position)
+            if waits:
+                out.append(position)
+            # What left or was taken is passed over from now on; what will wait later is not.
+            only_gone = only_gone and (waits or bool(self._gone[position]))
+            at += 1
+            if only_gone:
+                self._head[side] = at
+        return -1
+
+    def _after_position(self, position: int, trigger: int, last: int) -> int:
+        """Return the next record that waits behind a position, or -1; gone ones are not looked at again."""
+        passed = [position]
+        at = self._next[position]
+        only_gone = True
+        while at <= last:
+            if self._waits(at, trigger):
+                break
+            if not self._gone[at]:
+                only_gone = False
+            elif only_gone:
+                passed.append(at)
+            at = self._next[at]
+        else:
+            return -1
+        if only_gone:
+            for each in passed:
+                self._next[each] = at
+        return int(at)
+
+    def _last_waiting(self, trigger: int) -> int:
+        while self._last:
+            position = -self._last[0]
+            if self._waits(position, trigger):
+                return position
+            heappop(self._last)
+        return -1
+
+
+@dataclass
+class Candidates:
+    """Records of one side that wait or begin to wait: global row ascending, time, arrival, and since when."""
+
+    side: Side
+    gids: Int64
+    ts: Int64
+    seq: Int64
+    since: Int64
+
+
+def walk_order(
+    waiting: list[Candidates], pairs: dict[Side, Pairs], sources: dict[Side, Source]
+) -> tuple[Waiting, Bool, Int64]:
+    """Put all that wait into walk order: timestamp, right before left, key, arrival."""
+    gids, ts, seq, since = (
+        np.concatenate([getattr(each, name) for each in waiting]) for name in ("gids", "ts", "seq", "since")
+    )
+    left = np.concatenate([np.full(len(each.gids), each.side is Side.LEFT) for each in waiting])
+    taken = np.full(len(gids), NEVER, np.int64)
+    offset = 0
+    for each in waiting:
+        found = pairs[OTHER_SIDE[each.side]]
+        if len(each.gids) and len(found.partner):
+            # The partner that takes a record out is the first trigger of the other side that met it.
+            at = np.minimum(np.searchsorted(each.gids, found.partner), len(each.gids) - 1)
+            hit = each.gids[at] == found.partner
+            np.minimum.at(taken, offset + at[hit], found.trigger[hit])
+        offset += len(each.gids)
+    order = np.lexsort((seq, left, ts))
+    # Keys decide among records of one side and time only.
+    same = (ts[order][1:] == ts[order][:-1]) & (left[order][1:] == left[order][:-1])
+    if same.any():
+        tied = np.zeros(len(order), np.bool_)
+        tied[1:] |= same
+        tied[:-1] |= same
+        places = np.flatnonzero(tied)
+        which = order[places]
+        rank = np.empty(len(which), np.int64)
+        for side, source in sources.items():
+            mine = np.flatnonzero(left[which] == (side is Side.LEFT))
+            (key,) = source.gather(gids[which[mine]], ["key"])
+            rank[mine] = np.asarray(pc.rank(key, tiebreaker="dense")) if len(key) else 0
+        order[places] = which[np.lexsort((seq[which], rank, left[which], ts[which]))]
+    return Waiting(ts[order], left[order], since[order], taken[order]), left[order], gids[order]

@@ -1,0 +1,292 @@
+"""Results of a batch: which rows make them, in which order, and their columns.
+
+::
+
+    key · timestamp (the greater, ms) · headers (headersBytes)
+    left_timestamp · left_value · left_<further column> …
+    right_timestamp · right_value · right_<further column> …       null throughout for a missing side
+
+A row is named by its side and *global row*: the rows of the side's chunks, one chunk behind the other, then
+the rows of the batch. Columns are gathered slice by slice, so that a batch whose records have many partners
+does not need room for all its results at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.kstreams.bytes.headers_arrow import merge_headers_columns
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.pairs import Bool, Int64, longest_row
+from headpond.kstreams.join.rules import HeadersOf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headpond.kstreams.join.chunks import Chunk
+    from headpond.kstreams.join.pairs import Pairs
+    from headpond.kstreams.join.rules import JoinRules
+
+SLICE_ROWS = 32_768
+SLICE_BYTES = 256 << 20
+OWN_COLUMNS = ("key", "headers", "value")
+"""Columns of a side's records that are not further ones."""
+_EXPIRED, _PAIRS, _PAIRS_FIRST, _ITSELF, _PAIRS_LATER = range(5)
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Results in order; one entry each. -1 stands for a missing side."""
+
+    trigger: Int64
+    left: Int64
+    right: Int64
+    left_ts: Int64
+    right_ts: Int64
+    expired: Bool
+
+    def __len__(self) -> int:
+        return len(self.trigger)
+
+
+@dataclass
+class ResultRows:
+    """Collects results in any order."""
+
+    self_join: bool = False
+    _parts: list[tuple[Int64, ...]] = field(default_factory=list)
+
+    def add_joined(self, side: Side, phase: int, pairs: Pairs, own: Int64, own_ts: Int64) -> None:
+        """Add pairs that records of one side triggered; `own` has the triggers' global rows.
+
+        A self-join looks for partners twice: `phase` 0 has the record on the left, 1 on the right.
+        """
+        order: Int64 | int = _PAIRS
+        first, second = (own, own_ts), (pairs.partner, pairs.partner_ts)
+        if self.self_join and phase == 1:
+            order = np.where(pairs.partner_ts <= own_ts, _PAIRS_FIRST, _PAIRS_LATER)
+            first, second = second, first
+        elif side is Side.RIGHT:
+            first, second = second, first
+        self._add(
+            pairs.trigger, order, pairs.partner_ts, pairs.partner_seq,
+            first[0], second[0], first[1], second[1],
+        )  # fmt: skip
+
+    def add_self(self, trigger: Int64, own: Int64, ts: Int64) -> None:
+        """Add results of records with themselves."""
+        self._add(trigger, _ITSELF, 0, 0, own, own, ts, ts)
+
+    def add_at_once(self, side: Side, trigger: Int64, row: Int64, ts: Int64) -> None:
+        """Add results without a partner that their own records trigger."""
+        none, no_time = np.full(len(row), -1, np.int64), np.zeros(len(row), np.int64)
+        if side is Side.LEFT:
+            self._add(trigger, _PAIRS, 0, 0, row, none, ts, no_time)
+        else:
+            self._add(trigger, _PAIRS, 0, 0, none, row, no_time, ts)
+
+    def add_expired(self, trigger: Int64, left: Bool, row: Int64, ts: Int64) -> None:
+        """Add expired results of both sides in the order in which they left."""
+        self._add(
+            trigger, _EXPIRED, np.arange(len(row)), 0,
+            np.where(left, row, -1), np.where(left, -1, row), np.where(left, ts, 0), np.where(left, 0, ts),
+        )  # fmt: skip
+
+    def _add(self, trigger: Int64, *columns: Int64 | int) -> None:
+        if len(trigger):
+            self._parts.append((trigger, *(np.broadcast_to(each, trigger.shape) for each in columns)))
+
+    def sorted(self) -> Sorted:
+        """Put all in the order in which they come out."""
+        if not self._parts:
+            empty = np.empty(0, np.int64)
+            return Sorted(empty, empty, empty, empty, empty, np.empty(0, np.bool_))
+        trigger, phase, first, second, left, right, left_ts, right_ts = (
+            np.concatenate([part[column] for part in self._parts]) for column in range(8)
+        )
+        order = np.argsort(trigger, kind="stable")
+        several = _several(trigger[order])
+        if len(several):
+            # Most records trigger one result or none: only the others need the finer keys.
+            some = order[several]
+            order[several] = some[np.lexsort((second[some], first[some], phase[some], trigger[some]))]
+        return Sorted(
+            trigger[order], left[order], right[order], left_ts[order], right_ts[order],
+            phase[order] == _EXPIRED,
+        )  # fmt: skip
+
+
+def _several(ascending: Int64) -> Int64:
+    """Places whose value occurs more than once."""
+    same = np.zeros(len(ascending), np.bool_)
+    equal = ascending[1:] == ascending[:-1]
+    same[1:] |= equal
+    same[:-1] |= equal
+    return np.flatnonzero(same)
+
+
+@dataclass(frozen=True)
+class Source:
+    """All rows of one side: those of its chunks, then those of the batch."""
+
+    schema: pa.Schema
+    chunks: tuple[Chunk, ...]
+    incoming: pa.RecordBatch | None
+    bases: Int64  # first global row of each chunk, then of the batch
+
+    @classmethod
+    def of(cls, schema: pa.Schema, chunks: tuple[Chunk, ...], incoming: pa.RecordBatch | None) -> Source:
+        """Lay the rows behind each other."""
+        sizes = [0, *(chunk.rows for chunk in chunks)]
+        return cls(schema, chunks, incoming, np.cumsum(np.array(sizes, np.int64)))
+
+    def gather(self, rows: Int64, names: list[str]) -> list[pa.Array]:
+        """Return columns of some rows; -1 gives null. Only chunks that have one of the rows are loaded."""
+        missing = rows < 0
+        some_missing = bool(missing.any())
+        if missing.all():
+            return [pa.nulls(len(rows), self.schema.field(name).type) for name in names]
+        place = np.searchsorted(self.bases, rows, side="right") - 1
+        used = np.unique(place[~missing]) if some_missing else np.unique(place)
+        parts, shift, at = [], np.zeros(len(self.bases), np.int64), 0
+        for each in used:
+            part = self.chunks[each].records if each < len(self.chunks) else self.incoming
+            assert part is not None
+            parts.append(part)
+            shift[each] = at - self.bases[each]
+            at += part.num_rows
+        indices = pa.array(rows + shift[place], mask=missing if some_missing else None)
+        return [_taken([part.column(name) for part in parts], indices) for name in names]
+
+    def longest(self) -> int:
+        """Return an upper bound of a row's size in bytes, for cutting results into slices."""
+        most = max((chunk.longest for chunk in self.chunks), default=0)
+        return max(most, longest_row(self.incoming)) if self.incoming is not None else most
+
+
+def _taken(parts: list[pa.Array], indices: pa.Array) -> pa.Array:
+    if len(parts) == 1:
+        return parts[0].take(indices)
+    taken = pa.chunked_array(parts).take(indices)
+    return taken.combine_chunks() if taken.num_chunks != 1 else taken.chunk(0)
+
+
+def result_schema(schemas: dict[Side, pa.Schema]) -> pa.Schema:
+    """Return the schema of results; see the picture above."""
+    fields = [
+        pa.field("key", pa.binary()),
+        pa.field("timestamp", pa.int64(), nullable=False),
+        pa.field("headers", pa.binary(), nullable=False),
+    ]
+    for side in (Side.LEFT, Side.RIGHT):
+        name = side.name.lower()
+        fields.append(pa.field(f"{name}_timestamp", pa.int64()))
+        schema = schemas.get(side, schemas[Side.LEFT])
+        fields += [
+            pa.field(f"{name}_{each.name}", each.type)
+            for each in schema
+            if each.name not in ("key", "headers")
+        ]
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of a batch, made when they are asked for."""
+
+    rows: Sorted
+    sources: dict[Side, Source]
+    trigger_left: Bool  # per record of the batch: is it a left one?
+    trigger_row: Int64  # … its row among its side's new records
+    rules: JoinRules
+    keeps_headers: bool = True  # whether the state's format has a place for headers
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batches(
+        self, *, max_rows: int = SLICE_ROWS, max_bytes: int = SLICE_BYTES
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the results in order."""
+        count = len(self.rows)
+        if not count:
+            return
+        if count > 1:
+            longest = sum(source.longest() for source in self.sources.values())
+            max_rows = max(1, min(max_rows, max_bytes // max(1, longest)))
+        schema = result_schema({side: source.schema for side, source in self.sources.items()})
+        for start in range(0, count, max_rows):
+            yield pa.RecordBatch.from_arrays(self._columns(slice(start, start + max_rows)), schema=schema)
+
+    def _columns(self, part: slice) -> list[pa.Array]:
+        rows = self.rows
+        left, right = rows.left[part], rows.right[part]
+        left_ts, right_ts = rows.left_ts[part], rows.right_ts[part]
+        keys, headers = self._keys_and_headers(part)
+        columns = [keys, pa.array(np.maximum(left_ts, right_ts)), headers]
+        right_source = self.sources.get(Side.RIGHT, self.sources[Side.LEFT])
+        for source, gids, ts in ((self.sources[Side.LEFT], left, left_ts), (right_source, right, right_ts)):
+            missing = gids < 0
+            columns.append(pa.array(ts, mask=missing if missing.any() else None))
+            columns += source.gather(gids, [n for n in source.schema.names if n not in ("key", "headers")])
+        return columns
+
+    def _keys_and_headers(self, part: slice) -> tuple[pa.Array, pa.Array]:
+        """Key of the trigger, or of the expired record; headers as the rules say."""
+        rows, rules = self.rows, self.rules
+        trigger, expired = rows.trigger[part], rows.expired[part]
+        left, right = rows.left[part], rows.right[part]
+        from_left = self.trigger_left[trigger]
+        own = self.trigger_row[trigger] + np.where(from_left, self._base(Side.LEFT), self._base(Side.RIGHT))
+        of_trigger = (from_left, own)
+        if expired.any():
+            is_left = np.where(expired, left >= 0, from_left)
+            row = np.where(expired, np.maximum(left, right), own)
+            of_record = (is_left, row)
+        else:
+            of_record = of_trigger
+        (keys,) = self._of_either(*of_record, ["key"])
+        if rules.headers is HeadersOf.TRIGGER:
+            return keys, self._of_either(*of_trigger, ["headers"])[0]
+        if not self.keeps_headers:
+            # What came out of a store without headers has none, also before it was stored: results must not
+            # depend on where a stream was cut into batches.
+            headers = self._of_either(*of_trigger, ["headers"])[0]
+            return keys, pc.if_else(pa.array(~expired), headers, pa.scalar(b"", pa.binary()))
+        headers = self._of_either(*of_record, ["headers"])[0]
+        if rules.headers is HeadersOf.MERGE:
+            both = np.flatnonzero((left >= 0) & (right >= 0))
+            if len(both):
+                right_source = self.sources.get(Side.RIGHT, self.sources[Side.LEFT])
+                merged = merge_headers_columns(
+                    self.sources[Side.LEFT].gather(left[both], ["headers"])[0],
+                    right_source.gather(right[both], ["headers"])[0],
+                )
+                choice = np.arange(len(keys))
+                choice[both] = len(keys) + np.arange(len(both))
+                headers = pa.chunked_array([headers, merged]).take(pa.array(choice)).combine_chunks()
+        return keys, headers
+
+    def _base(self, side: Side) -> int:
+        source = self.sources.get(side)
+        return int(source.bases[-1]) if source is not None else 0
+
+    def _of_either(self, is_left: Bool, rows: Int64, names: list[str]) -> list[pa.Array]:
+        """Columns of rows of both sides mixed."""
+        if is_left.all():
+            return self.sources[Side.LEFT].gather(rows, names)
+        if not is_left.any():
+            return self.sources[Side.RIGHT].gather(rows, names)
+        lefts, rights = np.flatnonzero(is_left), np.flatnonzero(~is_left)
+        place = np.empty(len(rows), np.int64)
+        place[lefts] = np.arange(len(lefts))
+        place[rights] = len(lefts) + np.arange(len(rights))
+        first = self.sources[Side.LEFT].gather(rows[lefts], names)
+        second = self.sources[Side.RIGHT].gather(rows[rights], names)
+        indices = pa.array(place)
+        return [_taken([one, two], indices) for one, two in zip(first, second, strict=True)]

@@ -1,0 +1,1 @@
+"""Store directories that Kafka Streams left: read, and rewritten in another format."""

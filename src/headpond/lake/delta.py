@@ -1,0 +1,427 @@
+"""One Delta table through `deltalake`: open, create, widen, read, merge; commits retried on conflict.
+
+Every write goes through `DeltaFile.merge`, so that repeating it changes nothing: rows are matched by
+identity and written only where the new one wins.
+
+deltalake makes the file of a commit only where none is; Delta for Spark looks and then renames, safe within
+one JVM alone. So the engine on Spark leaves a lock file beside the commits, and whoever finds it commits
+under it, from the look at the table's newest version to the commit::
+
+    lake/public.orders/_delta_log/.headpond.lock      locked with `flock`
+
+Readers need no lock. Nothing is locked where only deltalake writes, nor in object stores.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import (
+    ColumnProperties,
+    CommitProperties,
+    DeltaTable,
+    QueryBuilder,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
+from deltalake import Field as DeltaField
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from headpond.core.errors import MissingRequirement, ServiceFailure
+from headpond.lake.storage import is_remote, storage_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import IO
+
+LOCK = ".headpond.lock"
+PATIENCE_S = 1800.0
+"""How long a commit waits for another's, which may be a merge into a large table."""
+_PAUSE_S = 0.05
+
+
+@contextmanager
+def commit_lock(uri: str, *, leave: bool = False) -> Iterator[None]:
+    """Hold the right to commit to a table in a folder; nothing is locked in an object store.
+
+    With `leave` the lock file is made, so that others see that it is needed; else it is used if there.
+    """
+    place = Path(uri) / "_delta_log" / LOCK
+    if is_remote(uri) or not (leave or place.exists()):
+        yield
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("ab") as opened:  # closing it, or the process's end, lets go
+        _take(opened, uri)
+        yield
+
+
+def _take(opened: IO[bytes], uri: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise ServiceFailure(
+                    f"Another process has kept the lock of the Delta table at {uri} for {PATIENCE_S:.0f} s.",
+                    next_step=f"Look for who has {opened.name} open and stop it; the lock goes with it.",
+                    table=uri,
+                ) from None
+            time.sleep(_PAUSE_S)
+        except OSError as error:
+            raise MissingRequirement(
+                f"The Delta table at {uri} cannot be locked: {error.strerror or error}.",
+                next_step="Keep the lake on a file system with locks, or in an object store.",
+                table=uri,
+            ) from error
+        else:
+            return
+
+
+COMMIT_ATTEMPTS = 10
+"""How often a commit that lost against another writer is repeated."""
+FIRST_PAUSE_S = 0.05
+PART_ROWS = 500_000
+"""Rows that are looked through at once: DataFusion gives 8,192, each a call."""
+
+# A file's least and greatest texts go into its footer and the commit: whole ones of a row of 40 MiB took
+# 17 times its size to merge, and 20 times as long.
+_LONGEST_BOUND = 64
+# Hardly two rows are equal in these: to look for a dictionary is a fifth of what a merge costs.
+_WITHOUT_DICTIONARY = {
+    name: ColumnProperties(dictionary_enabled=False) for name in ("_image_hash", "_tx_id", "_ts_ns")
+}
+WRITER = WriterProperties(statistics_truncate_length=_LONGEST_BOUND, column_properties=_WITHOUT_DICTIONARY)
+"""How all Parquet files are written, but for what `writer_of` adds."""
+_EXACT_DIGITS = 15
+_DECIMAL = re.compile(r"decimal\((\d+),")
+
+Result = TypeVar("Result")
+
+
+def writer_of(table: DeltaTable) -> WriterProperties:
+    """Return how the Parquet files of a table are written.
+
+    deltalake 1.6 writes the least and greatest decimals of a file into its commit as doubles, integers beyond
+    64 bits as 2⁶³ - 1. Whoever goes by these misses rows: a merge finds no match in such a file and inserts
+    a second row of a key. So there are none of decimals that a double may not hold exactly.
+    """
+    wide = [
+        field.name
+        for field in table.schema().fields
+        if (found := _DECIMAL.match(str(getattr(field.type, "type", "")))) and int(found[1]) > _EXACT_DIGITS
+    ]
+    if not wide:
+        return WRITER
+    none = ColumnProperties(dictionary_enabled=True, statistics_enabled="NONE")
+    columns = {**_WITHOUT_DICTIONARY, **dict.fromkeys(wide, none)}
+    return WriterProperties(statistics_truncate_length=_LONGEST_BOUND, column_properties=columns)
+
+
+def quoted(name: str, side: str = "") -> str:
+    """Quote a column's name, with `t` (target) or `s` (source) before it in a merge."""
+    inner = name.replace('"', '""')
+    return f'{side}."{inner}"' if side else f'"{inner}"'
+
+
+def same(columns: Iterable[str]) -> str:
+    """Return SQL for "a target row and a source row are equal in these columns"."""
+    return " AND ".join(f"{quoted(c, 't')} = {quoted(c, 's')}" for c in columns)
+
+
+def copied(columns: Iterable[str]) -> dict[str, str]:
+    """Return the assignments that copy every column from the source."""
+    return {quoted(c): quoted(c, "s") for c in columns}
+
+
+def literal(value: int | str) -> str:
+    """Return a number or a text as a SQL literal."""
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Rows (by the statistics), bytes and files of the newest version of a Delta table."""
+
+    rows: int
+    bytes: int
+    files: int
+
+
+def plain_types(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without view types, which not all of pyarrow's kernels take."""
+    found = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return pa.schema([field.with_type(found.get(field.type, field.type)) for field in schema])
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """Return rows without view types."""
+    return rows.cast(plain_types(rows.schema))
+
+
+def selected(table: DeltaTable, expressions: Sequence[str], where: str | None = None) -> Any:
+    """Return a reader of SQL expressions (names quoted) over the rows for which SQL `where` holds."""
+    condition = f" WHERE {where}" if where is not None else ""
+    sql = f"SELECT {', '.join(expressions)} FROM t{condition}"  # noqa: S608 - quoted
+    return QueryBuilder().register("t", table).execute(sql)
+
+
+class DeltaFile:
+    """A Delta table at a folder or object-store URL; the storage options are never printed."""
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self.uri = uri
+        self._options = dict(storage_options or {})
+        self._table: DeltaTable | None = None
+
+    def exists(self) -> bool:
+        """Return whether there is a Delta table at the place."""
+        if self._table is not None:
+            return True
+        # Not `is_deltatable`: it keeps the interpreter's lock while it waits for an object store.
+        try:
+            self.open()
+        except TableNotFoundError:
+            return False
+        return True
+
+    def open(self) -> DeltaTable:
+        """Open the table at its newest version."""
+        with storage_errors(self.uri, self._options):
+            if self._table is None:
+                self._table = DeltaTable(self.uri, storage_options=self._options)
+            else:
+                self._table.update_incremental()
+        return self._table
+
+    def create(
+        self,
+        schema: pa.Schema,
+        *,
+        description: str = "",
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create the table unless it is there."""
+        if not self.exists():
+            with storage_errors(self.uri, self._options):
+                DeltaTable.create(
+                    self.uri,
+                    schema=schema,
+                    mode="ignore",
+                    description=description or None,
+                    partition_by=list(partition_by) or None,
+                    configuration=dict(properties or {}),
+                    storage_options=self._options,
+                    raise_if_key_not_exists=False,
+                )
+
+    def schema(self) -> pa.Schema:
+        """Return the table's columns as Arrow fields, their Delta metadata included."""
+        table = self.open()
+        arrow = pa.schema(table.schema().to_arrow())
+        metadata = {field.name: field.metadata for field in table.schema().fields}
+        return pa.schema([field.with_metadata(metadata.get(field.name) or None) for field in arrow])
+
+    def add_columns(self, fields: Sequence[pa.Field]) -> None:
+        """Add nullable columns, keeping each field's metadata; columns already there are left."""
+
+        def attempt(table: DeltaTable) -> None:
+            have = {field.name for field in table.schema().fields}
+            new = [field for field in fields if field.name not in have]
+            if not new:
+                return
+            kinds = DeltaSchema.from_arrow(pa.schema(new)).fields
+            table.alter.add_columns(
+                [
+                    DeltaField(
+                        kind.name,
+                        kind.type,
+                        nullable=True,
+                        metadata={k.decode(): v.decode() for k, v in (field.metadata or {}).items()},
+                    )
+                    for kind, field in zip(kinds, new, strict=True)
+                ]
+            )
+
+        self.committing(attempt)
+
+    def set_property(self, name: str, value: str | None) -> None:
+        """Set a table property unless it is so already; None leaves it as it is."""
+        if value is None or self.open().metadata().configuration.get(name) == value:
+            return
+        self.committing(
+            lambda table: table.alter.set_table_properties({name: value}, raise_if_not_exists=False)
+        )
+
+    def read(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
+        """Read the named columns of those rows for which SQL `where` holds; see `query`."""
+        return self.query([*map(quoted, columns)] if columns is not None else ["*"], where)
+
+    def query(self, expressions: Sequence[str], where: str | None = None) -> pa.Table:
+        """Read SQL expressions over the rows for which SQL `where` holds.
+
+        DataFusion does the reading: it skips files by their statistics and knows deletion vectors.
+        """
+        table = self.open()
+        with storage_errors(self.uri, self._options):
+            return plain(pa.table(selected(table, expressions, where).read_all()))
+
+    def parts(
+        self, columns: Sequence[str], where: str | None = None, *, rows: int = PART_ROWS
+    ) -> Iterator[pa.Table]:
+        """Read like `read`, at least `rows` rows at a time.
+
+        For rows of which few are kept: a table may be larger than memory.
+        """
+        table = self.open()
+        with storage_errors(self.uri, self._options):
+            held: list[pa.RecordBatch] = []
+            count = 0
+            for part in selected(table, [*map(quoted, columns)], where):
+                held.append(pa.record_batch(part))
+                count += held[-1].num_rows
+                if count >= rows:
+                    yield plain(pa.Table.from_batches(held))
+                    held, count = [], 0
+            if held:
+                yield plain(pa.Table.from_batches(held))
+
+    def count(self) -> int:
+        """Count the rows from the file statistics, without reading data where those are complete."""
+        if self.has_deletion_vectors():
+            # deltalake's own figure counts the rows that these take out of their files.
+            return int(self.query(["count(*) AS n"])["n"][0].as_py())
+        return int(self.open().count())
+
+    def has_deletion_vectors(self) -> bool:
+        """Return whether rows may have been removed from the table's files by deletion vectors."""
+        return "deletionVectors" in (self.open().protocol().reader_features or ())
+
+    def size(self) -> Size:
+        """Return the size of the newest version, by its log alone."""
+        actions: Any = pa.table(self.open().get_add_actions(flatten=True))
+        rows = pc.sum(actions["num_records"]).as_py() if "num_records" in actions.schema.names else None
+        return Size(rows or 0, pc.sum(actions["size_bytes"]).as_py() or 0, actions.num_rows)
+
+    def version(self) -> int:
+        """Return the newest version's number."""
+        return int(self.open().version())
+
+    def has_applied(self, transaction: tuple[str, int]) -> bool:
+        """Return whether the table has a commit of this application with this or a later number."""
+        application, number = transaction
+        known = self.open().transaction_version(application)
+        return known is not None and known >= number
+
+    def merge(
+        self,
+        rows: pa.Table,
+        *,
+        match: str,
+        update: Mapping[str, str] | None = None,
+        update_if: str | None = None,
+        insert: Mapping[str, str] | None = None,
+        insert_if: str | None = None,
+        delete_if: str | None = None,
+        transaction: tuple[str, int] | None = None,
+    ) -> dict[str, Any]:
+        """Merge `rows` (alias `s`) into the table (alias `t`) in one commit; return deltalake's figures.
+
+        Args:
+            rows: the source, at most one row per target row.
+            match: SQL for "a source row and a target row are one".
+            update: target column → source expression, for matched rows where `update_if` holds.
+            update_if: SQL over `s` and `t`; None means always.
+            insert: target column → source expression, for source rows without a match.
+            insert_if: SQL over `s`; None means always.
+            delete_if: SQL over `s` and `t`; None means never.
+            transaction: application id and number stored with the commit, unless the table has that or a
+                greater one: then this is a repeat, whose rows are compared all the same.
+        """
+
+        def attempt(table: DeltaTable) -> dict[str, Any]:
+            merger = table.merge(
+                rows,
+                predicate=match,
+                source_alias="s",
+                target_alias="t",
+                # A source that may be looked at beforehand: files that its keys cannot be in are not read.
+                streamed_exec=False,
+                writer_properties=writer_of(table),
+                commit_properties=self._properties(transaction),
+            )
+            if delete_if is not None:
+                merger = merger.when_matched_delete(predicate=delete_if)
+            if update:
+                merger = merger.when_matched_update(updates=dict(update), predicate=update_if)
+            if insert:
+                merger = merger.when_not_matched_insert(updates=dict(insert), predicate=insert_if)
+            return merger.execute()
+
+        return self.committing(attempt)
+
+    def _properties(self, transaction: tuple[str, int] | None) -> CommitProperties | None:
+        # deltalake would record a number again, or a lesser one over it; what is new is up to the rows.
+        if transaction is None or self.has_applied(transaction):
+            return None
+        return CommitProperties(app_transactions=[Transaction(*transaction)])
+
+    def append(
+        self, rows: pa.Table, *, writer: WriterProperties, transaction: tuple[str, int] | None = None
+    ) -> None:
+        """Append rows with all columns in one commit, without looking at what is there."""
+
+        def attempt(table: DeltaTable) -> None:
+            properties = self._properties(transaction)
+            write_deltalake(
+                table, rows, mode="append", writer_properties=writer, commit_properties=properties
+            )
+
+        self.committing(attempt)
+
+    def update(self, updates: Mapping[str, str], predicate: str) -> None:
+        """Set columns (quoted) to SQL expressions in the rows for which SQL `predicate` holds."""
+        self.committing(
+            lambda table: table.update(
+                updates=dict(updates), predicate=predicate, writer_properties=writer_of(table)
+            )
+        )
+
+    def delete(self, predicate: str) -> dict[str, Any]:
+        """Delete the rows for which SQL `predicate` holds."""
+        return self.committing(lambda table: table.delete(predicate, writer_properties=writer_of(table)))
+
+    def committing(self, attempt: Callable[[DeltaTable], Result]) -> Result:
+        """Do something that commits; where another writer was faster, repeat it on its result."""
+        pause = FIRST_PAUSE_S
+        for number in range(1, COMMIT_ATTEMPTS + 1):
+            try:
+                with commit_lock(self.uri), storage_errors(self.uri, self._options):
+                    return attempt(self.open())
+            except CommitFailedError as lost:
+                # Another writer (OPTIMIZE, VACUUM, a second job) was faster: compute on its result.
+                self._table = None
+                if number == COMMIT_ATTEMPTS:
+                    raise ServiceFailure(
+                        f"the Delta table at {self.uri} refused the commit {COMMIT_ATTEMPTS} times: {lost}",
+                        next_step="Look for another writer of the same rows and stop one of the two.",
+                        table=self.uri,
+                    ) from lost
+                time.sleep(pause)
+                pause *= 2
+        raise AssertionError  # the loop returns or raises
+
+
+__all__ = ["DeltaFile", "TableNotFoundError", "copied", "literal", "quoted", "same"]

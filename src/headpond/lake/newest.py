@@ -1,0 +1,388 @@
+"""Which version of a key wins: steps from (what is known of the keys, a batch) to what must be written.
+
+The newest version alone (`latest_step`)::
+
+    known of a key          batch                          outcome
+    ┌──────────────┐   ┌────────────────┐   greatest    upsert wins ──► upserts (+ tombstones_drop)
+    │ live row   v │   │ upsert v, hash │   version  ┌──────────────────────────────────────────
+    │ tombstone  v │ + │ delete v       │ ─────────► delete wins ──► tombstones_put, deletes
+    └──────────────┘   └────────────────┘            └─ what was known wins ──► nothing, or what a
+                                                        crash left undone (deletes, tombstones_drop)
+
+Versions are bytes compared byte by byte. Two upserts of one version are one change: the greater image hash
+stays. The caller writes in this order: tombstones_put, then upserts and deletes, then tombstones_drop.
+
+Every version (SCD 2, `history_step`)::
+
+    time (ts_ns)       10          20          30          40
+    upserts, deletes   U           D           U           U
+    rows               [10 ── 20)              [30 ── 40)  [40 ── null)
+
+    a late upsert of 15:  [10 ─ 15)[15 ─ 20)   the row before ends with it, it ends where that one ended
+    a late delete of 35:                       [30 ─ 35)
+
+A row is one upsert; it ends where the next version of its key begins, a delete or another upsert, and is open
+(null) when there is none. Deletes are not rows, but every one of them is remembered: an upsert that arrives
+after it and was made before it ends with it. Of two transactions with one commit time the first one's row is
+empty: it ends where it begins. An end only ever moves to an earlier time, the set of remembered deletes only
+ever grows, and of two images of one version the one with the greater hash stays. The caller remembers the
+deletes before it writes the rows.
+
+What a table ends with does not depend on the order of changes, on how they are cut into batches, or on a
+batch coming twice or half applied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.formats import quarantined_changes
+from headpond.core.schemas import (
+    DELETED_SCHEMA,
+    QUARANTINE_SCHEMA,
+    whole,
+)
+from headpond.dsql.versions import decode_version, encode_time
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def ranked(columns: list[pa.ChunkedArray]) -> tuple[Ints, pa.Array]:
+    """Return the rank of each binary value among all, -1 for null, and the different values in order."""
+    encoded = pa.concat_arrays([whole(column).cast(pa.binary()) for column in columns]).dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary)
+    rank = np.empty(len(order), np.int64)
+    rank[order.to_numpy()] = np.arange(len(order))
+    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+    ranks = np.full(len(codes), -1, np.int64)
+    ranks[codes >= 0] = rank[codes[codes >= 0]]
+    return ranks, encoded.dictionary.take(order)
+
+
+def key_codes(columns: list[pa.ChunkedArray]) -> tuple[Ints, int]:
+    """Return a number from 0 for each different text, and how many there are."""
+    encoded = pa.concat_arrays([whole(column) for column in columns]).dictionary_encode()
+    codes: Ints = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, len(encoded.dictionary)
+
+
+def run_ends(groups: Any) -> Bools:
+    """Return True at the last of each run of equal values."""
+    ends = np.ones(len(groups), bool)
+    ends[:-1] = groups[:-1] != groups[1:]
+    return ends
+
+
+COUNTERS = ("upserts", "deletes", "duplicates", "conflicting_duplicates", "stale", "superseded")
+
+
+@dataclass(frozen=True, slots=True)
+class LatestOutcome:
+    """What a batch asks of a table.
+
+    Attributes:
+        upserts: rows of the batch to write, at most one per key.
+        deletes: one row per key whose live row must go, with the batch's columns; `m:version` (and `m:ts_ns`,
+            `m:tx_id`) are those of the delete that wins, the key columns hold the key.
+        tombstones_put: `key, version, ts_ns, tx_id` of deletes that win; written first.
+        tombstones_drop: `key` of tombstones that a live row has overtaken; dropped last.
+        counters: every row of the batch is one of `upserts`, `deletes` (they won), `duplicates`,
+            `conflicting_duplicates`, `stale` (older than what was known), `superseded` (older than another
+            row of the same batch).
+    """
+
+    upserts: pa.Table
+    deletes: pa.Table
+    tombstones_put: pa.Table
+    tombstones_drop: pa.Table
+    counters: dict[str, int]
+
+
+def latest_step(state: pa.Table, batch: pa.Table | pa.RecordBatch) -> LatestOutcome:
+    """Decide what a typed batch changes.
+
+    `state` has `STATE_SCHEMA` rows of the batch's keys (others are ignored): per key at most one live row and
+    one tombstone.
+    """
+    rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+    ranks = _Ranks(state, rows)
+    count = rows.num_rows
+    keys = ranks.keys
+    tomb, live, live_hash = ranks.known()
+    order = np.lexsort((-np.arange(count), ranks.image, ranks.version, keys))
+    # The last row of each key in this order has the key's greatest version, and of that the greatest hash.
+    best = order[run_ends(keys[order])]
+    of = keys[best]
+    version, image, is_delete = ranks.version[best], ranks.image[best], ranks.delete[best]
+    beats = version > np.maximum(tomb, live)[of]
+    corrects = ~beats & (version == live[of]) & (live[of] > tomb[of]) & (image > live_hash[of])
+    upserts = best[(beats & ~is_delete) | corrects]
+    puts = best[beats & is_delete]
+    wins = np.where(beats & ~is_delete, version, -1)
+    final_live = np.maximum(live[of], wins)
+    final_tomb = np.maximum(tomb[of], np.where(beats & is_delete, version, -1))
+    gone = (live[of] >= 0) & (final_tomb > final_live)
+    overtaken = (tomb[of] >= 0) & (final_live > final_tomb)
+    return LatestOutcome(
+        upserts=rows.take(pa.array(np.sort(upserts))),
+        deletes=_deletes(rows, best[gone], ranks.versions_of(final_tomb[gone])),
+        tombstones_put=_tombstones(rows.take(pa.array(np.sort(puts)))),
+        tombstones_drop=pa.table({"key": rows["m:key"].take(pa.array(best[overtaken]))}),
+        counters=_counters(ranks, order, tomb, live, live_hash),
+    )
+
+
+def too_late(state: pa.Table, batch: pa.Table | pa.RecordBatch, horizon_ns: int) -> tuple[pa.Table, pa.Table]:
+    """Split off the upserts that a tombstone dropped long ago may have stopped, as quarantine rows.
+
+    An upsert committed before the horizon, of a key that nothing is known of, is too late, unless something
+    newer of that key is known from a late delete or from the batch itself. A tombstone from before the
+    horizon was put by a delete that came late itself: it does not show whether a newer one was dropped. A
+    live row does: it would be gone.
+    """
+    rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+    old = pc.and_(pc.less(rows["m:ts_ns"], horizon_ns), pc.invert(rows["m:delete"]))
+    known = pc.or_(state["live"], pc.greater_equal(state["version"], encode_time(horizon_ns)))
+    unknown = pc.invert(pc.is_in(rows["m:key"], value_set=whole(state["key"].filter(known))))
+    candidate: Bools = pc.and_(old, unknown).to_numpy()
+    if not candidate.any():
+        return rows, QUARANTINE_SCHEMA.empty_table()
+    ranks = _Ranks(state, rows)
+    newest, _, _ = ranks.known()
+    np.maximum.at(newest, ranks.keys[~candidate], ranks.version[~candidate])
+    late = candidate & (ranks.version > newest[ranks.keys])
+    refused = rows.filter(pa.array(late))
+    detail = f"committed before {horizon_ns} ns, and what was deleted then is not known any more"
+    return rows.filter(pa.array(~late)), quarantined_changes(refused, "too_late", detail)
+
+
+class _Ranks:
+    """Keys, versions and hashes of a batch and what is known, as integers that compare alike."""
+
+    def __init__(self, state: pa.Table, rows: pa.Table) -> None:
+        known = state.num_rows
+        codes, self.count = key_codes([rows["m:key"], state["key"]])
+        versions, self._sorted = ranked([rows["m:version"], state["version"]])
+        hashes, _ = ranked([rows["m:image_hash"], state["image_hash"]])
+        split = len(codes) - known
+        self.keys, self._known_keys = codes[:split], codes[split:]
+        self.version, self._known_version = versions[:split], versions[split:]
+        self.image, self._known_image = hashes[:split], hashes[split:]
+        self.delete: Bools = rows["m:delete"].to_numpy().astype(bool)
+        self._live: Bools = state["live"].to_numpy().astype(bool)
+
+    def known(self) -> tuple[Ints, Ints, Ints]:
+        """Return per key the rank of its tombstone, of its live row, of the live row's hash; -1 for none."""
+        tomb, live, image = (np.full(self.count, -1, np.int64) for _ in range(3))
+        dead = ~self._live
+        np.maximum.at(tomb, self._known_keys[dead], self._known_version[dead])
+        live[self._known_keys[self._live]] = self._known_version[self._live]
+        image[self._known_keys[self._live]] = self._known_image[self._live]
+        return tomb, live, image
+
+    def versions_of(self, ranks: Ints) -> pa.Array:
+        """Return the versions that have these ranks."""
+        return self._sorted.take(pa.array(ranks))
+
+
+def _counters(ranks: _Ranks, order: Ints, tomb: Ints, live: Ints, live_hash: Ints) -> dict[str, int]:
+    key, version, image = ranks.keys[order], ranks.version[order], ranks.image[order]
+    delete = ranks.delete[order]
+    last_of_version = run_ends(key) | run_ends(version)
+    last_of_image = last_of_version | run_ends(image)
+    # One row per different change is judged; the others of its version are copies of it.
+    conflicting = int(last_of_image.sum() - last_of_version.sum())
+    copies = int(len(order) - last_of_image.sum())
+    k, v, h, d = (column[last_of_version] for column in (key, version, image, delete))
+    newest = run_ends(k)
+    same_live, same_tomb = v == live[k], v == tomb[k]
+    differs = same_live & (h != live_hash[k])
+    stale = ~same_live & ~same_tomb & (v < np.maximum(live, tomb)[k])
+    new = v > np.maximum(live, tomb)[k]
+    return {
+        "upserts": int((new & newest & ~d).sum()),
+        "deletes": int((new & newest & d).sum()),
+        "duplicates": copies + int(((same_live & ~differs) | same_tomb).sum()),
+        "conflicting_duplicates": conflicting + int(differs.sum()),
+        "stale": int(stale.sum()),
+        "superseded": int((new & ~newest).sum()),
+    }
+
+
+def _deletes(rows: pa.Table, at: Ints, versions: pa.Array) -> pa.Table:
+    """Return the given rows as deletes of the given versions."""
+    found = rows.take(pa.array(at))
+    columns: dict[str, pa.Array] = {
+        "m:version": versions.cast(pa.binary()),
+        "m:delete": pa.repeat(pa.scalar(value=True), found.num_rows),
+    }
+    if "m:ts_ns" in rows.schema.names:  # versions that are made of these; those of documents are not
+        decoded = [decode_version(version) for version in versions.to_pylist()]
+        columns["m:ts_ns"] = pa.array([ts_ns for ts_ns, _, _ in decoded], pa.int64())
+        columns["m:tx_id"] = pa.array([tx_id for _, tx_id, _ in decoded], pa.string())
+    for name, values in columns.items():
+        if name in found.schema.names:
+            found = found.set_column(found.schema.get_field_index(name), name, values)
+    return found
+
+
+def _tombstones(rows: pa.Table) -> pa.Table:
+    names = [name for name in DELETED_SCHEMA.names if f"m:{name}" in rows.schema.names]
+    return rows.select([f"m:{name}" for name in names]).rename_columns(names)
+
+
+HISTORY_COUNTERS = ("upserts", "deletes", "duplicates", "conflicting_duplicates")
+
+HISTORY_STATE_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string()),
+        pa.field("version", pa.binary()),
+        pa.field("image_hash", pa.binary()),  # null for a delete
+        pa.field("live", pa.bool_()),  # false: a remembered delete
+        pa.field("ts_ns", pa.int64()),
+        pa.field("tx_id", pa.string()),
+        pa.field("valid_to_ns", pa.int64()),  # as stored; null for an open row and for a delete
+    ]
+)
+"""What is known of keys before a batch: rows of the history and remembered deletes."""
+
+VALID_TO = "m:valid_to_ns"
+_ABSENT = -2  # below every rank
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOutcome:
+    """What a batch asks of a history table.
+
+    Attributes:
+        inserts: rows of the batch that are new versions, with `m:valid_to_ns`.
+        corrections: rows of the batch whose version is there with a lesser image hash, with `m:valid_to_ns`.
+        ends: one row per existing row that now ends earlier, with the batch's columns: the key columns,
+            `m:version`, `m:ts_ns` and `m:tx_id` say which row, `m:valid_to_ns` its end; no other counts.
+        deletes: `key, version, ts_ns, tx_id` of deletes not yet remembered; written first.
+        counters: every row of the batch is one of `upserts` (a version inserted, wherever in the history),
+            `deletes` (remembered), `duplicates`, `conflicting_duplicates`.
+    """
+
+    inserts: pa.Table
+    corrections: pa.Table
+    ends: pa.Table
+    deletes: pa.Table
+    counters: dict[str, int]
+
+
+def history_step(state: pa.Table, batch: pa.Table | pa.RecordBatch) -> HistoryOutcome:
+    """Decide what a typed batch changes.
+
+    `state` has `HISTORY_STATE_SCHEMA` rows of the batch's keys (others are ignored). Rows that ended before
+    the batch's earliest commit and deletes before it may be left out: nothing later can touch them.
+    """
+    rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+    line = _TimeLine(state, rows)
+    live = ~line.delete
+    inserts = live & ~line.known
+    corrections = live & line.known & ~line.stored
+    ends = live & line.stored & line.followed & (line.stored_open | (line.end_ns < line.stored_end_ns))
+    remembered = line.delete & ~line.known
+    return HistoryOutcome(
+        inserts=line.taken(inserts),
+        corrections=line.taken(corrections),
+        ends=line.ended(ends),
+        deletes=_tombstones(rows.take(pa.array(np.sort(line.winner[remembered])))),
+        counters={
+            "upserts": int(inserts.sum()),
+            "deletes": int(remembered.sum()),
+            "duplicates": line.copies + int((line.again & line.same_image).sum()),
+            "conflicting_duplicates": line.conflicts + int((line.again & ~line.same_image).sum()),
+        },
+    )
+
+
+class _TimeLine:
+    """The versions of the batch's keys, known and new, by key and version; every array has one entry each.
+
+    Attributes:
+        winner: the row with the version's greatest hash: below `count` of the batch, else of the state.
+        stored: the winner is a row of the state.
+        known: some row of the state has this version.
+        again: the batch has this version too, and it is known.
+        same_image: what is known has the hash that is the greatest in the batch.
+        followed: there is a next version of the key, at `end_ns`.
+        stored_open, stored_end_ns: the end in the state, where `stored`.
+        copies, conflicts: rows of the batch that repeat another one, with the same image and with another.
+    """
+
+    def __init__(self, state: pa.Table, rows: pa.Table) -> None:
+        self._rows, self._state, self._count = rows, state, rows.num_rows
+        keys, different = key_codes([rows["m:key"], state["key"]])
+        versions, _ = ranked([rows["m:version"], state["version"]])
+        images, _ = ranked([rows["m:image_hash"], state["image_hash"]])
+        delete: Bools = np.concatenate([_bools(rows["m:delete"]), ~_bools(state["live"])])
+        images[delete] = 0  # deletes of one version do not differ
+        stored = np.arange(len(keys)) >= self._count
+        self._first_of_key: Ints = np.full(different, -1, np.int64)
+        self._first_of_key[keys[: self._count][::-1]] = np.arange(self._count)[::-1]
+
+        at = np.flatnonzero(self._first_of_key[keys] >= 0)
+        # Last of equal rows: the stored one, which needs no writing; else the first of the batch.
+        order = at[np.lexsort((-at, stored[at], images[at], versions[at], keys[at]))]
+        last = run_ends(keys[order]) | run_ends(versions[order])
+        starts = np.flatnonzero(np.concatenate([[True], last[:-1]])[: len(order)])
+        self.winner = order[last]
+        self.delete, self.stored = delete[self.winner], stored[self.winner]
+        self.known: Bools = np.logical_or.reduceat(stored[order], starts)
+        new_image = np.maximum.reduceat(np.where(stored, _ABSENT, images)[order], starts)
+        self.again: Bools = self.known & (new_image > _ABSENT)
+        self.same_image: Bools = (
+            np.maximum.reduceat(np.where(stored, images, _ABSENT)[order], starts) == new_image
+        )
+
+        self.key = keys[self.winner]
+        ts_ns: Ints = np.concatenate([_ints(rows["m:ts_ns"]), _ints(state["ts_ns"])])[self.winner]
+        self.followed: Bools = ~run_ends(self.key)
+        self.end_ns = np.concatenate([ts_ns[1:], ts_ns[:1]])
+        stored_end = pa.concat_arrays([pa.nulls(self._count, pa.int64()), whole(state["valid_to_ns"])])
+        self.stored_open: Bools = pc.is_null(stored_end).to_numpy(zero_copy_only=False)[self.winner]
+        self.stored_end_ns: Ints = pc.fill_null(stored_end, 0).to_numpy()[self.winner]
+
+        mine = order[order < self._count]
+        of_version = run_ends(keys[mine]) | run_ends(versions[mine])
+        of_image = of_version | run_ends(images[mine])
+        self.copies = int(len(mine) - of_image.sum())
+        self.conflicts = int(of_image.sum() - of_version.sum())
+
+    def taken(self, which: Bools) -> pa.Table:
+        """Return rows of the batch with their ends, in the batch's order."""
+        chosen = np.flatnonzero(which)
+        chosen = chosen[np.argsort(self.winner[chosen])]
+        return self._rows.take(pa.array(self.winner[chosen])).append_column(VALID_TO, self._ends(chosen))
+
+    def ended(self, which: Bools) -> pa.Table:
+        """Return rows that name rows of the state, with their new ends."""
+        chosen = np.flatnonzero(which)
+        found = self._rows.take(pa.array(self._first_of_key[self.key[chosen]]))
+        known = self._state.take(pa.array(self.winner[chosen] - self._count))
+        for name in ("version", "ts_ns", "tx_id"):
+            field = found.schema.field(f"m:{name}")
+            values = known[name].cast(field.type)
+            found = found.set_column(found.schema.get_field_index(field.name), field, values)
+        return found.append_column(VALID_TO, self._ends(chosen))
+
+    def _ends(self, chosen: Ints) -> pa.Array:
+        return pa.array(self.end_ns[chosen], pa.int64(), mask=~self.followed[chosen])
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    values: Ints = whole(column).to_numpy(zero_copy_only=False)
+    return values
+
+
+def _bools(column: pa.ChunkedArray) -> Bools:
+    values: Bools = whole(column).to_numpy(zero_copy_only=False)
+    return values.astype(bool)

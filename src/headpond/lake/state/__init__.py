@@ -1,0 +1,1 @@
+"""The tables of `_headpond/`: quarantine, pending records, tombstones, logs."""

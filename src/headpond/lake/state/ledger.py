@@ -1,0 +1,251 @@
+"""What a lake of a ledger's documents keeps beside its tables.
+
+::
+
+    _headpond/
+      blocks/                 block summaries: hashes, the revisions that each block lists
+      statements/             the statements of each block's transaction
+      controls/               CREATED, COMPLETED
+      redactions/             revisions whose contents were redacted
+      conflicts/              revisions that contradict each other
+      anomalies/, journal_…/  with `[verify]`: what is wrong with the journal, and what that is found by
+
+A document's version that came with two hashes has a row of conflicts for each, with the typed row itself: the
+block that lists one of them may come later, and then that one has to stand in the table, whichever does now.
+A sound ledger has no such rows, and no such table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.errors import UsageError
+from headpond.core.schemas import QUARANTINE_SCHEMA, format_versions
+from headpond.lake.state.insert_once import FactTable
+from headpond.lake.state.journal import JournalTables
+from headpond.lake.targets.documents import CURRENT_OWN, HISTORY_OWN, ION_OWN, JSON_OWN, DocumentTable
+from headpond.lake.typed import TypedTable, among
+from headpond.qldb.decode import FACTS, IDENTITIES, JOURNAL
+from headpond.qldb.documents import DELETE, REDACTED, without_contents
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Mapping
+    from collections.abc import Set as AbstractSet
+
+    from headpond.core.formats import TableEntry
+    from headpond.lake.apply import Applied
+    from headpond.lake.delta import DeltaFile
+    from headpond.lake.lake import Lake
+    from headpond.lake.target import Decision, DecodedBatch, Step, Transaction
+    from headpond.lake.targets.log import LogTable
+    from headpond.qldb.decode import LedgerConfig
+    from headpond.qldb.documents import Listing
+
+
+class LedgerTables:
+    """The facts of a ledger, its contradictions and its proof; a `target.Beside`."""
+
+    counters: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: LedgerConfig, own: Callable[[str], DeltaFile]) -> None:
+        self.config = config
+        self.conflicts = Conflicts(own("conflicts"))
+        self.facts = {name: FactTable(own(name), schema, IDENTITIES[name]) for name, schema in FACTS.items()}
+        self.journal = JournalTables(own, deletes=config.check_deletes)
+        self.documents: dict[str, DocumentTable] = {}
+        self.logs: dict[str, LogTable] = {}  # an entry needs neither keys nor types: there are none
+
+    @classmethod
+    def of(cls, lake: Lake) -> LedgerTables:
+        """Return a lake's; raise where it does not hold the documents of a ledger."""
+        if not isinstance(lake.beside, cls):
+            raise UsageError(
+                f"The lake at {lake.path} does not hold the documents of a ledger.",
+                next_step="Give the file of a pipeline that reads QLDB records.",
+                key="source.format",
+            )
+        return lake.beside
+
+    @property
+    def files(self) -> list[DeltaFile]:
+        """Its Delta tables, there or not."""
+        return [self.conflicts.file, *(fact.file for fact in self.facts.values()), *self.journal.files]
+
+    def target(self, entry: TableEntry, file: DeltaFile) -> DocumentTable:
+        """Return the table of an entry."""
+        own = HISTORY_OWN if entry.keep == "history" else CURRENT_OWN
+        own = (
+            own | (ION_OWN if self.config.raw_ion else {}) | (JSON_OWN if self.config.canonical_json else {})
+        )
+        typed = TypedTable(entry.name, file, entry.declared(), own, entry)
+        return self.documents.setdefault(entry.name, DocumentTable(typed, entry, self))
+
+    def begin(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> pa.Table:
+        """Write the facts that a batch brings: which revision wins depends on what is listed."""
+        for name, facts in self.facts.items():
+            if name in batch.facts:
+                step.before_write(f"facts {name}")
+                counters[f"new_{name}"] += facts.add(batch.facts[name], transaction=step.transaction)
+        return QUARANTINE_SCHEMA.empty_table()
+
+    def decided(self, decisions: Mapping[str, Decision], step: Step) -> None:
+        """Write the revisions that contradict each other, before any of them goes anywhere."""
+        step.before_write("conflicts")
+        for name, each in decisions.items():
+            if each.contenders:
+                self.conflicts.put(name, each.contenders, transaction=step.transaction)
+
+    def end(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> None:
+        """Check the part of the journal that a batch touches, and remove contents that it redacts."""
+        if self.config.verify:
+            step.before_write("journal")
+            proof = {name: batch.facts[name] for name in JOURNAL if name in batch.facts}
+            self.journal.apply(proof, transaction=step.transaction)
+        if self.config.honour and "redactions" in batch.facts:
+            step.before_write("contents")
+            gone = batch.facts["redactions"].group_by(["document_id", "version"]).aggregate([])
+            removed = [self.forget(name, gone, transaction=step.transaction) for name in self.documents]
+            counters["contents_removed"] += sum(removed)
+
+    def forget(self, table: str, revisions: pa.Table, *, transaction: Transaction = None) -> int:
+        """Remove the contents of revisions (`document_id`, `version`) of a table; return how many it had."""
+        removed = self.documents[table].forget(revisions, transaction=transaction)
+        self.conflicts.forget(table, revisions)
+        return removed
+
+    def close(self, *, ended: bool) -> None:
+        """Find what is missing in the journal: what is absent once nothing more will come."""
+        completed = self.config.verify and self.completed()
+        if self.config.verify and (ended or completed):
+            self.journal.close(completed=completed)
+
+    def completed(self) -> bool:
+        """Return whether a stream has said that it ended."""
+        kinds = self.facts["controls"].read(["control_record_type"])["control_record_type"]
+        return "COMPLETED" in kinds.to_pylist()
+
+    def redacted(self, document_ids: pa.ChunkedArray, revisions: pa.ChunkedArray) -> pa.Array:
+        """Return which of some revisions had their contents redacted, as far as is known."""
+        known = self.facts["redactions"].read(["document_id", "version"], among(document_ids, "document_id"))
+        pairs = set(zip(known["document_id"].to_pylist(), known["version"].to_pylist(), strict=True))
+        mine = zip(document_ids.to_pylist(), revisions.to_pylist(), strict=True)
+        return pa.array([pair in pairs for pair in mine], pa.bool_())
+
+    def listed(self, documents: AbstractSet[str], blocks: AbstractSet[int]) -> set[Listing]:
+        """Return what the known ones of some blocks list of some documents."""
+        where = among(pa.chunked_array([pa.array(sorted(blocks), pa.int64())]), "sequence_no")
+        found = self.facts["blocks"].read(["sequence_no", "revision_summaries"], where)
+        return {
+            (one["document_id"], one["hash"], block["sequence_no"])
+            for block in found.to_pylist()
+            for one in block["revision_summaries"] or ()
+            if one["document_id"] in documents
+        }
+
+    def summary(self, applied: Applied | None) -> dict[str, Any]:  # noqa: ARG002 - none of its own
+        """Return the figures of the journal."""
+        known = {name: table.count() for name, table in self.facts.items()}
+        found: dict[str, Any] = {"journal": known | {"conflicts": self.conflicts.facts.count()}}
+        if self.config.verify:
+            saved = self.config.digest
+            found["anomalies"] = self.journal.counts()
+            found["digest"] = None if saved is None else self.journal.digest(saved).as_json()
+        return found
+
+
+CONFLICTS = pa.schema(
+    [
+        pa.field("table", pa.string()),
+        pa.field("document_id", pa.string()),
+        pa.field("version", pa.int64()),
+        pa.field("hash", pa.binary()),
+        pa.field("kind", pa.string()),
+        pa.field("row", pa.binary()),  # the typed revision: an Arrow stream of one row
+        pa.field("format_version", pa.int32()),
+        pa.field("block_sequence_no", pa.int64()),  # that it names; null in rows written before it was kept
+    ]
+)
+_PAIR = ("document_id", "version")
+IDENTITY = ("table", *_PAIR, "hash", "kind", "block_sequence_no")
+
+
+class Conflicts:
+    """The contested revisions of a lake."""
+
+    def __init__(self, file: DeltaFile) -> None:
+        self.file = file
+        self.facts = FactTable(file, CONFLICTS, IDENTITY)
+
+    def of(self, table: str, document_ids: pa.Array | pa.ChunkedArray) -> pa.Table | None:
+        """Read the contested revisions of some documents as typed rows; None where there are none."""
+        if len(document_ids) == 0 or not self.file.exists():
+            return None
+        ids = pa.chunked_array([pc.unique(document_ids)], pa.string())
+        rows = self.facts.read(["table", "document_id", "row"], among(ids, "document_id"))
+        mine = pc.and_(pc.equal(rows["table"], table), pc.is_in(rows["document_id"], value_set=ids))
+        cells = rows.filter(mine)["row"].to_pylist()
+        if not cells:
+            return None
+        parts = [pa.ipc.open_stream(cell).read_all() for cell in cells]
+        return pa.concat_tables(parts, promote_options="default")
+
+    def put(self, table: str, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
+        """Keep typed revisions of a table; return how many were new."""
+        if rows.num_rows == 0:
+            return 0
+        cells = [_packed(rows.slice(at, 1)) for at in range(rows.num_rows)]
+        columns = {
+            "table": pa.repeat(table, rows.num_rows),
+            "document_id": rows["m:document_id"],
+            "version": rows["m:revision"],
+            "hash": rows["m:hash"],
+            "kind": rows["m:kind"],
+            "row": pa.array(cells, pa.binary()),
+            "format_version": format_versions(rows.num_rows),
+            "block_sequence_no": rows["m:block_sequence_no"],
+        }
+        self._widen()
+        return self.facts.add(pa.table(columns, schema=CONFLICTS), transaction=transaction)
+
+    def _widen(self) -> None:
+        if self.file.exists() and len(self.file.schema()) < len(CONFLICTS):
+            self.file.add_columns([CONFLICTS.field("block_sequence_no")])
+
+    def forget(self, table: str, revisions: pa.Table) -> None:
+        """Remove the contents of redacted revisions of a table; that they are contested is still known."""
+        if revisions.num_rows == 0 or not self.file.exists():
+            return
+        ids = revisions["document_id"]
+        self._widen()
+        rows = self.facts.read(CONFLICTS.names, among(ids, "document_id"))
+        pairs = set(zip(ids.to_pylist(), revisions["version"].to_pylist(), strict=True))
+        held = zip(*(rows[name].to_pylist() for name in ("table", *_PAIR, "kind")), strict=True)
+        full = rows.filter(
+            pa.array(
+                [
+                    name == table and (document_id, version) in pairs and kind not in (DELETE, REDACTED)
+                    for name, document_id, version, kind in held
+                ],
+                pa.bool_(),
+            )
+        )
+        if full.num_rows == 0:
+            return
+        # Those without contents first: a stop in between leaves both, and the next time finds the old ones.
+        typed = [pa.ipc.open_stream(cell).read_all() for cell in full["row"].to_pylist()]
+        emptied = [without_contents(each, pa.repeat(True, each.num_rows)) for each in typed]
+        self.put(table, pa.concat_tables(emptied, promote_options="default"))
+        self.facts.remove(full, IDENTITY)
+        self.facts.remove(full.filter(pc.is_null(full["block_sequence_no"])), IDENTITY[:-1])
+
+
+def _packed(row: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, row.schema) as writer:
+        writer.write_table(row)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content

@@ -1,0 +1,215 @@
+"""What a lake of changes of rows keeps beside its tables.
+
+::
+
+    _headpond/
+      schema_changes/           when each column first and last had a value: per table, column and JSON type
+      unknown_tables/           which tables that are not configured have a log: schema, table, folder
+      unknown/public.orders/    every change of public.orders, images as they came
+
+The index is written before a log's first entry, so no log is there that the index does not name. A merge of
+schema changes keeps the earlier first commit and the later last minute of what it finds and what it brings:
+repeated batches and a second writer change nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from headpond.core.errors import UsageError
+from headpond.core.formats import quarantined_changes
+from headpond.core.schemas import QUARANTINE_SCHEMA
+from headpond.dsql.config import UNKNOWN, is_unknown, schema_and_table, unknown_name, unknown_spec
+from headpond.lake.naming import log_folder
+from headpond.lake.state.insert_once import FactTable
+from headpond.lake.state.schema_changes import SchemaChanges
+from headpond.lake.target import OPEN
+from headpond.lake.targets.current import CURRENT_OWN, CurrentTable
+from headpond.lake.targets.history import HISTORY_OWN, HistoryTable
+from headpond.lake.targets.log import LOG_OWN, LogTable
+from headpond.lake.typed import TypedTable
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Mapping
+
+    from headpond.dsql.config import RowChanges
+    from headpond.lake.apply import Applied
+    from headpond.lake.delta import DeltaFile
+    from headpond.lake.lake import Lake
+    from headpond.lake.target import Decision, DecodedBatch, Step
+    from headpond.lake.targets.current import RowTable
+
+_KEPT: dict[str, tuple[type[RowTable], Mapping[str, tuple[str, pa.DataType]]]] = {
+    "current": (CurrentTable, CURRENT_OWN),
+    "history": (HistoryTable, HISTORY_OWN),
+    "log": (LogTable, LOG_OWN),
+}
+
+
+class RowTables:
+    """The logs of tables that are not configured, and what was seen of columns; a `target.Beside`."""
+
+    counters: ClassVar[tuple[str, ...]] = (
+        *("records", "data_bytes", "changes", "unknown_op", "out_of_range"),
+        *("chunk_copies", "chunk_groups_completed", OPEN),
+    )
+
+    def __init__(
+        self, config: RowChanges, own: Callable[[str], DeltaFile], log_file: Callable[[str], DeltaFile]
+    ) -> None:
+        self.config = config
+        self.schema_changes = SchemaChanges(own("schema_changes"), config.tables)
+        self.unknown = UnknownTables(own("unknown_tables"), log_file, config.max_unknown_tables)
+
+    @classmethod
+    def of(cls, lake: Lake) -> RowTables:
+        """Return a lake's, for what is only done to tables of rows: loading and catching up."""
+        if not isinstance(lake.beside, cls):
+            raise UsageError(
+                f"The lake at {lake.path} holds QLDB documents: revisions carry their versions, and no table "
+                "needs a first load.",
+                next_step="Records that came before the table had an entry are in quarantine: run `headpond "
+                "requeue FILE --reason unknown_table`. A journal export or an older archive goes into the "
+                "same lake with a pipeline file of its own: the same path, another source.archive and "
+                "checkpoint.",
+                key="source.format",
+            )
+        return lake.beside
+
+    @property
+    def files(self) -> list[DeltaFile]:
+        """Its Delta tables, there or not, but for the logs."""
+        return [self.schema_changes.file, self.unknown.index.file]
+
+    @property
+    def logs(self) -> dict[str, LogTable]:
+        """The logs of tables that are not configured, by their names in decoded batches."""
+        return self.unknown.logs
+
+    def target(self, entry: Any, file: DeltaFile) -> RowTable:
+        """Return the table of an entry."""
+        form, own = _KEPT[entry.keep or "current"]
+        return form(TypedTable(entry.name, file, entry.declared(), own, entry), entry)
+
+    def begin(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> pa.Table:  # noqa: ARG002
+        """Make the logs that a batch needs; return quarantine rows of changes for which there is no room."""
+        step.before_write("logs of unknown tables")
+        return self.unknown.admit(batch.tables, transaction=step.transaction)
+
+    def decided(self, decisions: Mapping[str, Decision], step: Step) -> None:
+        """Write nothing: what wins is in the rows themselves."""
+
+    def end(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> None:  # noqa: ARG002
+        """Note which columns had values."""
+        step.before_write("schema changes")
+        known = {
+            spec.name: batch.tables[spec.name] for spec in self.config.tables if spec.name in batch.tables
+        }
+        self.schema_changes.record(known, transaction=step.transaction)
+
+    def close(self, *, ended: bool) -> None:
+        """Do nothing: a stream of rows has no end."""
+
+    def summary(self, applied: Applied | None) -> dict[str, Any]:
+        """Return the tables that are not configured and have a log."""
+        configured = {(spec.schema, spec.table): spec.name for spec in self.config.tables}
+        found: dict[str, Any] = {}
+        for name, unknown in self.unknown.all().items():
+            file = unknown.log.typed.file
+            found[name.removeprefix(UNKNOWN)] = {
+                "schema": unknown.schema,
+                "table": unknown.table,
+                "rows": file.count() if file.exists() else 0,
+                "path": file.uri,
+                "configured_as": configured.get((unknown.schema, unknown.table)),
+                **({} if applied is None else applied.figures(name, unknown.log.figures)),
+            }
+        return {"unknown_tables": found}
+
+
+UNKNOWN_SCHEMA = pa.schema(
+    [
+        pa.field("schema", pa.string()),
+        pa.field("table", pa.string()),
+        pa.field("folder", pa.string()),  # below _headpond/unknown
+        pa.field("format_version", pa.int32()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownTable:
+    """One table that is not configured: its names, and its log."""
+
+    schema: str
+    table: str
+    log: LogTable
+
+
+class UnknownTables:
+    """The logs of tables that are not configured, at most `limit` of them."""
+
+    def __init__(self, index: DeltaFile, file_of: Callable[[str], DeltaFile], limit: int) -> None:
+        self.index = FactTable(index, UNKNOWN_SCHEMA, ("schema", "table"))
+        self.limit = limit
+        self._file_of = file_of
+        self._tables: dict[str, UnknownTable] | None = None
+        self._ready: set[str] = set()  # whose files this process has opened
+
+    def all(self) -> Mapping[str, UnknownTable]:
+        """Return every log that was made, by its name in decoded batches (`config.unknown_name`)."""
+        if self._tables is None:
+            rows = self.index.read().to_pylist()
+            self._tables = {}
+            for row in sorted(rows, key=lambda row: (row["schema"], row["table"])):
+                self._remember(row["schema"], row["table"], row["folder"])
+        return self._tables
+
+    @property
+    def logs(self) -> dict[str, LogTable]:
+        """The logs by their names in decoded batches."""
+        return {name: table.log for name, table in self.all().items()}
+
+    def find(self, schema: str, table: str) -> UnknownTable | None:
+        """Return the log of a table; None when none was made."""
+        return self.all().get(unknown_name(schema, table))
+
+    def admit(self, batch: Mapping[str, pa.Table], *, transaction: tuple[str, int] | None = None) -> pa.Table:
+        """Make the logs that a batch needs; return quarantine rows of changes for which none may be made."""
+        wanted = sorted(name for name in batch if is_unknown(name) and batch[name].num_rows)
+        if not set(wanted) - self._ready:
+            return QUARANTINE_SCHEMA.empty_table()
+        if not set(wanted) <= set(self.all()):
+            self._tables = None  # another writer may have made some
+            self._ready.clear()
+        new = [name for name in wanted if name not in self.all()]
+        room = max(0, self.limit - len(self.all()))
+        made, beyond = new[:room], new[room:]
+        rows = [
+            {"schema": schema, "table": table, "folder": log_folder(schema, table), "format_version": 1}
+            for schema, table in map(schema_and_table, made)
+        ]
+        self.index.add(pa.Table.from_pylist(rows, UNKNOWN_SCHEMA), transaction=transaction)
+        for row in rows:
+            self._remember(str(row["schema"]), str(row["table"]), str(row["folder"]))
+        for name in set(wanted) & set(self.all()) - self._ready:
+            # Also where the index names a log: a crash may have come before the log itself was made.
+            self.all()[name].log.typed.prepare()
+            self._ready.add(name)
+        refused = [self._refused(batch[name], name) for name in beyond]
+        return pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *refused])
+
+    def _remember(self, schema: str, table: str, folder: str) -> None:
+        name = unknown_name(schema, table)
+        assert self._tables is not None
+        typed = TypedTable(name, self._file_of(folder), {}, LOG_OWN)
+        self._tables[name] = UnknownTable(schema, table, LogTable(typed, unknown_spec(schema, table)))
+
+    def _refused(self, rows: pa.Table, name: str) -> pa.Table:
+        schema, table = schema_and_table(name)
+        detail = f"{schema}.{table} is not configured, and there are {self.limit} logs of such tables already"
+        return quarantined_changes(rows, "unknown_table", detail)

@@ -1,0 +1,306 @@
+"""Columns that appear, disappear or change type: a step from (what was seen, batches) to what to write.
+
+A stream has no DDL records, and its records come in any order. What can be told is which columns an image
+names. Per table and column, and per JSON type of the value (null among them), two facts are kept: the first
+commit, and the minute of the last one. First and last are a minimum and a maximum, so the facts depend on the
+set of changes alone; what changed is read off the facts::
+
+    the table     ├─────────────────────────────────────────┤   table          its first and last commit
+    id            ├─────────────────────────────────────────┤   initial        in the table's first commit
+    qty           ├──────────────────┤                          disappeared    not named in the minutes since
+    quantity                          ├─────────────────────┤   added          after the table's first commit
+    price         ├─ number ──┤
+                                ├─ string ──────────────────┤   type_changed   another type came first
+    note          ├─ null ──────────────────────────────────┤   initial        there, and null
+                                         ├─ number ─────────┤   first_value    only null came before
+
+A column that is named and null is there; one that is left out is not. Rows of which the names are not known
+(`m:columns` is null) only show their values. A rename is a column that disappears and another that is added.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.schemas import FORMAT_VERSION, VALUE, whole
+from headpond.dsql.columns import first_bytes
+from headpond.lake.delta import copied, literal, quoted, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from headpond.dsql.config import TableSpec
+    from headpond.lake.delta import DeltaFile
+    from headpond.lake.newest import Bools
+
+SCHEMA_CHANGES_SCHEMA = pa.schema(
+    [
+        pa.field("table", pa.string()),
+        pa.field("column", pa.string()),  # "" in the table's own row
+        # table | initial | added | type_changed | first_value | first_null | disappeared
+        pa.field("change", pa.string()),
+        pa.field("value_type", pa.string()),  # number, string, boolean, object, array, null; else see below
+        pa.field("first_ts_ns", pa.int64()),  # when it happened
+        pa.field("tx_id", pa.string()),  # in which transaction; null for disappeared
+        pa.field("last_seen_ns", pa.int64()),  # start of the minute of the last commit
+        pa.field("format_version", pa.int32()),
+    ]
+)
+IDENTITY = ("table", "column", "value_type")
+
+TABLE = "table"
+"""`value_type` of a table's own row."""
+NULL = "null"
+"""`value_type` of a column that an image names and that holds null."""
+NONE = "none"
+"""`value_type` of a row that says that a column has disappeared."""
+
+MINUTE_NS = 60 * 10**9
+"""How exactly the last commit is kept: rows are written once a minute of commit time, not with each batch."""
+
+_BY_FIRST_BYTE = {b'"': "string", b"{": "object", b"[": "array", b"tf": "boolean", b"-0123456789": "number"}
+
+
+class _Seen(NamedTuple):
+    """First commit, and start of the minute of the last one."""
+
+    first_ts_ns: int
+    tx_id: str
+    last_seen_ns: int
+
+    def also(self, other: _Seen) -> _Seen:
+        return _Seen(*min(self[:2], other[:2]), max(self.last_seen_ns, other.last_seen_ns))
+
+
+Facts = dict[tuple[str, str], _Seen]
+"""Of one table: (column, value type) → when it was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaOutcome:
+    """All rows of the batches' tables as they are now (`state`), and those that are new or changed (`put`).
+
+    `drop` has the `IDENTITY` of rows that no longer hold: a column thought to be gone was seen later.
+    """
+
+    state: pa.Table
+    put: pa.Table
+    drop: pa.Table
+
+    @property
+    def changed(self) -> int:
+        """How many rows must be written or dropped."""
+        return int(self.put.num_rows + self.drop.num_rows)
+
+
+def schema_step(
+    state: pa.Table, batches: Mapping[str, pa.Table], declared: Mapping[str, Mapping[str, str]]
+) -> SchemaOutcome:
+    """Add what batches show (typed ones, or rows of other steps) to what was seen of their tables before.
+
+    `declared` has table → column → PostgreSQL type, as configured; other columns hold raw JSON text.
+    """
+    before = {tuple(row[n] for n in IDENTITY): row for row in state.to_pylist() if row["table"] in batches}
+    now: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for table, batch in batches.items():
+        facts: Facts = {
+            (column, kind): _stored(row)
+            for (of, column, kind), row in before.items()
+            if of == table and kind != NONE
+        }
+        shown = _stored_ones(batch) if batch.schema.equals(SCHEMA_CHANGES_SCHEMA) else None
+        for place, seen in shown or _sightings(batch, declared.get(table, {})):
+            facts[place] = facts[place].also(seen) if place in facts else seen
+        for row in _changes(table, facts):
+            now[tuple(row[name] for name in IDENTITY)] = row
+    put = [row for place, row in now.items() if before.get(place) != row]
+    drop = [row for place, row in before.items() if place not in now]
+    return SchemaOutcome(
+        state=pa.Table.from_pylist(list(now.values()), SCHEMA_CHANGES_SCHEMA),
+        put=pa.Table.from_pylist(put, SCHEMA_CHANGES_SCHEMA),
+        drop=pa.Table.from_pylist(drop, SCHEMA_CHANGES_SCHEMA).select(list(IDENTITY)),
+    )
+
+
+def _stored(row: Mapping[str, Any]) -> _Seen:
+    return _Seen(row["first_ts_ns"], row["tx_id"], row["last_seen_ns"])
+
+
+def _stored_ones(rows: pa.Table) -> Iterator[tuple[tuple[str, str], _Seen]]:
+    """Yield what other steps saw."""
+    for row in rows.to_pylist():
+        if row["value_type"] != NONE:
+            yield (row["column"], row["value_type"]), _stored(row)
+
+
+def _sightings(batch: pa.Table, declared: Mapping[str, str]) -> Iterator[tuple[tuple[str, str], _Seen]]:
+    """Yield what one batch shows; deletes name only keys and show nothing."""
+    rows = batch.filter(pc.invert(batch["m:delete"]))
+    if rows.num_rows == 0:
+        return
+    order = pc.sort_indices(rows, [("m:ts_ns", "ascending"), ("m:tx_id", "ascending")]).to_numpy()
+    ts_ns, tx_id = rows["m:ts_ns"], rows["m:tx_id"]
+
+    def seen(there: Bools) -> _Seen:
+        in_order = there[order]
+        first, last = order[np.argmax(in_order)], order[len(order) - 1 - np.argmax(in_order[::-1])]
+        return _Seen(ts_ns[first].as_py(), tx_id[first].as_py(), ts_ns[last].as_py() // MINUTE_NS * MINUTE_NS)
+
+    yield ("", TABLE), seen(np.ones(rows.num_rows, bool))
+    named = _Named(rows)
+    for name in rows.column_names:
+        if name.startswith(VALUE):
+            column = name[len(VALUE) :]
+            raw = declared.get(column, "any") == "any"
+            values = whole(rows[name])
+            for kind, there in _kinds(values, raw=raw):
+                if there.any():
+                    yield (column, kind), seen(there)
+            if values.null_count:
+                null = named.in_row(column) & values.is_null().to_numpy(zero_copy_only=False)
+                if null.any():
+                    yield (column, NULL), seen(null)
+
+
+class _Named:
+    """Which rows name which columns."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._count = rows.num_rows
+        self._codes = np.full(self._count, -1, np.int64)
+        self._shapes: list[frozenset[str]] = []
+        if "m:columns" in rows.column_names:
+            encoded = whole(rows["m:columns"])
+            self._codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+            self._shapes = [frozenset(json.loads(text)) for text in encoded.dictionary.to_pylist()]
+
+    def in_row(self, column: str) -> Bools:
+        """Return whether each row names a column; False where the names are not known."""
+        # One more entry, for code -1.
+        has = np.array([*(column in shape for shape in self._shapes), False], bool)
+        return has[self._codes]
+
+
+def _kinds(values: pa.Array, *, raw: bool) -> Iterator[tuple[str, Bools]]:
+    """Yield JSON types and the rows whose value arrives as one."""
+    if raw:
+        first = first_bytes(values.cast(pa.binary()))
+        for starts, kind in _BY_FIRST_BYTE.items():
+            yield kind, np.isin(first, np.frombuffer(starts, np.uint8))
+    else:
+        yield _wire_type(values.type), pc.is_valid(values).to_numpy(zero_copy_only=False)
+
+
+def _wire_type(kind: pa.DataType) -> str:
+    """How values of a declared type arrive (spec: Aurora DSQL, types)."""
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_list(kind):
+        return "array"
+    text = pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind)
+    return "string" if text else "number"
+
+
+def _changes(table: str, facts: Facts) -> Iterator[dict[str, Any]]:
+    """Yield rows for what the facts of one table amount to."""
+    if not facts:
+        return
+    whole_table = facts["", TABLE]
+    columns: dict[str, list[tuple[_Seen, str]]] = {}
+    for (column, kind), seen in facts.items():
+        if kind == TABLE:
+            yield _row(table, column, "table", kind, seen)
+        else:
+            columns.setdefault(column, []).append((seen, kind))
+    for column, spans in columns.items():
+        spans.sort(key=lambda span: (span[0][:2], span[1] == NULL, span[1]))
+        first = "initial" if spans[0][0][:2] == whole_table[:2] else "added"
+        for number, (seen, kind) in enumerate(spans):
+            later = "first_null" if kind == NULL else "type_changed"
+            if kind != NULL and [before for _, before in spans[:number]] == [NULL]:
+                later = "first_value"
+            yield _row(table, column, later if number else first, kind, seen)
+        last_ns = max(seen.last_seen_ns for seen, _ in spans)
+        if last_ns < whole_table.last_seen_ns:
+            yield _row(table, column, "disappeared", NONE, _Seen(last_ns, "", last_ns)) | {"tx_id": None}
+
+
+def _row(table: str, column: str, change: str, value_type: str, seen: _Seen) -> dict[str, Any]:
+    return {
+        "table": table,
+        "column": column,
+        "change": change,
+        "value_type": value_type,
+        **seen._asdict(),
+        "format_version": FORMAT_VERSION,
+    }
+
+
+_DROP = "%drop"
+_DROPS = quoted(_DROP, "s")
+_IS_GONE = f's."value_type" = {literal(NONE)}'
+_EARLIER = (
+    '(s."first_ts_ns" < t."first_ts_ns" OR (s."first_ts_ns" = t."first_ts_ns" AND s."tx_id" < t."tx_id"))'
+)
+# The row of a column that disappeared holds the last minute in both times: there the later one stays.
+_MOVES = f'(CASE WHEN {_IS_GONE} THEN s."first_ts_ns" > t."first_ts_ns" ELSE {_EARLIER} END)'
+
+
+class SchemaChanges:
+    """The schema changes of a lake; columns that no entry declares hold raw JSON text."""
+
+    def __init__(self, file: DeltaFile, specs: Iterable[TableSpec]) -> None:
+        self.file = file
+        self._declared = {spec.name: spec.columns for spec in specs}
+        self._known = SCHEMA_CHANGES_SCHEMA.empty_table()
+
+    def record(self, batches: Mapping[str, pa.Table], *, transaction: tuple[str, int] | None = None) -> int:
+        """Add what the typed batches of some tables show; return how many rows were written."""
+        batches = {name: rows for name, rows in batches.items() if rows.num_rows}
+        if not batches or not schema_step(self._known, batches, self._declared).changed:
+            return 0  # what this process read or wrote last says it all; others only add to it
+        outcome = schema_step(self.read(batches), batches, self._declared)
+        if written := outcome.changed:
+            self.file.create(SCHEMA_CHANGES_SCHEMA)
+            self._merge(outcome.put, outcome.drop, transaction)
+        others = pc.invert(pc.is_in(self._known["table"], value_set=pa.array(list(batches), pa.string())))
+        self._known = pa.concat_tables([self._known.filter(others), outcome.state])
+        return written
+
+    def read(self, tables: Iterable[str] | None = None) -> pa.Table:
+        """Read the rows of some tables, or of all; none where nothing was written yet."""
+        if not self.file.exists():
+            return SCHEMA_CHANGES_SCHEMA.empty_table()
+        where = None if tables is None else f'"table" IN ({", ".join(map(literal, tables))})'
+        return self.file.read(SCHEMA_CHANGES_SCHEMA.names, where)
+
+    def _merge(self, put: pa.Table, drop: pa.Table, transaction: tuple[str, int] | None) -> None:
+        rows = pa.concat_tables(
+            [
+                put.append_column(_DROP, pa.repeat(False, put.num_rows)),
+                drop.append_column(_DROP, pa.repeat(True, drop.num_rows)),
+            ],
+            promote_options="default",
+        )
+        columns = copied(SCHEMA_CHANGES_SCHEMA.names)
+        moved = {
+            quoted(name): f"CASE WHEN {_MOVES} THEN {quoted(name, 's')} ELSE {quoted(name, 't')} END"
+            for name in ("first_ts_ns", "tx_id")
+        }
+        last = {quoted("last_seen_ns"): 'greatest(t."last_seen_ns", s."last_seen_ns")'}
+        self.file.merge(
+            rows,
+            match=same(IDENTITY),
+            delete_if=_DROPS,
+            update=columns | moved | last,
+            update_if=f"NOT {_DROPS}",
+            insert=columns,
+            insert_if=f"NOT {_DROPS}",
+            transaction=transaction,
+        )

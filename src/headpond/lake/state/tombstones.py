@@ -1,0 +1,141 @@
+"""What is known of deleted keys: the version of the newest delete of each, per table.
+
+An older change that arrives later loses against its tombstone. Tombstones older than the retention may be
+dropped; the newest commit time among those dropped is kept (the row without a key), because an upsert older
+than that for a key without state may be one that a dropped tombstone would have stopped: `too_late`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.schemas import DELETED_SCHEMA, FORMAT_VERSION
+from headpond.lake.delta import copied, literal, same
+from headpond.lake.typed import among
+
+if TYPE_CHECKING:
+    from headpond.lake.delta import DeltaFile
+
+TOMBSTONE_SCHEMA = pa.schema(
+    [
+        pa.field("table", pa.string()),
+        *DELETED_SCHEMA,  # `key`: canonical JSON array of its values; "" for the horizon's row
+        pa.field("format_version", pa.int32()),
+    ]
+)
+"""Shape of both tables of deleted keys: tombstones, and the deletes that histories remember."""
+HORIZON_KEY = ""
+"""Key of the row that keeps the horizon; no canonical JSON is empty."""
+
+_IS_KEY = f'"key" <> {literal(HORIZON_KEY)}'
+_MATCH = same(("table", "key"))
+
+
+class Tombstones:
+    """The tombstone table of a lake."""
+
+    def __init__(self, file: DeltaFile) -> None:
+        self.file = file
+        self._horizons: dict[str, int] | None = None
+
+    def of_keys(self, table: str, keys: pa.ChunkedArray) -> pa.Table:
+        """Read the tombstones of a batch's keys: `key`, `version`, `image_hash` (null), `live` (false).
+
+        A week of deletes may be larger than memory: they are looked through as they come.
+        """
+        wanted, found = keys.unique(), TOMBSTONE_SCHEMA.empty_table().select(["key", "version"])
+        if len(wanted) and self.file.exists():
+            where = f'"table" = {literal(table)} AND {among(keys, "key")}'
+            parts = self.file.parts(["key", "version"], where)
+            found = pa.concat_tables(
+                [found, *(part.filter(pc.is_in(part["key"], value_set=wanted)) for part in parts)]
+            )
+        return pa.table(
+            {
+                "key": found["key"],
+                "version": found["version"],
+                "image_hash": pa.nulls(found.num_rows, pa.binary()),
+                "live": pa.repeat(False, found.num_rows),
+            }
+        )
+
+    def version(self) -> int:
+        """Return the number of the table's newest commit; -1 when there is no table."""
+        return self.file.version() if self.file.exists() else -1
+
+    def put(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
+        """Write tombstones, one per key; one there stays if it is as new. Return how many were newer."""
+        if rows.num_rows == 0:
+            return 0
+        self.file.create(TOMBSTONE_SCHEMA)
+        rows = rows.append_column("format_version", pa.repeat(FORMAT_VERSION, rows.num_rows))
+        rows = rows.select(TOMBSTONE_SCHEMA.names).cast(TOMBSTONE_SCHEMA)
+        columns = copied(TOMBSTONE_SCHEMA.names)
+        figures = self.file.merge(
+            rows,
+            match=_MATCH,
+            update=columns,
+            update_if='t."version" < s."version"',
+            insert=columns,
+            transaction=transaction,
+        )
+        return int(figures["num_target_rows_inserted"]) + int(figures["num_target_rows_updated"])
+
+    def drop(self, rows: pa.Table) -> None:
+        """Drop tombstones (`table`, `key`, greatest `version`) of keys that live again; newer ones stay."""
+        if rows.num_rows and self.file.exists():
+            rows = rows.select(["table", "key", "version"])
+            self.file.merge(rows, match=_MATCH, delete_if='t."version" <= s."version"')
+
+    def retire(self, older_than_ts_ns: int) -> int:
+        """Drop tombstones of commits before a time, moving each table's horizon up; return how many."""
+        old = self._read(["table", "ts_ns", "version"], f"ts_ns < {older_than_ts_ns} AND {_IS_KEY}")
+        if old.num_rows == 0:
+            return 0
+        newest = old.group_by("table").aggregate([("ts_ns", "max"), ("version", "max")])
+        horizon = pa.table(
+            {
+                "table": newest["table"],
+                "key": pa.repeat(HORIZON_KEY, newest.num_rows),
+                "version": newest["version_max"],
+                "ts_ns": newest["ts_ns_max"],
+                "tx_id": pa.nulls(newest.num_rows, pa.string()),
+            }
+        )
+        # The horizon first: a crash in between leaves tombstones that are merely dropped again.
+        self.put(horizon)
+        figures = self.file.delete(f"ts_ns < {older_than_ts_ns} AND {_IS_KEY}")
+        self._horizons = None
+        return int(figures["num_deleted_rows"])
+
+    def newest_ns(self) -> int:
+        """Return the newest commit time among the tombstones, 0 when there is none."""
+        rows = self._read(["ts_ns"], _IS_KEY)
+        return pc.max(rows["ts_ns"]).as_py() or 0
+
+    def horizon_ns(self, table: str) -> int | None:
+        """Return the newest commit time of the table's dropped tombstones; None when none was dropped."""
+        if self._horizons is None:
+            rows = self._read(["table", "ts_ns"], f"NOT ({_IS_KEY})").to_pylist()
+            self._horizons = {row["table"]: row["ts_ns"] for row in rows}
+        return self._horizons.get(table)
+
+    def newest_horizon_ns(self) -> int | None:
+        """Return the newest horizon of all tables; None when no tombstone was ever dropped."""
+        rows = self._read(["ts_ns"], f"NOT ({_IS_KEY})")
+        newest: int | None = pc.max(rows["ts_ns"]).as_py()
+        return newest
+
+    def counts(self) -> dict[str, int]:
+        """Count the tombstones per table."""
+        rows = self._read(["table", "key"], _IS_KEY)
+        counted = rows.group_by("table").aggregate([("key", "count")]).to_pylist()
+        return {row["table"]: row["key_count"] for row in counted}
+
+    def _read(self, columns: list[str] | None, where: str) -> pa.Table:
+        if not self.file.exists():
+            return TOMBSTONE_SCHEMA.empty_table().select(columns or TOMBSTONE_SCHEMA.names)
+        return self.file.read(columns, where)

@@ -1,0 +1,196 @@
+"""Object stores: one set of options for Delta tables, archives and checkpoints, and failures as sentences.
+
+The options are those that `deltalake` takes (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …), in upper or
+lower case, with or without ``AWS_``. What is not given comes from the environment, as with every AWS client.
+
+A commit to S3 writes its log entry only if nobody wrote that entry before (a conditional put): of two writers
+one loses, and computes its commit again.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from headpond.core.errors import (
+    AccessDenied,
+    ConfigurationError,
+    EndpointUnreachable,
+    MissingRequirement,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+CONNECT_TIMEOUT_S = 10
+REQUEST_TIMEOUT_S = 60
+
+_PUBLIC = frozenset(
+    {"region", "default_region", "endpoint", "endpoint_url", "endpoint_url_s3", "allow_http", "bucket",
+     "virtual_hosted_style_request", "conditional_put", "timeout", "connect_timeout", "role_arn",
+     "skip_signature", "s3_locking_provider", "s3_allow_unsafe_rename"}
+)  # fmt: skip
+"""Options whose values may be shown; every other value is cut out of messages."""
+
+_TABLE_NOTE = "Delta table: "
+_STORE = "Generic S3 error"  # what deltalake says of the store begins so
+_DISK = re.compile(r"\(os error (?:13|28|30|122)\)")  # rights, no space, read-only, quota
+_SHOWN_CHARACTERS = 300
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_XML_MESSAGE = re.compile(r"<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?", re.DOTALL)
+_REFUSED = re.compile(
+    r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|40[13] |ACCESS_DENIED|"
+    r"Unauthori[sz]ed|Forbidden|credential"
+)
+_UNREACHABLE = re.compile(
+    r"tcp connect|dns error|error sending request|NETWORK_CONNECTION|CouldNotConnect|timed out"
+)
+
+
+def is_remote(place: str) -> bool:
+    """Return whether a place is a URL and not a path."""
+    return "://" in place
+
+
+def is_s3(place: str) -> bool:
+    """Return whether a place is in S3, by the URL's scheme."""
+    return place.partition("://")[0].lower() in S3_SCHEMES if is_remote(place) else False
+
+
+def option_of(options: Mapping[str, str], *names: str) -> str | None:
+    """Return the option under the first of its names (lower case, without `aws_`) that is there."""
+    known = {_plain(name): value for name, value in options.items()}
+    return next((known[name] for name in names if known.get(name)), None)
+
+
+def file_system(place: str, options: Mapping[str, str] | None = None) -> tuple[Any, str]:
+    """Open the file system of a path or URL; return it and the path in it, without a slash at the end.
+
+    Storage options are used for S3; other stores take what their environment says.
+    """
+    if not is_remote(place):
+        return pafs.LocalFileSystem(), place
+    options = options or {}
+    with storage_errors(place, options):
+        if is_s3(place):
+            parts = urlsplit(place)
+            return _s3(options), f"{parts.netloc}{parts.path}".rstrip("/")
+        try:
+            found, path = pafs.FileSystem.from_uri(place)
+        except pa.ArrowInvalid as error:
+            raise ConfigurationError(
+                f"{place} is not in a place that can be opened: {_cleaned(str(error), options)}.",
+                next_step="Give a path, or a URL that begins with s3://.",
+                place=place,
+            ) from error
+        return found, str(path).rstrip("/")
+
+
+def remove_folder(place: str, options: Mapping[str, str] | None = None) -> None:
+    """Remove a folder with all that is in it; nothing happens where there is none."""
+    files, path = file_system(place, options)
+    with storage_errors(place, options):
+        if files.get_file_info(path).type == pafs.FileType.Directory:
+            files.delete_dir(path)
+
+
+def _s3(options: Mapping[str, str]) -> Any:
+    endpoint = option_of(options, "endpoint_url_s3", "endpoint_url", "endpoint")
+    known: dict[str, Any] = {
+        "access_key": option_of(options, "access_key_id"),
+        "secret_key": option_of(options, "secret_access_key"),
+        "session_token": option_of(options, "session_token", "token"),
+        "region": option_of(options, "region", "default_region"),
+        "endpoint_override": endpoint,
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "request_timeout": REQUEST_TIMEOUT_S,
+    }
+    if endpoint is not None and endpoint.startswith("http://"):
+        if (option_of(options, "allow_http") or "").lower() not in ("true", "1"):
+            raise ConfigurationError(
+                f"The endpoint {endpoint} is plain HTTP, which is not allowed by default.",
+                next_step='Write AWS_ALLOW_HTTP = "true" in storage_options if that is meant.',
+                key="target.storage_options",
+            )
+        known["scheme"] = "http"
+    return pafs.S3FileSystem(**{name: value for name, value in known.items() if value is not None})
+
+
+def _is_of_deltalake(error: Exception) -> bool:
+    # Where it is not loaded it raised nothing: processes that only read an archive need not wait for it.
+    loaded = sys.modules.get("deltalake.exceptions")
+    return loaded is not None and isinstance(error, loaded.DeltaError)
+
+
+def _is_of_the_store(error: Exception, place: str) -> bool:
+    """Return whether deltalake reports a failure of a store or a disk, and not of a table."""
+    if not _is_of_deltalake(error):
+        return False
+    return _STORE in str(error) if is_remote(place) else _DISK.search(str(error)) is not None
+
+
+def table_of(error: Exception) -> str | None:
+    """Name the place of the table that an error of deltalake is about, where `storage_errors` noted it."""
+    notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(_TABLE_NOTE))
+    return next((note.removeprefix(_TABLE_NOTE) for note in notes), None)
+
+
+@contextmanager
+def storage_errors(place: str, options: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Turn a failure of the storage into a sentence without secrets; add the place to one of deltalake."""
+    try:
+        yield
+    except Exception as error:
+        if not (isinstance(error, OSError) or _is_of_the_store(error, place)):
+            if _is_of_deltalake(error):
+                error.add_note(_TABLE_NOTE + place)
+            raise
+        said = _cleaned(str(error), options or {})
+        if not is_remote(place):
+            raise MissingRequirement(
+                f"{place} cannot be used: {said}.",
+                next_step="Look at the folder, its rights and the space that is left.",
+                place=place,
+            ) from error
+        kind: type[MissingRequirement] = MissingRequirement
+        message = f"The object store cannot serve {place}"
+        next_step = "Check the bucket's name, the region and the rights."
+        if _REFUSED.search(said):
+            kind, message = AccessDenied, f"The object store refuses access to {place}"
+            next_step = "Correct the keys or rights; they come from storage_options or the environment."
+        elif _UNREACHABLE.search(said):
+            kind, message = EndpointUnreachable, f"The object store of {place} does not answer"
+            next_step = "Check AWS_ENDPOINT_URL in storage_options, and the network."
+        # Not `from error`: its text may hold what ours must not.
+        raise kind(f"{message}: {said}.", next_step=next_step, place=place) from None
+
+
+def secrets_of(options: Mapping[str, str]) -> list[str]:
+    """List the values of storage options that must not be shown."""
+    return [value for name, value in options.items() if value and _plain(name) not in _PUBLIC]
+
+
+def _plain(name: str) -> str:
+    return name.lower().removeprefix("aws_")
+
+
+def _cleaned(said: str, options: Mapping[str, str]) -> str:
+    """One line of a store's words: no colours, no trees, no XML, no secrets, no endless text."""
+    for value in secrets_of(options):
+        said = said.replace(value, "***")
+    said = _COLOUR.sub("", said)
+    code = _XML_MESSAGE.search(said)
+    words = " ".join(said.replace("↳", ":").split("<?xml")[0].split()).replace(" :", ":").strip(" .:")
+    if code is not None:
+        words = f"{code[1]}: {code[2]}" if code[2] else code[1]
+    else:
+        # The store's words come last, after what was tried.
+        words = words if len(words) <= _SHOWN_CHARACTERS else "…" + words[-_SHOWN_CHARACTERS:]
+    return words[: _SHOWN_CHARACTERS + 1].strip(" .:")

@@ -1,0 +1,180 @@
+"""What is applied, and what a lake asks of its tables and of what a format keeps beside them.
+
+::
+
+    batch ─► Beside.begin ─► Target.decide, of each table ─► Decision ─► the writes of `lake.apply`
+             facts, logs      reads the table, tombstones     what is to be written, nothing of it done yet
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.schemas import DELETED_SCHEMA, PENDING_SCHEMA, QUARANTINE_SCHEMA, filled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from headpond.core.formats import Decoded, TableEntry
+    from headpond.lake.apply import Applied
+    from headpond.lake.delta import DeltaFile
+    from headpond.lake.lake import Lake
+    from headpond.lake.targets.log import LogTable
+    from headpond.lake.typed import TypedTable
+
+    Transaction = tuple[str, int] | None
+
+OPEN = "chunk_groups_open"
+"""The one counter that tells a state, not what was done: groups of chunks that wait after the last batch."""
+
+
+@dataclass(slots=True)
+class DecodedBatch:
+    """One micro-batch as the decoders return it: typed changes per table, and what is not a change."""
+
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    quarantine: pa.Table = field(default_factory=QUARANTINE_SCHEMA.empty_table)
+    pending: pa.Table = field(default_factory=PENDING_SCHEMA.empty_table)
+    counters: Counter[str] = field(default_factory=Counter)
+    facts: dict[str, pa.Table] = field(default_factory=dict)
+    """What is kept beside the tables, by the name of its own table (`qldb.facts`)."""
+    newest_arrivals_us: dict[str, int] = field(default_factory=dict)
+    """Shard → arrival of its newest record in the batch, µs since 1970."""
+
+    @classmethod
+    def of(cls, parts: Iterable[Decoded]) -> DecodedBatch:
+        """Return what some decoded parts hold together; they may have other columns of one table."""
+        batch, tables, facts = cls(), dict[str, list[pa.Table]](), dict[str, list[pa.Table]]()
+        for part in parts:
+            for found, into in ((part.tables, tables), (part.facts, facts)):
+                for name, rows in found.items():
+                    into.setdefault(name, []).append(pa.Table.from_batches([rows]))
+            batch.quarantine = pa.concat_tables([batch.quarantine, pa.Table.from_batches([part.quarantine])])
+            batch.pending = pa.concat_tables([batch.pending, pa.Table.from_batches([part.pending])])
+            batch.counters.update(part.counters)
+        batch.tables, batch.facts = together(tables), together(facts)
+        return batch
+
+
+def together(parts: Mapping[str, list[pa.Table]]) -> dict[str, pa.Table]:
+    """Return each table's parts as one; a column that only some of them have is null in the others."""
+    return {name: pa.concat_tables(rows, promote_options="default") for name, rows in sorted(parts.items())}
+
+
+KEYS_SCHEMA = pa.schema([pa.field("table", pa.string()), *DELETED_SCHEMA])
+"""Tombstones and deletes with the name of their table: `table`, `key`, `version`, `ts_ns`, `tx_id`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What each write of a batch is done with: query id and batch number, and `Lake.before_write`."""
+
+    transaction: Transaction = None
+    before_write: Callable[[str], None] = lambda _: None
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a batch asks of one table, before anything is written.
+
+    Attributes:
+        write: writes the table's rows in one commit and returns the figures of the batch.
+        refused: quarantine rows of changes that the table cannot take.
+        tombstones: `KEYS_SCHEMA` rows of deletes that win.
+        deletes: `KEYS_SCHEMA` rows of deletes that a history remembers.
+        overtaken: `KEYS_SCHEMA` rows, the tombstones as they were read of keys that live again.
+        contenders: typed revisions that contradict each other; none but of documents.
+        winners: quarantine rows that are to be taken back, because their revision wins after all.
+    """
+
+    write: Callable[[Transaction], Counter[str]]
+    refused: pa.Table = field(default_factory=QUARANTINE_SCHEMA.empty_table)
+    tombstones: pa.Table = field(default_factory=KEYS_SCHEMA.empty_table)
+    deletes: pa.Table = field(default_factory=KEYS_SCHEMA.empty_table)
+    overtaken: pa.Table = field(default_factory=KEYS_SCHEMA.empty_table)
+    contenders: pa.Table | None = None
+    winners: pa.Table = field(default_factory=QUARANTINE_SCHEMA.empty_table)
+
+
+class Target(ABC):
+    """One configured table of a lake, in the form in which it is kept."""
+
+    figures: ClassVar[tuple[str, ...]]
+    """Names of the figures that a batch has of such a table."""
+    spreads: ClassVar[bool] = True
+    """Whether a batch is rows and nothing beside: Spark's executors may decide on it (`spark.spread`)."""
+
+    def __init__(self, typed: TypedTable, entry: TableEntry) -> None:
+        self.typed, self.entry = typed, entry
+        self.name, self.keys, self.keep = entry.name, entry.keys, entry.keep
+
+    @abstractmethod
+    def decide(self, lake: Lake, batch: DecodedBatch) -> Decision | None:
+        """Read what is known of a batch's keys and decide which versions win; None where nothing is asked."""
+
+    @abstractmethod
+    def clauses(self) -> dict[str, Any]:
+        """Return the conditions and assignments of a merge, as `DeltaFile.merge` takes them."""
+
+    @abstractmethod
+    def key_texts(self, rows: pa.Table) -> pa.Array:
+        """Return the canonical keys, as a batch has them, of rows with the Delta table's columns."""
+
+    @property
+    def order_by(self) -> list[str]:
+        """The Delta columns by which rows lie together that a merge looks for."""
+        return [self.typed.column(key) for key in self.keys]
+
+    def newest_ns(self) -> int:
+        """Return the newest commit time that counts for the age of tombstones; 0 where none does."""
+        return 0
+
+
+class Beside(Protocol):
+    """What a format keeps in `_headpond/` beside what every format keeps."""
+
+    counters: ClassVar[tuple[str, ...]]
+    """Counters of a run that are reported when they are 0, too."""
+
+    @property
+    def files(self) -> Sequence[DeltaFile]:
+        """Its Delta tables, there or not."""
+
+    @property
+    def logs(self) -> Mapping[str, LogTable]:
+        """Tables that are not configured, by their names in decoded batches."""
+
+    def target(self, entry: Any, file: DeltaFile) -> Target:
+        """Return the table of an entry."""
+
+    def begin(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> pa.Table:
+        """Write what is decided with; return quarantine rows of changes that are not to be taken."""
+
+    def decided(self, decisions: Mapping[str, Decision], step: Step) -> None:
+        """Write what has to stand before anything goes to quarantine or the tables."""
+
+    def end(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> None:
+        """Write what follows from a batch whose tables are written."""
+
+    def close(self, *, ended: bool) -> None:
+        """Conclude what only the end of a stream shows, if it is `ended` or says so itself."""
+
+    def summary(self, applied: Applied | None) -> dict[str, Any]:
+        """Return its part of `lake_summary`, with the figures of a run where there was one."""
+
+
+def named(table: str, rows: pa.Table) -> pa.Table:
+    """Return rows of keys as `KEYS_SCHEMA`, null where they lack a column."""
+    columns = {name: rows[name] for name in rows.column_names} | {"table": pa.repeat(table, rows.num_rows)}
+    return filled(columns, KEYS_SCHEMA, rows.num_rows)
+
+
+def overtaken(table: str, dead: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
+    """Return those of the tombstones read that are of keys which live again, as `KEYS_SCHEMA`."""
+    return named(table, dead.filter(pc.is_in(dead["key"], value_set=keys.unique())))

@@ -1,0 +1,173 @@
+"""Every version of each key with the time it held (SCD 2), and the deletes that ended them.
+
+::
+
+    order_id  price  _ts_ns  _tx_id  _op  _valid_from_ns  _valid_to_ns
+        7      1.50      10  a…      c               10            20
+        7      1.75      20  b…      u               20          null
+
+A row is found again by its key, `_ts_ns` and `_tx_id`. A merge's conditions repeat what `lake.newest`
+decided, against whatever the table holds by then: an end only moves to an earlier time, an image only gives
+way to one of a greater hash.
+
+The deletes lie beside the tables, in `_headpond/deletes`, and are never dropped: any of them may still have
+to end a version that arrives late, however many newer ones there are. They are part of the history, which
+grows with every change anyway.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.schemas import FORMAT_VERSION, VALUE, filled
+from headpond.dsql.versions import encode_versions
+from headpond.lake.delta import copied, literal, quoted, same
+from headpond.lake.newest import HISTORY_COUNTERS, HISTORY_STATE_SCHEMA, history_step
+from headpond.lake.state.insert_once import FactTable
+from headpond.lake.state.tombstones import TOMBSTONE_SCHEMA
+from headpond.lake.target import Decision, named
+from headpond.lake.targets.current import RowTable
+from headpond.lake.typed import among, rows_of_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headpond.lake.delta import DeltaFile
+    from headpond.lake.lake import Lake
+    from headpond.lake.newest import HistoryOutcome
+    from headpond.lake.target import DecodedBatch, Transaction
+    from headpond.lake.typed import Layout
+
+HISTORY_OWN = {
+    "ts_ns": ("_ts_ns", pa.int64()),
+    "tx_id": ("_tx_id", pa.string()),
+    "image_hash": ("_image_hash", pa.binary()),
+    "op": ("_op", pa.string()),
+    "valid_from_ns": ("_valid_from_ns", pa.int64()),
+    "valid_to_ns": ("_valid_to_ns", pa.int64()),
+}
+"""Own columns of a history of DSQL changes; `_valid_from_ns` equals `_ts_ns`."""
+
+WHOLE = "%full"
+"""Mark of a merge's source that says which rows are more than an end; no encoded column name is like it."""
+_FROM, _TO = "m:valid_from_ns", "m:valid_to_ns"
+_IS_WHOLE = quoted(WHOLE, "s")
+_CORRECTS = f'({_IS_WHOLE} AND t."_image_hash" < s."_image_hash")'
+_ENDS_EARLIER = (
+    '(s."_valid_to_ns" IS NOT NULL AND (t."_valid_to_ns" IS NULL OR s."_valid_to_ns" < t."_valid_to_ns"))'
+)
+
+
+class HistoryTable(RowTable):
+    """The history of one source table; its Delta table has `HISTORY_OWN` as its own columns."""
+
+    figures = HISTORY_COUNTERS
+
+    def decide(self, lake: Lake, batch: DecodedBatch) -> Decision | None:
+        """Decide which versions are new and which end earlier."""
+        changes = batch.tables.get(self.name)
+        if not changes:
+            return None
+        known = [self.versions(changes), lake.deletes.of_keys(self.name, changes)]
+        outcome = history_step(pa.concat_tables(known), changes)
+        return Decision(
+            lambda transaction: self.write(outcome, transaction=transaction),
+            deletes=named(self.name, outcome.deletes),
+        )
+
+    def versions(self, changes: pa.Table) -> pa.Table:
+        """Read the rows (`HISTORY_STATE_SCHEMA`) of a batch's keys, but for those that ended before it."""
+        if changes.num_rows == 0:
+            return HISTORY_STATE_SCHEMA.empty_table()
+        earliest = pc.min(changes["m:ts_ns"]).as_py()
+        rows = rows_of_keys(
+            self.typed,
+            self.keys,
+            changes,
+            ("_ts_ns", "_tx_id", "_image_hash", "_valid_to_ns"),
+            f'"_valid_to_ns" IS NULL OR "_valid_to_ns" >= {earliest}',
+        )
+        columns = {
+            "key": rows["m:key"],
+            "version": encode_versions(rows["_ts_ns"], rows["_tx_id"], pa.repeat(False, rows.num_rows)),
+            "image_hash": rows["_image_hash"],
+            "live": pa.repeat(True, rows.num_rows),
+            "ts_ns": rows["_ts_ns"],
+            "tx_id": rows["_tx_id"],
+            "valid_to_ns": rows["_valid_to_ns"],
+        }
+        return pa.table(columns, schema=HISTORY_STATE_SCHEMA)
+
+    def write(self, outcome: HistoryOutcome, *, transaction: Transaction = None) -> Counter[str]:
+        """Write new versions, better images and earlier ends in one commit; deletes are written before."""
+        # Columns that no new version brings are added too.
+        layout = self.typed.fit(outcome.inserts.schema)
+        rows = merge_rows(layout, self.keys, outcome)
+        if rows.num_rows:
+            self.typed.file.merge(rows, transaction=transaction, **self.clauses())
+        return Counter(outcome.counters)
+
+    def clauses(self) -> dict[str, Any]:
+        """Return the conditions and assignments under which `merge_rows` are merged."""
+        columns = copied(self.typed.columns)
+        corrected = {
+            column: f"CASE WHEN {_CORRECTS} THEN {value} ELSE t.{column} END"
+            for column, value in columns.items()
+        }
+        # Nulls count as later.
+        earlier = {quoted("_valid_to_ns"): 'least(t."_valid_to_ns", s."_valid_to_ns")'}
+        return {
+            "match": same(
+                [*self.typed.bucket_columns, *map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]
+            ),
+            "update": corrected | earlier,
+            "update_if": f"{_CORRECTS} OR {_ENDS_EARLIER}",
+            "insert": columns,
+            "insert_if": _IS_WHOLE,
+        }
+
+
+def merge_rows(layout: Layout, keys: Sequence[str], outcome: HistoryOutcome) -> pa.Table:
+    """Return the source of a merge: the Delta table's columns and a mark, `WHOLE`."""
+    facts = [f"m:{name}" for name in layout.own if f"m:{name}" != _FROM]
+    ends = outcome.ends.select([*(VALUE + key for key in keys), "m:key", *facts])
+    parts = ((outcome.inserts, True), (outcome.corrections, True), (ends, False))
+    laid = []
+    for rows, whole in parts:
+        physical = layout.physical(rows.append_column(_FROM, rows["m:ts_ns"]))
+        laid.append(physical.append_column(WHOLE, pa.repeat(whole, rows.num_rows)))
+    return pa.concat_tables(laid)
+
+
+class Deletes:
+    """All deletes of the keys of history tables."""
+
+    def __init__(self, file: DeltaFile) -> None:
+        self.facts = FactTable(file, TOMBSTONE_SCHEMA, ("table", "key", "version"))
+
+    def of_keys(self, table: str, changes: pa.Table) -> pa.Table:
+        """Read the deletes (`HISTORY_STATE_SCHEMA`) of a batch's keys from its earliest commit on."""
+        if changes.num_rows == 0:
+            return HISTORY_STATE_SCHEMA.empty_table()
+        earliest = pc.min(changes["m:ts_ns"]).as_py()
+        where = f'"table" = {literal(table)} AND "ts_ns" >= {earliest} AND {among(changes["m:key"], "key")}'
+        found = self.facts.read(["key", "version", "ts_ns", "tx_id"], where)
+        found = found.filter(pc.is_in(found["key"], value_set=changes["m:key"].unique()))
+        count = found.num_rows
+        columns = {name: found[name] for name in found.column_names} | {"live": pa.repeat(False, count)}
+        return filled(columns, HISTORY_STATE_SCHEMA, count)
+
+    def put(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
+        """Remember deletes (`KEYS_SCHEMA`); return how many were new."""
+        if rows.num_rows == 0:
+            return 0
+        rows = rows.append_column("format_version", pa.repeat(FORMAT_VERSION, rows.num_rows))
+        return self.facts.add(rows, transaction=transaction)
+
+    def counts(self) -> Mapping[str, int]:
+        """Count the deletes per table."""
+        return self.facts.counts_by("table")

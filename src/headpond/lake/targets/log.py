@@ -1,0 +1,81 @@
+"""Every accepted change of a source table, appended once (the only form for a table without a key).
+
+An entry's identity is its place in the stream: reading Kinesis again adds nothing, a redelivery by the
+service adds an entry, since it cannot be distinguished from a second equal row of the same transaction. With
+``dedupe = "content"`` entries equal in commit time, transaction, operation and image are one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.lake.delta import copied, same
+from headpond.lake.state.insert_once import first_of_each
+from headpond.lake.target import Decision
+from headpond.lake.targets.current import RowTable
+
+if TYPE_CHECKING:
+    from headpond.lake.lake import Lake
+    from headpond.lake.target import DecodedBatch, Transaction
+
+LOG_OWN = {
+    "ts_ns": ("_ts_ns", pa.int64()),
+    "tx_id": ("_tx_id", pa.string()),
+    "op": ("_op", pa.string()),
+    "before": ("_before", pa.string()),
+    "after": ("_after", pa.string()),
+    "image_hash": ("_image_hash", pa.binary()),
+    "stream": ("_stream", pa.string()),
+    "shard_id": ("_shard_id", pa.string()),
+    "sequence_number": ("_sequence_number", pa.string()),
+    "sub_sequence_number": ("_sub_sequence_number", pa.int64()),
+}
+"""Own columns of a log: batch column → (Delta column, type)."""
+
+BY_PLACE = ("_stream", "_shard_id", "_sequence_number", "_sub_sequence_number")
+BY_CONTENT = ("_ts_ns", "_tx_id", "_op", "_image_hash")
+
+
+class LogTable(RowTable):
+    """The change log of one source table; its Delta table has `LOG_OWN` as its own columns."""
+
+    figures = ("appended", "duplicates")
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The Delta columns in which entries are equal that are one."""
+        return BY_CONTENT if self.entry.dedupe == "content" else BY_PLACE
+
+    def decide(self, lake: Lake, batch: DecodedBatch) -> Decision | None:  # noqa: ARG002 - nothing is to be known
+        """Accept every entry."""
+        changes = batch.tables.get(self.name)
+        if not changes:
+            return None
+        return Decision(lambda transaction: self.write(changes, transaction=transaction))
+
+    def write(self, changes: pa.Table, *, transaction: Transaction = None) -> Counter[str]:
+        """Append the entries of a typed batch that are not there yet."""
+        rows = first_of_each(self.typed.physical(changes), self.identity)
+        figures = self.typed.file.merge(rows, transaction=transaction, **self.clauses())
+        new = int(figures["num_target_rows_inserted"])
+        return Counter(appended=new, duplicates=changes.num_rows - new)
+
+    def clauses(self) -> dict[str, Any]:
+        """Return the condition and assignments under which entries are merged."""
+        return {
+            "match": same([*self.typed.bucket_columns, *self.identity]),
+            "insert": copied(self.typed.columns),
+        }
+
+    def newest(self, count: int) -> pa.Table:
+        """Read operation and images of at most so many entries, the newest ones."""
+        file = self.typed.file
+        if not file.exists():
+            return pa.table({name: pa.array([], pa.string()) for name in ("_op", "_before", "_after")})
+        times = file.read(["_ts_ns"])["_ts_ns"]
+        since = pc.min(times.take(pc.top_k_unstable(times, count))).as_py() if len(times) else 0
+        return file.read(["_op", "_before", "_after"], f'"_ts_ns" >= {since}')

@@ -1,0 +1,314 @@
+"""Rows of one source table on their way into one Delta table, and out of it by their keys.
+
+A batch comes with columns ``c:<name at the source>`` (values) and ``m:<own>`` (facts about the change); the
+Delta table has the encoded names of `naming` and own columns that start with ``_``. The table's columns are
+the union of everything declared or seen; a row that lacks one holds NULL there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.errors import ConfigurationError
+from headpond.core.schemas import OWN, VALUE, filled
+from headpond.lake.delta import literal, quoted
+from headpond.lake.naming import (
+    BUCKET,
+    FILE_SIZE,
+    ORIGINAL_NAME,
+    OWN_COLUMNS,
+    Columns,
+    Partitions,
+    bucket_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from headpond.core.formats import TableEntry
+    from headpond.lake.delta import DeltaFile
+
+
+def _original(field: pa.Field) -> str | None:
+    """Return the name a Delta column has at its source; None for headpond's own columns."""
+    raw = (field.metadata or {}).get(ORIGINAL_NAME.encode())
+    if raw is not None:
+        return str(raw.decode())
+    return None if field.name in OWN_COLUMNS else str(field.name)
+
+
+def _form(columns: Iterable[str]) -> str:
+    """Return what a table with these columns is kept as."""
+    have = set(columns)
+    if have & {"_valid_to_ns", "_kind"}:
+        return "history"
+    return "log" if "_sequence_number" in have else "current"
+
+
+def _keep_type(have: pa.DataType, wanted: pa.DataType) -> str:
+    if pa.types.is_timestamp(have) and pa.types.is_timestamp(wanted):
+        kept = "ntz" if have.tz is None else "utc"
+        return f'Write timestamps = "{kept}" in the entry, or give the table a new name and fill it again.'
+    return "Keep the old type, declare `any`, or give the table a new name."
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How typed rows lie in a Delta table; may travel to another process.
+
+    Attributes:
+        fields: the Delta columns.
+        encoded: source column → Delta column.
+        own: batch column (without `m:`) → (Delta column, Arrow type).
+        buckets: how many buckets of the key the table has; None: none.
+    """
+
+    fields: pa.Schema
+    encoded: Mapping[str, str]
+    own: Mapping[str, tuple[str, pa.DataType]]
+    buckets: int | None = None
+
+    def physical(self, rows: pa.Table) -> pa.Table:
+        """Return typed rows with the Delta table's columns, null where they have none."""
+        arrays = {
+            self.encoded[name[len(VALUE) :]]: rows[name]
+            for name in rows.column_names
+            if name.startswith(VALUE)
+        }
+        for batch_column, (column, kind) in self.own.items():
+            arrays[column] = rows[OWN + batch_column].cast(kind)
+        if self.buckets:
+            arrays[BUCKET] = bucket_of(rows[OWN + "key"], self.buckets)
+        return filled(arrays, self.fields, rows.num_rows)
+
+
+class TypedTable:
+    """A Delta table that holds rows of one source table.
+
+    `declared` has the Arrow type of each source column, in the configured order; `own`, by batch column
+    (without `m:`), Delta column and Arrow type; `spec` is the table's entry, for keys and partitions.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        file: DeltaFile,
+        declared: Mapping[str, pa.DataType],
+        own: Mapping[str, tuple[str, pa.DataType]],
+        spec: TableEntry | None = None,
+    ) -> None:
+        self.name = name
+        self.file = file
+        self.own = dict(own)
+        self._declared = dict(declared)
+        self._spec = spec
+        if spec is not None:
+            # A key need not be declared, but is looked for before any change has brought its column.
+            for column in (*(spec.keys if spec.keep != "log" else ()), *spec.partition_by):
+                self._declared.setdefault(column, pa.string())
+        self._fields: dict[str, pa.Field] = {}
+        self._names = Columns()
+
+    def prepare(self) -> None:
+        """Create the table, or check an existing one against the configuration and widen it."""
+        own = [pa.field(column, kind) for column, kind in self.own.values()]
+        if self.buckets:
+            own.append(pa.field(BUCKET, pa.int32()))
+        if not self.file.exists():
+            names = Columns()
+            values = [self._field(c, names.encode(c), kind) for c, kind in self._declared.items()]
+            made = self._partitions(names)
+            self.file.create(
+                pa.schema([*values, *own]),
+                partition_by=made.all_columns,
+                properties=made.properties(),
+            )
+        self._look()
+        if (form := _form(self._fields)) != (wanted := _form(field.name for field in own)):
+            raise ConfigurationError(
+                f"table {self.name!r} in {self.file.uri} is kept as {form}, "
+                f"but the configuration says {wanted}",
+                next_step=f'Write keep = "{form}", or give the table a new name and fill it from the stream.',
+                table=self.name,
+            )
+        for column, kind in self._declared.items():
+            have = self._fields.get(self._names.encode(column))
+            if have is not None and have.type != kind:
+                raise ConfigurationError(
+                    f"column {column!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
+                    f"but the configuration makes it {kind}",
+                    next_step=_keep_type(have.type, kind),
+                    table=self.name,
+                    column=column,
+                )
+        if self._spec is not None:
+            asked = self._partitions(self._names)
+            asked.check(self.name, self.file)
+            self.file.set_property(FILE_SIZE, asked.properties().get(FILE_SIZE))
+        self._widen([*(self._field(c, self._names.encode(c), k) for c, k in self._declared.items()), *own])
+
+    def physical(self, rows: pa.Table) -> pa.Table:
+        """Return rows with the table's columns, first adding to the table those it lacks; see `fit`."""
+        return self.fit(rows.schema).physical(rows)
+
+    def fit(self, schema: pa.Schema) -> Layout:
+        """Return how a typed batch with these columns lies, first adding to the table those it lacks."""
+        wanted: list[pa.Field] = []
+        for field in schema:
+            if not field.name.startswith(VALUE):
+                continue
+            original = field.name[len(VALUE) :]
+            encoded = self._names.encode(original)
+            have = self._fields.get(encoded)
+            if have is None:
+                wanted.append(self._field(original, encoded, field.type))
+            elif have.type != field.type:
+                raise ConfigurationError(
+                    f"column {original!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
+                    f"but the changes bring {field.type}",
+                    next_step="Declare the column with the type the table has, or declare `any`.",
+                    table=self.name,
+                    column=original,
+                )
+        if self._spec is not None:
+            self._partitions(self._names).check(self.name, self.file)  # repartitioned behind our back
+        self._widen(wanted)
+        fields = pa.schema([pa.field(name, field.type) for name, field in self._fields.items()])
+        return Layout(fields, self._names.encoded, self.own, self.buckets)
+
+    def column(self, original: str) -> str:
+        """Return the Delta name of a source column."""
+        return self._names.encode(original)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """All Delta columns, in the table's order."""
+        return list(self._fields)
+
+    @property
+    def buckets(self) -> int | None:
+        """How many buckets of the key there are; None: none."""
+        return self._spec.buckets if self._spec is not None else None
+
+    @property
+    def bucket_columns(self) -> list[str]:
+        """The columns by which a merge finds the bucket of a row: one or none."""
+        return [BUCKET] if self.buckets else []
+
+    def wanted_partitions(self) -> Partitions:
+        """Return how the configuration deals the table's rows out."""
+        if not self._fields:
+            self._look()
+        return self._partitions(self._names)
+
+    def _partitions(self, names: Columns) -> Partitions:
+        assert self._spec is not None or not self.buckets
+        if self._spec is None:
+            return Partitions()
+        columns = tuple(names.encode(column) for column in self._spec.partition_by)
+        return Partitions(columns, self._spec.buckets, self._spec.target_file_size_bytes)
+
+    def newest(self, column: str) -> int:
+        """Return the greatest value of an integer column, 0 for an empty table."""
+        if not self.file.exists():
+            return 0
+        return pc.max(self.file.read([column])[column]).as_py() or 0
+
+    def originals(self) -> dict[str, str]:
+        """Source column → Delta column, for all that are there."""
+        if not self._fields:
+            self._look()
+        return {o: e for o, e in self._names.encoded.items() if e in self._fields}
+
+    def renamed(self) -> dict[str, str]:
+        """Source column → Delta column, for those that Delta has under another name."""
+        return {o: e for o, e in self.originals().items() if o != e}
+
+    @staticmethod
+    def _field(original: str, encoded: str, kind: pa.DataType) -> pa.Field:
+        metadata = {ORIGINAL_NAME: original} if original != encoded else None
+        return pa.field(encoded, kind, metadata=metadata)
+
+    def _look(self) -> None:
+        schema = self.file.schema()
+        self._fields = {field.name: field for field in schema}
+        taken = {o: f.name for f in schema if (o := _original(f)) is not None}
+        self._names = Columns(taken)
+
+    def _widen(self, fields: Sequence[pa.Field]) -> None:
+        missing = [field for field in fields if field.name not in self._fields]
+        if missing:
+            self.file.add_columns(missing)
+            self._look()
+
+
+MAX_LISTED_KEYS = 200
+"""Up to so many different keys a read names each; beyond that it names their range."""
+
+
+def rows_of_keys(
+    typed: TypedTable, keys: Sequence[str], changes: pa.Table, own: Sequence[str], where: str | None = None
+) -> pa.Table:
+    """Read `m:key` and own columns of the rows that have a key of a typed batch.
+
+    `keys` are named as at the source, `own` as in Delta; `where` is more SQL that a row must meet.
+    """
+    batch_keys = [VALUE + key for key in keys]
+    columns = [typed.column(key) for key in keys]
+    wanted = changes.select(["m:key", *batch_keys]).group_by(["m:key", *batch_keys]).aggregate([])
+    parts = (_in_buckets(typed, wanted["m:key"]), among(wanted[batch_keys[0]], columns[0]), where)
+    conditions = [part for part in parts if part is not None]
+    found = _read_near(typed, [*columns, *own], conditions, wanted[batch_keys[0]])
+    rows = wanted.join(found, keys=batch_keys, right_keys=columns, join_type="inner")
+    return rows.select(["m:key", *own])
+
+
+def _read_near(
+    typed: TypedTable, columns: Sequence[str], conditions: Sequence[str], values: pa.ChunkedArray
+) -> pa.Table:
+    """Read rows whose first column has one of these values, and perhaps some others.
+
+    What is read is as large as the table where keys lie far apart; it is looked through as it comes.
+    """
+    where = " AND ".join(f"({part})" for part in conditions) or None
+    every = typed.file.schema()
+    schema = pa.schema([every.field(name).remove_metadata() for name in columns])
+    few = values.unique() if _hashed(values.type) and values.type == schema[0].type else None
+    parts = []
+    for part in typed.file.parts(columns, where):
+        kept = part if few is None else part.filter(pc.is_in(part.column(0), value_set=few))
+        if kept.num_rows:
+            parts.append(kept)
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _hashed(kind: pa.DataType) -> bool:
+    """Return whether values of a type can be looked up in a set."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
+
+
+def _in_buckets(typed: TypedTable, keys: pa.ChunkedArray) -> str | None:
+    """Return SQL for the buckets that the keys are in; None where they are in all."""
+    if not typed.buckets:
+        return None
+    found = bucket_of(keys, typed.buckets).unique()
+    if len(found) >= typed.buckets:
+        return None
+    return f"{quoted(BUCKET)} IN ({', '.join(map(literal, sorted(found.to_pylist())))})"
+
+
+def among(values: pa.ChunkedArray, column: str) -> str | None:
+    """Return SQL for the rows that can have one of these values, so that files without any are not read.
+
+    None where the type has no order that a literal could name; everything is read then.
+    """
+    if not (pa.types.is_integer(values.type) or pa.types.is_string(values.type)) or len(values) == 0:
+        return None
+    if len(different := values.unique()) <= MAX_LISTED_KEYS:
+        return f"{quoted(column)} IN ({', '.join(map(literal, different.to_pylist()))})"
+    ends = pc.min_max(different)
+    return f"{quoted(column)} BETWEEN {literal(ends['min'].as_py())} AND {literal(ends['max'].as_py())}"

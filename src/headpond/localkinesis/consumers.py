@@ -1,0 +1,203 @@
+"""Registered consumers of the local Kinesis and their subscriptions to shards (enhanced fan-out).
+
+::
+
+    RegisterStreamConsumer ─► CREATING ─► ACTIVE ─► DELETING ─► gone
+                                            │ SubscribeToShard
+                                            ▼
+        at most one subscription per consumer and shard: for 5 s nobody else gets it, after that a new one
+        takes it over; it ends by itself after 5 minutes, or with its shard
+
+Rules and messages are those the service documents. Reads here are not metered: a consumer has its own
+2 MiB a second per shard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from headpond.localkinesis.settings import (
+    ServiceRefusalError,
+    in_use,
+    invalid_argument,
+    limit_exceeded,
+    not_found,
+)
+
+if TYPE_CHECKING:
+    from threading import RLock
+
+    from headpond.localkinesis.model import Position, Reading, Start, Stream
+    from headpond.localkinesis.settings import Settings
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A registered consumer of one stream."""
+
+    name: str
+    arn: str
+    stream: str
+    stream_arn: str
+    created_ms: int
+    active_ms: int
+    gone_ms: int | None = None
+
+    def status(self, now_ms: int) -> str:
+        """Return `CREATING`, `ACTIVE` or `DELETING`."""
+        if self.gone_ms is not None:
+            return "DELETING"
+        return "CREATING" if now_ms < self.active_ms else "ACTIVE"
+
+
+@dataclass(slots=True)
+class Subscription:
+    """One consumer's reading of one shard."""
+
+    consumer: Consumer
+    shard_id: str
+    position: Position | None
+    began_ms: int
+    ends_ms: int
+    taken_over: bool = False
+
+
+class _Engine(Protocol):
+    """What consumers need of the engine that they belong to."""
+
+    settings: Settings
+
+    def clock(self) -> int: ...
+
+    def stream(self, name: str) -> Stream: ...
+
+    def position(self, name: str, shard_id: str, start: Start) -> Position: ...
+
+    def read(self, position: Position, *, as_event: bool) -> Reading: ...
+
+
+class Consumers:
+    """All consumers of one engine; guarded by the engine's lock."""
+
+    def __init__(self, engine: _Engine, lock: RLock) -> None:
+        self._engine, self._lock = engine, lock
+        self._consumers: dict[str, Consumer] = {}
+        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+
+    def register(self, stream_name: str, name: str) -> Consumer:
+        """Register a consumer."""
+        with self._lock:
+            stream, now_ms = self._engine.stream(stream_name), self._engine.clock()
+            settings, there = self._engine.settings, self.of_stream(stream.name)
+            if any(each.name == name for each in there):
+                raise in_use(
+                    f"Consumer {name} under stream {stream.name}, account {settings.account} already exists."
+                )
+            creating = sum(each.status(now_ms) == "CREATING" for each in there)
+            if len(there) >= settings.max_consumers or creating >= settings.max_creating_consumers:
+                raise limit_exceeded(
+                    f"Stream {stream.name} has {len(there)} consumers, {creating} of them CREATING; "
+                    f"the limits are {settings.max_consumers} and {settings.max_creating_consumers}."
+                )
+            arn = f"{stream.arn}/consumer/{name}:{now_ms // 1000}"
+            consumer = Consumer(name, arn, stream.name, stream.arn, now_ms, now_ms + settings.settle_ms)
+            self._consumers[arn] = consumer
+            return consumer
+
+    def deregister(self, consumer: Consumer) -> None:
+        """Begin to delete a consumer; its subscriptions end."""
+        with self._lock:
+            consumer.gone_ms = self._engine.clock() + self._engine.settings.settle_ms
+            self._expire()
+
+    def of_stream(self, stream_name: str) -> list[Consumer]:
+        """Return a stream's consumers, by name."""
+        with self._lock:
+            self._expire()
+            stream = self._engine.stream(stream_name)
+            found = [each for each in self._consumers.values() if each.stream_arn == stream.arn]
+            return sorted(found, key=lambda each: each.name)
+
+    def find(
+        self, *, arn: str | None = None, stream_name: str | None = None, name: str | None = None
+    ) -> Consumer:
+        """Find a consumer by its ARN, or by its stream and name."""
+        with self._lock:
+            self._expire()
+            if arn is not None:
+                found = self._consumers.get(arn)
+            elif stream_name is not None and name is not None:
+                found = next((each for each in self.of_stream(stream_name) if each.name == name), None)
+            else:
+                raise invalid_argument("Either ConsumerARN, or StreamARN and ConsumerName must be given.")
+            if found is None:
+                raise not_found(
+                    f"Consumer {arn or name} under account {self._engine.settings.account} not found."
+                )
+            return found
+
+    def forget_stream(self, stream_arn: str) -> None:
+        """Drop the consumers of a deleted stream."""
+        with self._lock:
+            for arn in [arn for arn, each in self._consumers.items() if each.stream_arn == stream_arn]:
+                self._drop(arn)
+
+    def subscribe(self, arn: str, shard_id: str, start: Start) -> Subscription:
+        """Subscribe to a shard."""
+        with self._lock:
+            consumer, now_ms = self.find(arn=arn), self._engine.clock()
+            settings = self._engine.settings
+            if consumer.status(now_ms) != "ACTIVE":
+                raise in_use(
+                    f"Consumer {consumer.name} under stream {consumer.stream} is not in ACTIVE status."
+                )
+            position = self._engine.position(consumer.stream, shard_id, start)
+            held = self._subscriptions.get((arn, position.shard_id))
+            if held is not None:
+                if now_ms - held.began_ms < settings.resubscribe_ms:
+                    raise _in_use(held)
+                held.taken_over = True
+            subscription = Subscription(
+                consumer, position.shard_id, position, now_ms, now_ms + settings.subscription_ms
+            )
+            self._subscriptions[arn, position.shard_id] = subscription
+            return subscription
+
+    def read(self, subscription: Subscription) -> Reading | None:
+        """Read on for a subscription; None when it is over.
+
+        Raises:
+            ServiceRefusalError: It was taken over, or its consumer, stream or shard is gone.
+        """
+        with self._lock:
+            self._expire()
+            if subscription.taken_over:
+                raise _in_use(subscription)
+            consumer = subscription.consumer
+            if consumer.gone_ms is not None:
+                raise not_found(f"Consumer {consumer.name} not found.")
+            if subscription.position is None or self._engine.clock() >= subscription.ends_ms:
+                return None
+            reading = self._engine.read(subscription.position, as_event=True)
+            subscription.position = reading.position
+            return reading
+
+    def _expire(self) -> None:
+        now_ms = self._engine.clock()
+        for arn, each in list(self._consumers.items()):
+            if each.gone_ms is not None and now_ms >= each.gone_ms:
+                self._drop(arn)
+
+    def _drop(self, arn: str) -> None:
+        consumer = self._consumers.pop(arn)
+        consumer.gone_ms = consumer.gone_ms or self._engine.clock()
+        for key in [key for key in self._subscriptions if key[0] == arn]:
+            del self._subscriptions[key]
+
+
+def _in_use(held: Subscription) -> ServiceRefusalError:
+    return in_use(
+        f"Another active subscription exists for this consumer: {held.consumer.name}, shard {held.shard_id}, "
+        f"stream {held.consumer.stream}."
+    )

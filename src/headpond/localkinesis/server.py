@@ -1,0 +1,398 @@
+"""The local Kinesis over HTTP, in a thread beside its user or in the foreground.
+
+JSON 1.1 as boto3 speaks it: the call in the X-Amz-Target header, its members in the body. `CALLS` lists
+what is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import uuid
+from contextlib import suppress
+from email.utils import formatdate
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from weakref import WeakSet
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from headpond.core.errors import MissingRequirement
+from headpond.kinesis.api.client import local_client
+from headpond.localkinesis import answers, events, requests
+from headpond.localkinesis.consumers import Subscription
+from headpond.localkinesis.desk import Desk, Pieces
+from headpond.localkinesis.engine import Engine
+from headpond.localkinesis.faults import Faults
+from headpond.localkinesis.settings import ServiceRefusalError, Settings, invalid, wall_clock_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from mypy_boto3_kinesis import KinesisClient
+
+    from headpond.localkinesis.faults import Rule
+
+    Answer = bytes | Pieces | Subscription
+
+_R = TypeVar("_R", bound=msgspec.Struct)
+
+
+class _Call(NamedTuple):
+    decode: Callable[[bytes], Any]
+    answer: Callable[[Desk, Any], Answer]
+
+
+def _call(request: type[_R], answer: Callable[[Desk, _R], Answer]) -> _Call:
+    return _Call(msgspec.json.Decoder(request).decode, answer)
+
+
+CALLS = {
+    "CreateStream": _call(requests.CreateStream, answers.create_stream),
+    "DeleteStream": _call(requests.DeleteStream, answers.delete_stream),
+    "DescribeStream": _call(requests.DescribeStream, answers.describe_stream),
+    "DescribeStreamSummary": _call(requests.OnStream, answers.describe_stream_summary),
+    "ListStreams": _call(requests.ListStreams, answers.list_streams),
+    "ListShards": _call(requests.ListShards, answers.list_shards),
+    "SplitShard": _call(requests.SplitShard, answers.split_shard),
+    "MergeShards": _call(requests.MergeShards, answers.merge_shards),
+    "UpdateShardCount": _call(requests.UpdateShardCount, answers.update_shard_count),
+    "IncreaseStreamRetentionPeriod": _call(requests.Retention, answers.increase_retention),
+    "DecreaseStreamRetentionPeriod": _call(requests.Retention, answers.decrease_retention),
+    "UpdateMaxRecordSize": _call(requests.UpdateMaxRecordSize, answers.update_max_record_size),
+    "PutRecord": _call(requests.PutRecord, answers.put_record),
+    "PutRecords": _call(requests.PutRecords, answers.put_records),
+    "GetShardIterator": _call(requests.GetShardIterator, answers.get_shard_iterator),
+    "GetRecords": _call(requests.GetRecords, answers.get_records),
+    "RegisterStreamConsumer": _call(requests.RegisterStreamConsumer, events.register_stream_consumer),
+    "DeregisterStreamConsumer": _call(requests.OnConsumer, events.deregister_stream_consumer),
+    "DescribeStreamConsumer": _call(requests.OnConsumer, events.describe_stream_consumer),
+    "ListStreamConsumers": _call(requests.ListStreamConsumers, events.list_stream_consumers),
+    "SubscribeToShard": _call(requests.SubscribeToShard, events.subscribe_to_shard),
+}
+"""Call name → its request and its answer."""
+
+
+def answer(desk: Desk, call: str, body: bytes) -> Answer:
+    """Answer one call, a JSON body for a JSON body (empty where the service answers with nothing).
+
+    SubscribeToShard is answered with a subscription, whose events `events.frames` yields.
+
+    Raises:
+        ServiceRefusalError: The service refuses the call, an unknown one or an unreadable body included.
+    """
+    known = CALLS.get(call)
+    if known is None:
+        raise ServiceRefusalError(
+            "UnknownOperationException", f"The local Kinesis does not know {call or 'this'}."
+        )
+    try:
+        request = known.decode(body or b"{}")
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from error
+    except msgspec.DecodeError as error:
+        raise ServiceRefusalError("SerializationException", f"The body is not JSON: {error}.") from error
+    return known.answer(desk, request)
+
+
+def _invalid(fault: str) -> ServiceRefusalError:
+    # The service tells wrong JSON types from members that break a bound.
+    if fault.startswith("Expected") and ", got " in fault:
+        return ServiceRefusalError("SerializationException", fault)
+    return invalid(f"1 validation error detected: {fault}")
+
+
+_CONTENT_TYPE = "application/x-amz-json-1.1"
+_EVENT_STREAM = "application/vnd.amazon.eventstream"
+_MAX_BODY_BYTES = 32 * 1024 * 1024  # 10 MiB of data as base64 text, with keys and room to spare
+_READ_BUFFER_BYTES = 1024 * 1024
+
+
+async def start_server(desk: Desk, host: str, port: int) -> tuple[web.AppRunner, int]:
+    """Listen on an address of this machine; return the runner, to be cleaned up, and the port bound.
+
+    Raises:
+        OSError: The address cannot be bound.
+    """
+    application = web.Application(client_max_size=_MAX_BODY_BYTES)
+    handler = _Handler(desk)
+    application.router.add_post("/", handler.handle)
+    application.on_cleanup.append(handler.abort_cut)
+    runner = web.AppRunner(
+        application,
+        access_log=None,
+        read_bufsize=_READ_BUFFER_BYTES,
+        shutdown_timeout=0.5,
+        handle_signals=False,
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError:
+        await runner.cleanup()
+        raise
+    return runner, int(runner.addresses[0][1])
+
+
+class _Handler:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        # Closed with bytes still unsent; nobody but the loop knows of them, and it may end first.
+        self._closing: WeakSet[asyncio.Transport] = WeakSet()
+
+    async def abort_cut(self, _application: web.Application) -> None:
+        """Abort connections that were cut but have not sent all they were to send."""
+        for transport in list(self._closing):
+            transport.abort()
+        # One turn of the loop aborts them, the next closes their sockets.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        self._closing.add(transport)
+        transport.close()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request, with the faults whose rules hit it."""
+        call = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
+        body = await request.read()
+        faults = {rule.effect: rule for rule in self._desk.faults.hitting(call)}
+        if "cut_before" in faults:
+            return self._cut(request)
+        status, reply = self._reply(call, body, faults.get("refuse"))
+        if "delay" in faults:
+            await asyncio.sleep(faults["delay"].delay_ms / 1000)
+        if "cut_after" in faults:
+            return self._cut(request)
+        headers = {
+            "x-amzn-RequestId": str(uuid.uuid4()),
+            "Date": formatdate(self._desk.now_ms / 1000, usegmt=True),
+            "Content-Type": _CONTENT_TYPE,
+        }
+        if isinstance(reply, Subscription):
+            return await self._send_events(request, reply, headers, cutting="cut_reply" in faults)
+        if isinstance(reply, Pieces):
+            if "cut_reply" not in faults:
+                return await self._send_pieces(request, reply, headers)
+            reply = b"".join(reply)
+        if "cut_reply" in faults:
+            return await self._cut_reply(request, status, reply, headers)
+        return web.Response(status=status, body=reply, headers=headers)
+
+    def _reply(self, call: str, body: bytes, refusing: Rule | None) -> tuple[int, Answer]:
+        if refusing is not None:
+            return refusing.status, _refusal_json(refusing)
+        try:
+            return 200, answer(self._desk, call, body)
+        except ServiceRefusalError as refusal:
+            return refusal.status, _refusal_json(refusal)
+
+    @staticmethod
+    async def _send_pieces(
+        request: web.Request, pieces: Pieces, headers: dict[str, str]
+    ) -> web.StreamResponse:
+        """Send a reply as it is stored."""
+        response = web.StreamResponse(headers={**headers, "Content-Length": str(pieces.size_bytes)})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+        return response
+
+    async def _send_events(
+        self, request: web.Request, subscription: Subscription, headers: dict[str, str], *, cutting: bool
+    ) -> web.StreamResponse:
+        """Send a subscription's frames until it is over, it is cut, or the client is gone."""
+        response = web.StreamResponse(headers={**headers, "Content-Type": _EVENT_STREAM})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        try:
+            async for frame, cut_here in events.frames(self._desk, subscription):
+                transport = request.transport
+                if transport is None or transport.is_closing():
+                    break
+                if cutting or cut_here:
+                    await response.write(frame[: len(frame) // 2])
+                    self._close(transport)
+                    break
+                await response.write(frame)
+            else:
+                await response.write_eof()
+        except ConnectionResetError:
+            pass  # the client has what it wanted
+        return response
+
+    @staticmethod
+    def _cut(request: web.Request) -> web.StreamResponse:
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response()
+
+    async def _cut_reply(
+        self, request: web.Request, status: int, reply: bytes, headers: dict[str, str]
+    ) -> web.StreamResponse:
+        half = web.StreamResponse(status=status, headers={**headers, "Content-Length": str(len(reply) + 1)})
+        await half.prepare(request)
+        await half.write(reply[: len(reply) // 2 + 1])
+        if request.transport is not None:
+            # A close lets the written half out; an abort could swallow it.
+            self._close(request.transport)
+        return half
+
+
+def _refusal_json(refusal: Rule | ServiceRefusalError) -> bytes:
+    return orjson.dumps({"__type": refusal.code, "message": refusal.message})
+
+
+_START_TIMEOUT_S = 30.0
+
+
+class LocalKinesis:
+    """An in-memory Kinesis that boto3 talks to unchanged, running in a thread of its own.
+
+    ::
+
+        with LocalKinesis() as kinesis:
+            kinesis.engine.create_stream("orders", shard_count=2)
+            kinesis.client().put_record(StreamName="orders", PartitionKey="k", Data=b"…")
+
+    Args:
+        port: 0 lets the system choose.
+        host: Where to listen; by default for this machine alone.
+        settings: Bounds, limits and identity.
+        clock: Epoch milliseconds now.
+        seed: For the draws of fault rules.
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        *,
+        settings: Settings | None = None,
+        clock: Callable[[], int] = wall_clock_ms,
+        seed: int = 0,
+    ) -> None:
+        self.engine = Engine(settings, clock=clock)
+        self.faults = Faults(seed)
+        self._host, self._port = host, port
+        self._bound = 0
+        self._thread: Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._failure: OSError | None = None
+
+    def start(self) -> Self:
+        """Listen; returns once calls are answered.
+
+        Raises:
+            MissingRequirement: The address cannot be bound.
+        """
+        ready = Event()
+        self._failure = None
+        self._thread = Thread(target=self._run, args=(ready,), name="headpond-local-kinesis", daemon=True)
+        self._thread.start()
+        if not ready.wait(_START_TIMEOUT_S) or self._failure is not None:
+            raise _cannot_bind(self._host, self._port, self._failure) from self._failure
+        return self
+
+    def stop(self) -> None:
+        """Stop listening and cut what is open; does nothing when not started."""
+        if self._thread is not None:
+            if self._loop is not None and self._stop is not None:
+                with suppress(RuntimeError):  # the loop is closed: it ended by itself, perhaps just now
+                    self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+            self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port bound."""
+        return self._bound
+
+    @property
+    def endpoint_url(self) -> str:
+        """The URL to pass to clients as `endpoint_url`."""
+        return f"http://{self._host}:{self._bound}"
+
+    def client(self, **config: Any) -> KinesisClient:
+        """Return a boto3 client with dummy credentials; `config` goes to botocore's `Config`."""
+        return local_client(self.endpoint_url, self.engine.settings.region, **config)
+
+    def _run(self, ready: Event) -> None:
+        try:
+            asyncio.run(self._serve(ready))
+        except OSError as error:
+            self._failure = error
+        finally:
+            ready.set()
+
+    async def _serve(self, ready: Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        runner, self._bound = await start_server(Desk(self.engine, self.faults), self._host, self._port)
+        ready.set()
+        try:
+            await self._stop.wait()
+        finally:
+            await runner.cleanup()
+
+
+def serve_forever(
+    port: int = 4567,
+    host: str = "127.0.0.1",
+    *,
+    settings: Settings | None = None,
+    faults: Faults | None = None,
+    announce: Callable[[str, Engine], None] = lambda _url, _engine: None,
+) -> None:
+    """Serve in the foreground until SIGTERM, or an interrupt, which (KeyboardInterrupt) is the caller's.
+
+    Args:
+        port: 0 lets the system choose.
+        host: Where to listen; by default for this machine alone.
+        settings: Bounds, limits and identity.
+        faults: What is to go wrong.
+        announce: Called with the endpoint's URL and the engine once calls are answered; may create streams.
+
+    Raises:
+        MissingRequirement: The address cannot be bound.
+    """
+    desk = Desk(Engine(settings), faults or Faults())
+
+    async def serve() -> None:
+        try:
+            runner, bound = await start_server(desk, host, port)
+        except OSError as error:
+            raise _cannot_bind(host, port, error) from error
+        stop = asyncio.Event()
+        with suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
+            # Never as an exception, which would come out of whatever task is at work.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        try:
+            announce(f"http://{host}:{bound}", desk.engine)
+            await stop.wait()
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(serve())
+
+
+def _cannot_bind(host: str, port: int, error: OSError | None) -> MissingRequirement:
+    reason = (error.strerror or str(error)) if error is not None else f"no answer in {_START_TIMEOUT_S:.0f} s"
+    return MissingRequirement(
+        f"The local Kinesis cannot listen on {host}:{port}: {reason}.",
+        next_step="Choose another port, or 0 for a free one.",
+        host=host,
+        port=port,
+    )

@@ -1,0 +1,236 @@
+"""What must hold between the keys of a pipeline file: each rule yields the mistakes it finds.
+
+A rule ends where it asks for a value that is wrong itself (`Unread`): that mistake is known already.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from headpond.pipeline.mistakes import Mistake, Place, credentials, expectation, has_credentials
+from headpond.pipeline.reading import Key, Read, Refuse, Unread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+
+_PERCENT = re.compile("%[0-9A-Fa-f]{2}")
+
+_FIXED = "it is fixed: versions are ordered by commit time, transaction, and a delete before an upsert"
+_WHOLE = "a record holds the whole row, and a column it leaves out is null"
+_EVERY = "every change makes a version"
+_LEAVE = "Leave it out."
+
+_AUTO_CDC = {
+    "sequence_by": (_FIXED, _LEAVE),
+    "system_sequence_by": (_FIXED, _LEAVE),
+    "apply_as_deletes": ('it is fixed: a record with op = "d" deletes', _LEAVE),
+    "apply_as_truncates": ("the stream has no truncates", _LEAVE),
+    "column_list": ("columns that the stream brings are kept", "Name those to leave out in except_columns."),
+    "columns_to_update": (_WHOLE, _LEAVE),
+    "ignore_null_updates": (_WHOLE, _LEAVE),
+    "ignore_null_updates_column_list": (_WHOLE, _LEAVE),
+    "ignore_null_updates_except_column_list": (_WHOLE, _LEAVE),
+    "track_history_column_list": (_EVERY, _LEAVE),
+    "track_history_except_column_list": (_EVERY, _LEAVE),
+    "once": ("a run ends by itself when asked to", "Use `headpond run --until-caught-up`."),
+    "source": ("there is one for all tables", "Use [source], and schema and table in the entry."),
+    "target": (
+        "there is one for all tables",
+        "The entry's name is the table's; [target] says where it goes.",
+    ),
+}
+NOT_TAKEN = {
+    name: (f"is a name of AUTO CDC that is not taken here: {why}.", next_step)
+    for name, (why, next_step) in _AUTO_CDC.items()
+}
+"""Names that AUTO CDC of Spark or Databricks has for an entry of `[tables]` → the reason, and what to do."""
+
+
+_ONE_CHANGE = "is no longer a setting: the records of one chunked change may have 64 MiB together"
+GONE = {
+    "chunk_memory": (f"{_ONE_CHANGE}, none goes through a file.", "Remove target.chunk_memory."),
+    "chunk_disk": (f"{_ONE_CHANGE}, and wait for chunk_timeout.", "Remove target.chunk_disk."),
+}
+"""Names that `[target]` had → what is so instead, and what to do."""
+
+
+def refusals(source: Mapping[str, Any], format_: str | None) -> Refuse:
+    """Return what refuses keys that have no meaning for the format, or with an archive."""
+    archive = "archive" in source and not {"stream", "stream_arn"} & source.keys()
+
+    def refuse(key: Key, place: Place, raw: object) -> Mistake | None:
+        what, fix = "", f"Remove {place}."
+        if format_ == "qldb" and "no_ledger" in key.more:
+            what = f'source.format = "qldb": {key.more["no_ledger"]}'
+        elif format_ == "dsql" and key.more.get("ledger") and raw != key.default:
+            what = 'source.format = "dsql": it is for QLDB records'
+        elif archive and key.more.get("stream"):
+            what, fix = "source.archive: it is for streams", f"Remove {place}, or read from a stream."
+        return Mistake(place, f"{place} cannot be used with {what}.", fix) if what else None
+
+    return refuse
+
+
+def judged(read: Read, *rules: Callable[[Read], Iterator[Mistake]]) -> Iterator[Mistake]:
+    """Yield the mistakes that the rules find in a section."""
+    for rule in rules:
+        try:
+            yield from rule(read)
+        except Unread:
+            continue
+
+
+def one_origin(source: Read) -> Iterator[Mistake]:
+    """A source is a stream by name or by ARN, or an archive."""
+    origins = [name for name in ("stream", "stream_arn", "archive") if source[name] is not None]
+    if len(origins) != 1:
+        found = " and ".join(str(source.place[name]) for name in origins) or "none of them"
+        yield Mistake(
+            source.place[origins[-1]] if origins else source.place,
+            f"[{source.place}] must have exactly one of stream, stream_arn and archive; it has {found}.",
+            'Name the stream, as in stream = "orders-cdc", or files, as in archive = "*.jsonl".',
+        )
+
+
+def consumer_with_fan_out(source: Read) -> Iterator[Mistake]:
+    """Enhanced fan-out reads as a registered consumer, and nothing else does."""
+    efo, named = source["consumer_mode"] == "efo", source["consumer_name"] is not None
+    if efo != named:
+        mode, name = source.place["consumer_mode"], source.place["consumer_name"]
+        yield Mistake(
+            mode if efo else name,
+            f'{mode} = "efo" and {name} need each other; {name if efo else mode} is missing.',
+            "Set both, or leave both out.",
+        )
+
+
+def readable_path(target: Read) -> Iterator[Mistake]:
+    """A folder with an escape in its name: deltalake writes to it and reads from another one."""
+    if "://" not in target["path"] and _PERCENT.search(target["path"]):
+        wanted = "a path without % and two hexadecimal digits, which deltalake reads as one character"
+        yield expectation(target.place["path"], wanted, target.raw["path"], "Give the folder another name.")
+
+
+def endpoints_without_keys(target: Read) -> Iterator[Mistake]:
+    """Keys of an object store have options of their own."""
+    for name, value in target["storage_options"].items():
+        if "endpoint" in name.lower() and "://" in value and has_credentials(value):
+            yield credentials(target.place["storage_options"][name])
+
+
+def no_logs_of_a_ledger(target: Read) -> Iterator[Mistake]:
+    """Records of an unknown table of a ledger need no log: they are whole in quarantine."""
+    if target["unknown_tables"] == "log":
+        place = target.place["unknown_tables"]
+        yield Mistake(
+            place,
+            f'{place} = "log" cannot be used with source.format = "qldb": records of tables without an '
+            "entry are in quarantine whole, and an entry needs neither keys nor types.",
+            "Add [tables.NAME], then run `headpond requeue FILE --reason unknown_table`.",
+        )
+
+
+def digest_is_used(verify: Read) -> Iterator[Mistake]:
+    """A digest is for verifying."""
+    if verify["digest"] is not None and not verify["enabled"]:
+        yield expectation(verify.place["enabled"], "true where there is a digest", verify["enabled"])
+
+
+def no_tables(place: Place, *, ledger: bool) -> Mistake:
+    """Return the mistake of a file without a table."""
+    what, fix = "revision", "Add one per table of the ledger, as in [tables.Person]."
+    if not ledger:
+        what, fix = "change", 'Add one per table, as in [tables."public.orders"] with keys = ["order_id"]'
+        fix += ', or write unknown_tables = "log" in [target].'
+    return Mistake(place, f"There is no [tables] entry, so every {what} would be quarantined.", fix)
+
+
+def same_tables(entries: Iterable[Read], *, ledger: bool) -> Iterator[Mistake]:
+    """Two entries do not keep the same thing."""
+    seen: dict[str, Place] = {}
+    for entry in entries:
+        try:
+            if ledger:
+                kept = f"the {entry['keep']} of {entry['table'] or entry.place.keys[-1]}"
+            else:
+                schema, table = identity(entry) or ("", entry.place)
+                kept = f"the table {table} of the schema {schema}"
+        except Unread:
+            continue
+        if kept in seen:
+            fix = ', or write keep = "history" in one of them' if ledger else ""
+            message = f"{entry.place} and {seen[kept]} both keep {kept}."
+            yield Mistake(entry.place, message, f"Keep one of the two entries{fix}.")
+        seen[kept] = entry.place
+
+
+def identity(entry: Read) -> tuple[str, str] | None:
+    """Return schema and table of an entry: from its name, unless both stand inside; None when it has none."""
+    schema, table = entry["schema"], entry["table"]
+    if schema is not None and table is not None:
+        return schema, table
+    before, _, after = str(entry.place.keys[-1]).partition(".")
+    return (before, after) if schema is table is None and before and after and "." not in after else None
+
+
+def has_identity(entry: Read) -> Iterator[Mistake]:
+    """An entry says which table of the database it is."""
+    if identity(entry) is None:
+        yield Mistake(
+            entry.place,
+            f"{entry.place} does not say which schema and which table it is.",
+            'Name it [tables."schema.table"], or write both schema = "…" and table = "…" inside.',
+        )
+
+
+def kept_as(entry: Read) -> str:
+    """Return what the table keeps, which follows from its keys when the entry has no `keep`."""
+    return str(entry["keep"] or ("current" if entry["keys"] else "log"))
+
+
+def keys_for_rows(entry: Read) -> Iterator[Mistake]:
+    """Rows are replaced by key, and only a log has entries that may be equal."""
+    keep = kept_as(entry)
+    if keep != "log" and not entry["keys"]:
+        wanted = '"log" where keys = [] (rows without a key cannot be replaced)'
+        fix = 'Write keep = "log", or name the key columns in keys.'
+        yield expectation(entry.place["keep"], wanted, keep, fix)
+    elif keep != "log" and entry["dedupe"] != "identity":
+        yield expectation(entry.place["dedupe"], '"identity" unless keep = "log"', entry["dedupe"])
+
+
+def keys_are_kept(entry: Read) -> Iterator[Mistake]:
+    """A key column cannot be left out."""
+    key = "except_columns" if "except_columns" in entry.raw else "except_column_list"
+    for index, name in enumerate(entry["except_columns"]):
+        if name in entry["keys"]:
+            yield expectation(entry.place[key][index], "a column that is not a key", entry.raw[key][index])
+
+
+def new_names_differ(entry: Read) -> Iterator[Mistake]:
+    """No two columns get one name."""
+    origin_of: dict[str, str] = {}
+    for old, new in entry["rename"].items():
+        if new in origin_of:
+            wanted = f"a name that no other column gets ({origin_of[new]} gets it)"
+            yield expectation(entry.place["rename"][old], wanted, entry.raw["rename"][old])
+        origin_of.setdefault(new, old)
+
+
+def new_names_are_used(entry: Read) -> Iterator[Mistake]:
+    """Only `rename` itself knows the old names."""
+    rename = entry["rename"]
+    for key in ("keys", "columns", "except_columns"):
+        for name in entry[key]:
+            if name in rename and name not in rename.values():
+                new = entry.raw["rename"][name]  # not what `env:NAME` stands for
+                message = f"names the column {name}, which {entry.place['rename']} calls {new}."
+                yield Mistake(entry.place[key], f"{entry.place[key]} {message}", f"Write {new} in {key}.")
+
+
+OF_SOURCE = (one_origin, consumer_with_fan_out)
+OF_TARGET = (readable_path, endpoints_without_keys)
+OF_VERIFY = (digest_is_used,)
+OF_TABLE = (has_identity, keys_for_rows, keys_are_kept, new_names_differ, new_names_are_used)

@@ -1,0 +1,89 @@
+"""Tables of QLDB documents, as configured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from headpond.core.formats import TableEntry, wrong_entry
+from headpond.ion.column_types import parse_ion_type
+
+OFFSET = "#offset_minutes"
+"""Ends the name of the column beside a declared timestamp that holds its offset from UTC."""
+OFFSET_TYPE = pa.int16()
+AGAIN = "#2"
+"""Ends the name of a data field whose own name is given to another column by the configuration."""
+PARTITION_TYPES = frozenset({"string", "boolean", "bigint"})
+"""Types whose values can name folders."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentSpec(TableEntry):
+    """One configured table of documents; see `TableEntry` for what all entries have.
+
+    No column of the data is a key: the document's id is.
+
+    Args:
+        columns: column → type of `ion.column_types`; others hold canonical JSON.
+        keep: `current` (the newest revision of each document) or `history` (every revision).
+        partition_by: declared columns of `PARTITION_TYPES`.
+
+    Raises:
+        ConfigurationError: the parts contradict each other.
+        UsageError: a type does not exist.
+    """
+
+    keep: Literal["current", "history"] = "current"
+
+    def __post_init__(self) -> None:
+        for kind in self.columns.values():
+            parse_ion_type(kind)
+        if left_out := set(self.columns) & set(self.except_columns):
+            raise wrong_entry(
+                self.name, f"leaves out the column {min(left_out)!r}, which it declares", "Keep one of both."
+            )
+        if renamed := set(self.columns) & (set(self.rename) - set(self.rename.values())):
+            raise wrong_entry(
+                self.name, f"declares {min(renamed)!r}, which it renames", "Use the new name in columns."
+            )
+        for column in self.partition_by:
+            if parse_ion_type(self.columns.get(column, "json")).name not in PARTITION_TYPES:
+                raise wrong_entry(
+                    self.name,
+                    f"is partitioned by {column!r}, which is not declared as a type that can name folders",
+                    f"Declare it as one of {', '.join(sorted(PARTITION_TYPES))}.",
+                )
+
+    def declared(self) -> dict[str, pa.DataType]:
+        """Column → Arrow type, of the declared columns and the offsets beside timestamps."""
+        found: dict[str, pa.DataType] = {}
+        for column, kind in self.columns.items():
+            found[column] = parse_ion_type(kind).arrow
+            if self.is_timestamp(column):
+                found[column + OFFSET] = OFFSET_TYPE
+        return found
+
+    def is_timestamp(self, column: str) -> bool:
+        """Return whether a column is declared as a timestamp."""
+        return column in self.columns and parse_ion_type(self.columns[column]).name == "timestamp"
+
+    def types_by_field(self) -> dict[str, str]:
+        """Field of the data → declared type."""
+        field_of = {new: old for old, new in self.rename.items()}
+        return {field_of.get(column, column): kind for column, kind in self.columns.items()}
+
+    def column_of(self, name: str) -> str | None:
+        """Return the column of a data field; None for one that is left out.
+
+        A field that is not renamed, but has the name of a renamed column or of an offset, gets `AGAIN` behind
+        its name: a rule that does not depend on what a batch holds.
+        """
+        column = self.rename.get(name)
+        if column is None:
+            taken = name in self.rename.values() or (
+                name.endswith(OFFSET) and self.is_timestamp(name.removesuffix(OFFSET))
+            )
+            column = name + AGAIN if taken else name
+        return None if column in self.except_columns else column

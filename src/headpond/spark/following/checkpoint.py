@@ -1,0 +1,91 @@
+"""Read where a streaming query stands from its checkpoint, without starting Spark.
+
+::
+
+    checkpoint/
+      offsets/7     "v1", a line of batch metadata, then one line of offset JSON per source
+      commits/7     there once batch 7 is done
+
+A batch whose offsets are there without its commit was planned and will be run (again) at the next start.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyarrow import fs
+
+from headpond.core.errors import InvalidData
+from headpond.lake.storage import file_system, storage_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a query stands.
+
+    Attributes:
+        batch_id: number of the last batch that is done, if any.
+        offset: the source's offset after that batch.
+        planned_batch_id: number of a batch begun but not done, if any.
+    """
+
+    batch_id: int | None
+    offset: dict[str, Any] | None
+    planned_batch_id: int | None
+
+
+def standing(checkpoint: str, storage_options: Mapping[str, str] | None = None) -> Standing:
+    """Read the standing from a checkpoint's folder or URL; all None when there is no checkpoint yet.
+
+    Raises:
+        InvalidData: a file of the checkpoint is not what Spark writes.
+    """
+    files, root = file_system(checkpoint, storage_options)
+    with storage_errors(checkpoint, storage_options):
+        return _standing(files, root)
+
+
+def batches_done(checkpoint: str, storage_options: Mapping[str, str] | None = None) -> int | None:
+    """Return the number of the last batch that is done, if any."""
+    files, root = file_system(checkpoint, storage_options)
+    with storage_errors(checkpoint, storage_options):
+        return max(_numbers(files, f"{root}/commits"), default=None)
+
+
+def _standing(files: fs.FileSystem, root: str) -> Standing:
+    begun = sorted(_numbers(files, f"{root}/offsets"))
+    done = set(_numbers(files, f"{root}/commits"))
+    finished = [number for number in begun if number in done]
+    last = finished[-1] if finished else None
+    planned = begun[-1] if begun and begun[-1] not in done else None
+    offset = _offset(files, f"{root}/offsets/{last}") if last is not None else None
+    return Standing(last, offset, planned)
+
+
+def _numbers(files: fs.FileSystem, folder: str) -> Iterator[int]:
+    for info in files.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+        if info.base_name.isdecimal():
+            yield int(info.base_name)
+
+
+def _offset(files: fs.FileSystem, path: str) -> dict[str, Any]:
+    with files.open_input_stream(path) as stream:
+        text = stream.read().decode("utf-8", "replace")
+    version, _, rest = text.partition("\n")
+    try:
+        offset: Any = json.loads(rest.splitlines()[1])
+    except (IndexError, ValueError):
+        offset = None
+    if not version.startswith("v") or not isinstance(offset, dict):
+        raise InvalidData(
+            f"{path} is not an offset file of Spark: expected a version, metadata and an offset, "
+            f"found {text[:80]!r}.",
+            next_step="Restore the checkpoint, or begin a new one: versions make reading again harmless.",
+            path=path,
+        )
+    return offset

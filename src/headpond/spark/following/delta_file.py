@@ -1,0 +1,216 @@
+r"""A target table whose merges run on Spark's executors, with Delta's own MERGE.
+
+What a table is (its columns, their original names, its protocol, whether it exists) is read and written
+through `deltalake` as in the embedded engine, so that the layout is the same; only merges are Spark's.
+
+Merge conditions are written once in `headpond.lake`, in standard SQL quoting, which DataFusion reads. Spark
+writes names in backticks and takes a backslash in a text for an escape; all else both engines read alike::
+
+    t."a%20b" = 'it''s \n'      →      t.`a%20b` = 'it\'s \\n'
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from headpond.core.errors import ServiceFailure
+from headpond.lake.delta import COMMIT_ATTEMPTS, FIRST_PAUSE_S, DeltaFile, commit_lock
+from headpond.lake.storage import is_s3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_QUOTED = re.compile(r"\"((?:[^\"]|\"\")*)\"|'((?:[^']|'')*)'")
+
+
+def name(plain: str) -> str:
+    """Quote a name for Spark."""
+    return "`" + plain.replace("`", "``") + "`"
+
+
+def spark_sql(condition: str) -> str:
+    r"""Rewrite names and texts of a condition; the rest stays as it is.
+
+    >>> print(spark_sql('''t."a""b" = 'it''s' '''))
+    t.`a"b` = 'it\'s'
+    """
+
+    def again(found: re.Match[str]) -> str:
+        if found[1] is not None:
+            return name(found[1].replace('""', '"'))
+        return "'" + found[2].replace("''", "'").replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+    return _QUOTED.sub(again, condition)
+
+
+def merge_sql(
+    target: str,
+    source: str,
+    *,
+    match: str,
+    update: Mapping[str, str] | None = None,
+    update_if: str | None = None,
+    insert: Mapping[str, str] | None = None,
+    insert_if: str | None = None,
+    delete_if: str | None = None,
+) -> str:
+    """Write a merge as one statement for Spark; clauses as of `DeltaFile.merge`."""
+    parts = [f"MERGE INTO {target} t USING {source} s ON {spark_sql(match)}"]
+    if delete_if is not None:
+        parts.append(f"WHEN MATCHED AND ({spark_sql(delete_if)}) THEN DELETE")
+    if update:
+        assigned = ", ".join(f"{spark_sql(column)} = {spark_sql(value)}" for column, value in update.items())
+        parts.append(f"WHEN MATCHED{_and(update_if)} THEN UPDATE SET {assigned}")
+    if insert:
+        columns, values = (", ".join(map(spark_sql, side)) for side in (insert.keys(), insert.values()))
+        parts.append(f"WHEN NOT MATCHED{_and(insert_if)} THEN INSERT ({columns}) VALUES ({values})")  # noqa: S608 - quoted
+    return " ".join(parts)
+
+
+def _and(condition: str | None) -> str:
+    return "" if condition is None else f" AND ({spark_sql(condition)})"
+
+
+TRANSACTION = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
+"""Settings under which Delta keeps an application's number with a commit."""
+
+_FIGURES = {
+    "num_inserted_rows": "num_target_rows_inserted",
+    "num_updated_rows": "num_target_rows_updated",
+    "num_deleted_rows": "num_target_rows_deleted",
+}
+_LOST = "io.delta.exceptions."  # what Delta raises when another writer was faster is in there
+
+
+@dataclass(slots=True)
+class SparkFiles:
+    """Makes the target tables of a lake."""
+
+    session: SparkSession
+    """What the tables merge in; a streaming query's batches have a session of their own."""
+
+    def __call__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> SparkDeltaFile:
+        """Make the file of one table."""
+        return SparkDeltaFile(uri, storage_options, session=lambda: self.session)
+
+
+class SparkDeltaFile(DeltaFile):
+    """A Delta table at one place, merged by Spark."""
+
+    def __init__(
+        self,
+        uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        session: Callable[[], SparkSession],
+    ) -> None:
+        super().__init__(uri, storage_options)
+        self._session = session
+
+    def merge(
+        self, rows: pa.Table, *, transaction: tuple[str, int] | None = None, **clauses: Any
+    ) -> dict[str, Any]:
+        """Merge `rows` into the table in one commit, as `DeltaFile.merge` does, on the executors."""
+        # Spark takes an empty batch for the end of the stream and silently loses what comes after it.
+        filled = pa.Table.from_batches([part for part in rows.to_batches() if part.num_rows], rows.schema)
+        schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+        frame = self._session().createDataFrame(filled, schema)
+        return self.merge_frame(frame, transaction=transaction, **clauses)
+
+    def merge_frame(
+        self, frame: DataFrame, *, transaction: tuple[str, int] | None = None, **clauses: Any
+    ) -> dict[str, Any]:
+        """Merge the rows of a frame into the table in one commit.
+
+        Returns:
+            Rows inserted, updated and deleted, under deltalake's names of these figures.
+
+        Raises:
+            ServiceFailure: other writers were faster `COMMIT_ATTEMPTS` times.
+        """
+        session = frame.sparkSession
+        view = f"headpond_{uuid.uuid4().hex}"
+        frame.createOrReplaceTempView(view)
+        statement = merge_sql(f"delta.{name(self.place)}", view, **clauses)
+        try:
+            return self._retried(lambda: self._merged(session, statement, transaction))
+        finally:
+            session.catalog.dropTempView(view)
+
+    @property
+    def place(self) -> str:
+        """Where the table lies, as Spark's file systems name it."""
+        return "s3a://" + self.uri.partition("://")[2] if is_s3(self.uri) else self.uri
+
+    def _merged(
+        self, session: SparkSession, statement: str, transaction: tuple[str, int] | None
+    ) -> dict[str, Any]:
+        # Delta would leave a repeated number's merge out; what is new is up to the rows.
+        if transaction is not None and self.has_applied(transaction):
+            transaction = None
+        with numbered(session, transaction):
+            row = session.sql(statement).collect()[0].asDict()
+        return {ours: int(row[theirs]) for theirs, ours in _FIGURES.items()}
+
+    def _retried(self, attempt: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        pause = FIRST_PAUSE_S
+        for number in range(1, COMMIT_ATTEMPTS + 1):
+            try:
+                with commit_lock(self.uri, leave=True):
+                    return attempt()
+            except (PySparkException, Py4JJavaError) as error:
+                if not lost_commit(error):
+                    raise
+                if number == COMMIT_ATTEMPTS:
+                    raise ServiceFailure(
+                        f"The Delta table at {self.uri} rejected the commit {COMMIT_ATTEMPTS} times: "
+                        "other writers were faster.",
+                        next_step="Look for another writer of the same rows and stop one of the two.",
+                        table=self.uri,
+                    ) from error
+                time.sleep(pause)
+                pause *= 2
+        raise AssertionError  # the loop returns or raises
+
+
+@contextmanager
+def numbered(session: SparkSession, transaction: tuple[str, int] | None) -> Iterator[None]:
+    """Have commits of this session carry an application's number, if one is given.
+
+    The session is the query's own, so that no other query's commits get the number.
+    """
+    if transaction is None:
+        yield
+        return
+    for setting, value in zip(TRANSACTION, transaction, strict=True):
+        session.conf.set(setting, str(value))
+    try:
+        yield
+    finally:
+        for setting in TRANSACTION:
+            session.conf.unset(setting)
+
+
+def lost_commit(error: BaseException) -> bool:
+    """Return whether another writer's commit is what made a merge fail."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    for _ in range(20):
+        if java is None:
+            return False
+        kind = java.getClass().getName()
+        if kind.startswith(_LOST) or kind.endswith("ConcurrentModificationException"):
+            return True
+        java = java.getCause()
+    return False

@@ -1,0 +1,201 @@
+"""Follow a change stream: one Spark streaming query that keeps the tables of a lake in step.
+
+::
+
+    read (kinesis | archive) and decode, on executors ─► foreachBatch on the driver ─► Delta (deltalake)
+                                                      └► or newest per key and MERGE on executors
+
+Spark keeps the positions (its checkpoint) and replays a batch exactly; `lake.apply` makes the replay
+harmless. A row counts as applied when its table's commit stands, and the batch as done when all do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headpond.lake.apply import Applied, apply_batch
+from headpond.lake.storage import is_remote, is_s3
+from headpond.pipeline.lake import chunk_rules, open_lake
+from headpond.spark.errors import carried
+from headpond.spark.following.delta_file import SparkFiles
+from headpond.spark.following.distributed import apply_frame
+from headpond.spark.following.parts import apply_as_it_comes, apply_in_parts
+from headpond.spark.following.upkeep import Upkeep, read_up_to_of
+from headpond.spark.session.cluster import refuse_connect
+from headpond.spark.session.settings import redact_options, require_delta
+from headpond.spark.sources.archive import DecodedArchiveSource
+from headpond.spark.sources.cells import Folder
+from headpond.spark.sources.rows import RULES, DecodingDataSource, Rules, written_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from headpond.lake.apply import DecodedBatch
+    from headpond.pipeline import Pipeline
+    from headpond.pipeline.model import Target
+
+logger = logging.getLogger(__name__)
+
+ARCHIVE_BYTES_PER_TRIGGER = 1 << 30
+"""Default bound of a batch of an archive, where its rows come to the driver as files, in parts.
+
+Between batches nothing is decoded while the last parts of one are merged and the next is planned, for some 2
+seconds; memory is bounded by the parts, and a batch lies in files meanwhile.
+"""
+
+
+def decoded_changes(spark: SparkSession, pipeline: Pipeline, rules: Rules) -> DataFrame:
+    """Read the pipeline's source as a streaming frame of decoded parts (`cells.FRAME_SCHEMA`)."""
+    source = pipeline.source
+    kind: type[DecodingDataSource]
+    if source.archive is None:
+        from headpond.spark.sources.kinesis import DecodedKinesisSource
+
+        kind, options = DecodedKinesisSource, source.source_options()
+    else:
+        kind = DecodedArchiveSource
+        options = {
+            "path": source.archive,
+            # As written: an identity must not change when the folder is moved.
+            "streamName": source.archive_as_written or source.archive,
+            "deaggregate": str(source.deaggregate).lower(),
+            "onMalformed": source.on_malformed,
+        }
+        most_bytes = source.max_bytes_per_trigger
+        if most_bytes is None and rules.folder is not None:
+            most_bytes = ARCHIVE_BYTES_PER_TRIGGER
+        if most_bytes is not None:
+            options["maxBytesPerTrigger"] = str(most_bytes)
+        if is_remote(source.archive) and pipeline.target.storage_options:
+            options["storageOptions"] = json.dumps(pipeline.target.storage_options)
+    redact_options(spark)
+    spark.dataSource.register(kind)
+    reader = spark.readStream.format(kind.name()).options(**options)
+    return reader.option(RULES, written_rules(rules)).load()
+
+
+def follow(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    *,
+    until_caught_up: bool = False,
+    only: str | None = None,
+    on_batch: Callable[[int, Applied], None] | None = None,
+    on_begin: Callable[[int], None] | None = None,
+    on_given_up: Callable[[Applied], None] | None = None,
+) -> StreamingQuery:
+    """Start the query that applies the source's changes to the lake.
+
+    Args:
+        spark: a session.
+        pipeline: what to read and what to keep.
+        until_caught_up: end when everything present at the start is applied, instead of going on.
+        only: the one table to apply changes to, in a catch-up (`following.run`).
+        on_batch: called on the driver after each batch with its number and its figures.
+        on_begin: called on the driver before the first write of each batch with its number; what it raises
+            ends the query, with nothing of that batch written.
+        on_given_up: called with its figures after chunks that waited longer than `chunk_timeout` went to
+            quarantine, between two batches (`spark.following.upkeep`).
+
+    Returns:
+        The running query; `awaitTermination()` waits for it.
+
+    Raises:
+        ConfigurationError: a table of the lake contradicts the pipeline.
+        MissingRequirement: the session cannot merge into Delta tables, though the pipeline says it should.
+        UsageError: the session is a client of Spark Connect.
+    """
+    refuse_connect(spark, "Following a stream")
+    files = SparkFiles(spark)
+    merging = pipeline.target.engine == "spark"
+    if merging:
+        require_delta(spark)
+    lake = open_lake(pipeline, files=files) if merging else open_lake(pipeline)
+    lake.prepare()
+    if only is None:
+        lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
+    else:
+        lake = lake.catching_up(only)
+    # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine. A run
+    # that goes on drops them where it found some; the first ones of a lake are dropped at the next start.
+    may_drop = lake.tombstones.version() >= 0 and not until_caught_up
+    keep_data = may_drop or lake.tombstones.newest_horizon_ns() is not None
+    config = lake.config.for_run(only=only, keep_data=keep_data)
+
+    target = pipeline.target
+    # Facts come through the JVM, all to the driver: a format that has some keeps to small batches.
+    rows_alone = all(table.spreads for table in lake.tables.values())
+    distributed = merging and only is None and rows_alone
+    folder = _folder(spark) if rows_alone and not merging else None
+
+    query: StreamingQuery | None = None
+    waiting = chunk_rules(pipeline, config)
+    idle = waiting is None or only is not None
+    upkeep = Upkeep(
+        lake,
+        waiting,
+        None if idle else read_up_to_of(pipeline, until_caught_up=until_caught_up),
+        # Tombstones are dropped where decoders keep what that needs.
+        retention_ms=None if until_caught_up or not keep_data else target.tombstone_retention_ms,
+        is_active=lambda: query is not None and query.isActive,
+        on_given_up=on_given_up,
+    )
+
+    @carried
+    def apply(frame: DataFrame, batch_id: int) -> None:
+        with upkeep.writing:
+            apply_one(frame, batch_id)
+        upkeep.do_due()
+
+    def apply_one(frame: DataFrame, batch_id: int) -> None:
+        if on_begin is not None:
+            on_begin(batch_id)
+        files.session = frame.sparkSession
+        query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
+        number = (query_id, batch_id)
+        if distributed:
+            applied = apply_frame(lake, frame, chunks=upkeep.chunks, transaction=number)
+        else:
+            step = partial(apply_batch, lake, transaction=number, shared=only is not None)
+            applied = _in_parts(frame, folder, lambda part: step(part, chunks=upkeep.chunks(part)))
+        if not until_caught_up:
+            lake.beside.close(ended=False)  # a run that ends does so once, at its end
+        logger.debug("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
+        if on_batch is not None:
+            on_batch(batch_id, applied)
+
+    decoded = decoded_changes(spark, pipeline, Rules(config, distributed, folder.path if folder else None))
+    query = _started(decoded.writeStream.foreachBatch(apply), target, until_caught_up=until_caught_up)
+    upkeep.start()
+    return query
+
+
+def _started(writer: DataStreamWriter, target: Target, *, until_caught_up: bool) -> StreamingQuery:
+    writer = writer.option("checkpointLocation", _for_spark(target.checkpoint))
+    if until_caught_up:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{target.trigger_ms} milliseconds").start()
+
+
+def _in_parts(frame: DataFrame, folder: Folder | None, apply: Callable[[DecodedBatch], Applied]) -> Applied:
+    if folder is None:
+        return apply_in_parts(frame.toArrow(), apply)
+    return apply_as_it_comes(folder, frame.toArrow, apply)
+
+
+def _folder(spark: SparkSession) -> Folder | None:
+    """Return a folder that workers write into and the driver reads; None across machines."""
+    master = str(spark.sparkContext.master)
+    return Folder() if master == "local" or master.startswith("local[") else None
+
+
+def _for_spark(place: str) -> str:
+    """Write a URL of S3 with the scheme that Spark's jars know."""
+    return "s3a://" + place.partition("://")[2] if is_s3(place) else place

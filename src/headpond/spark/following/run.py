@@ -1,0 +1,274 @@
+"""One run of a pipeline: checks, session, query, figures, and failures as headpond's own errors.
+
+A table that was configured later is caught up by a run of its own: it reads the source from its beginning,
+with a checkpoint and pending chunks of its own, applies the changes of that table alone, and ends at what was
+the tip when it began. Versions make the seam to the pipeline exact. At its end, chunks that still wait for
+others go to the pipeline, which has read what comes after the tip. Killed, it resumes where it stopped.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headpond.core.errors import ConfigurationError, MissingRequirement, ServiceFailure
+from headpond.core.schemas import PENDING_SCHEMA
+from headpond.dsql.records import Chunked, parse
+from headpond.kinesis.api.calls import calls_of
+from headpond.kinesis.api.client import StreamSummary, check_stream
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.fanout import find_consumer
+from headpond.lake.apply import Applied
+from headpond.lake.maintenance.catch_up import CaughtUp, configured
+from headpond.lake.naming import table_folder
+from headpond.lake.state.rows import RowTables
+from headpond.lake.storage import is_remote, remove_folder
+from headpond.pipeline.lake import open_lake
+from headpond.spark.errors import headpond_error_of, text_of
+from headpond.spark.following.stopping import GRACE_S, SPARK_STOP_S, Gate, bounded, end_query
+from headpond.spark.metrics.sinks import marked, sinks_of, sizes_reader
+from headpond.spark.session.java import find_java
+from headpond.spark.session.settings import check_checkpoint, session_settings
+from headpond.spark.session.start import (
+    given_up_on_failure,
+    spark_session,
+    start_early,
+    start_options,
+    warm_workers,
+)
+from headpond.spark.sources.archive_files import open_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headpond.dsql.config import TableSpec
+    from headpond.lake.lake import Lake
+    from headpond.pipeline import Pipeline
+    from headpond.spark.metrics.progress import Sink
+    from headpond.spark.session.start import Starting, StartOptions
+
+
+def preflight(pipeline: Pipeline, *, files_must_exist: bool = False) -> Lake:
+    """Check Java, the source and the lake.
+
+    Returns:
+        The lake, its tables created and agreeing with the pipeline.
+
+    Raises:
+        JavaMissing: no Java 17 or newer.
+        EndpointUnreachable, StreamNotFound, AccessDenied: the stream cannot be had.
+        ConfigurationError: the archive matches no file, or a table contradicts the pipeline.
+        MissingRequirement: the lake's folder cannot be written, its object store cannot be used, Spark cannot
+            keep a checkpoint where it is to be, or cannot merge into Delta tables though it should.
+    """
+    storage_options = pipeline.target.storage_options
+    check_checkpoint(pipeline)
+    session_settings(pipeline)
+    find_java()
+    if pipeline.source.archive is None:
+        check_source(pipeline)
+    elif files_must_exist and not open_pattern(pipeline.source.archive, storage_options).sizes():
+        raise ConfigurationError(
+            f"No file matches the archive {pipeline.source.archive}.",
+            next_step="Correct source.archive; a relative path is relative to the pipeline file.",
+            key="source.archive",
+        )
+    lake = open_lake(pipeline)
+    if not is_remote(pipeline.target.path):
+        _writable(Path(pipeline.target.path))
+    lake.prepare()
+    return lake
+
+
+def check_source(pipeline: Pipeline) -> StreamSummary:
+    """Ask the service for the pipeline's stream, and for its consumer where it reads as one."""
+    settings = ConnectionSettings.from_options(pipeline.source.connection_options())
+    summary = check_stream(settings)
+    if pipeline.source.consumer_name is not None:
+        find_consumer(calls_of(settings), settings, pipeline.source.consumer_name)
+    return summary
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise MissingRequirement(
+            f"The lake's folder {folder} cannot be written: {error.strerror or error}.",
+            next_step="Correct target.path, or the folder's rights.",
+            path=str(folder),
+        ) from error
+
+
+STOP_CHECK_S = 0.2
+"""How often a waiting run looks whether it is to stop."""
+
+
+@dataclass(slots=True)
+class Run:
+    """A run of a pipeline: its inputs, then what `go` leaves."""
+
+    pipeline: Pipeline
+    until_caught_up: bool = False  # end when everything present at the start is applied
+    quick: bool = False  # start-up counts more than throughput
+    only: str | None = None  # the one table to apply changes to, in a run of its own
+    say: Callable[[str], None] = lambda _words: None  # called with each stage in a few words
+    say_batches: bool = True  # and with each batch
+    stop: threading.Event = field(default_factory=threading.Event)  # set it to end a run after its batch
+    grace_s: float = GRACE_S  # how long that batch is waited for; then it is left to the next start
+    spark_is_up: Callable[[], None] = lambda: None  # called then: Spark takes the handler of SIGINT
+    starting: Starting | None = None  # a Spark that is being started for this run already
+    applied: Applied = field(default_factory=Applied)
+    lag_ms: int | None = None  # how far the last batch was planned behind the stream
+    left: int | None = None  # a batch that was being applied when the grace was over
+    hangs: bool = False  # Spark did not end in time: leave the process without waiting for it
+    gate: Gate = field(init=False)
+    _options: StartOptions = field(init=False)
+    start_seconds: float = 0.0  # until Spark was up
+    query_seconds: float = 0.0  # from the query's start to its end
+
+    def __post_init__(self) -> None:
+        self.gate = Gate(self.stop)
+        self._options = start_options(self.pipeline, quick=self.quick)
+
+    def go(self) -> Lake:
+        """Check, start Spark, follow the source to the end of the run, and return the lake.
+
+        Raises:
+            HeadpondError: whatever went wrong, as the class that says whose fault it is.
+        """
+        self.say("checking the source and the lake")
+        starting = self.starting or start_early(self.pipeline, self._options)
+        with given_up_on_failure(starting):
+            lake = preflight(self.pipeline, files_must_exist=self.until_caught_up)
+            # A catch-up leaves no measurements: they would be taken for its own.
+            sinks = sinks_of(self.pipeline) if self.only is None else []
+            with marked(sinks, self.stop):
+                self._follow(sinks, starting)
+        if self.until_caught_up and not self.stop.is_set():
+            self.say("concluding")
+            lake.beside.close(ended=True)
+        return lake
+
+    def _follow(self, sinks: Sequence[Sink], starting: Starting | None) -> None:
+        """Wait for Spark, run the query to the end of the run, and end Spark."""
+        self.say("starting Spark")
+        begun = time.monotonic()
+        if starting is not None:
+            starting.wait()
+        spark = spark_session("headpond", conf=session_settings(self.pipeline), **self._options)
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        from headpond.spark import follow
+        from headpond.spark.metrics.progress import measuring
+
+        self.start_seconds = time.monotonic() - begun
+        self.spark_is_up()
+        if starting is not None and str(spark.sparkContext.master).startswith("local"):
+            warm_workers(spark)
+        self.say("reading")
+        sizes_s = self.pipeline.monitor.sizes_every_ms / 1000
+        try:
+            with measuring(spark, sinks, sizes_reader(self.pipeline), sizes_s) as measures:
+
+                def count(batch_id: int, applied: Applied) -> None:
+                    measures.applied(batch_id, applied)
+                    self._count(batch_id, applied)
+
+                query = follow(
+                    spark,
+                    self.pipeline,
+                    until_caught_up=self.until_caught_up,
+                    only=self.only,
+                    on_batch=count,
+                    on_begin=self.gate.begin,
+                    on_given_up=self.applied.add,
+                )
+                measures.follows(query)
+                while not query.awaitTermination(STOP_CHECK_S):
+                    if self.stop.is_set():
+                        self.left = end_query(query, self.gate, self.grace_s)
+                        break
+            self.lag_ms = measures.lag_ms
+        except (PySparkException, Py4JError, OSError) as error:
+            # A stop may reach Spark's JVM too (a signal to the whole group), or come between two batches.
+            if headpond_error_of(error) is not None or not self.stop.is_set():
+                raise self._headpond_error(error) from error
+            self.left = self.gate.busy
+        finally:
+            self.query_seconds = time.monotonic() - begun - self.start_seconds
+            if self.stop.is_set():
+                self.hangs = not bounded(spark.stop, SPARK_STOP_S if self.left is None else 0.0)
+            else:
+                spark.stop()
+
+    def _count(self, batch_id: int, applied: Applied) -> None:
+        self.gate.end(batch_id)
+        self.applied.add(applied)
+        changes = sum(sum(figures.values()) for figures in self.applied.tables.values())
+        if self.say_batches:
+            self.say(f"batch {batch_id} applied, {changes} changes so far")
+
+    def _headpond_error(self, error: Exception) -> Exception:
+        """Return headpond's error in one of Spark's, or one that names the log."""
+        if (found := headpond_error_of(error)) is not None:
+            return found
+        lines = text_of(error).splitlines()
+        first = next((line.strip() for line in lines if line.strip()), type(error).__name__)
+        log = str(self._options["log_path"])
+        return ServiceFailure(
+            f"Spark ended the query: {first[:300]}",
+            next_step=f"Read {log}; starting again is safe.",
+            log=log,
+        )
+
+
+def catch_up_from_start(
+    pipeline: Pipeline, table: str, *, say: Callable[[str], None] = lambda _: None
+) -> CaughtUp:
+    """Apply every change of a table that its stream or archive still holds.
+
+    Raises:
+        UsageError: there is no such table.
+        HeadpondError: whatever a run of the pipeline may end with.
+    """
+    spec = configured(RowTables.of(open_lake(pipeline)).config, table)
+    job = Run(from_the_start(pipeline, table), until_caught_up=True, only=table, say=say)
+    job.go()
+    finish(job.pipeline, spec)
+    return CaughtUp(sum(job.applied.tables.get(table, {}).values()), job.applied)
+
+
+def from_the_start(pipeline: Pipeline, table: str) -> Pipeline:
+    """Return the pipeline that reads everything there is, with a checkpoint of its own."""
+    checkpoint = f"{pipeline.target.checkpoint}-catch-up/{table_folder(table)}"
+    return replace(
+        pipeline,
+        source=replace(pipeline.source, start="TRIM_HORIZON", kcl_leases=None),
+        target=replace(pipeline.target, checkpoint=checkpoint),
+    )
+
+
+def finish(pipeline: Pipeline, spec: TableSpec) -> None:
+    """Hand what still waits over to the pipeline, and clear up."""
+    lake = open_lake(pipeline)
+    rows = lake.catching_up(spec.name).pending.read(None, "status = 'waiting'")
+    waiting = [row for row in rows.to_pylist() if not _of_another(row["data"], spec)]
+    lake.end_catch_up(spec.name, pa.Table.from_pylist(waiting, rows.schema).select(PENDING_SCHEMA.names))
+    remove_folder(pipeline.target.checkpoint, pipeline.target.storage_options)
+
+
+def _of_another(data: bytes, spec: TableSpec) -> bool:
+    record = parse(data)
+    if not isinstance(record, Chunked):
+        return False
+    return (record.source.schema, record.source.table) != (spec.schema, spec.table)

@@ -1,0 +1,1 @@
+"""The windowed join on Spark."""

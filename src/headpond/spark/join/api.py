@@ -1,0 +1,171 @@
+"""The windowed join of two streams, on Spark: Kafka Streams' rules and results, headers included."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headpond.core.errors import ConfigurationError, UsageError
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.bytes.window_values import ValueFormat
+from headpond.kstreams.join.kafka_state import find_task_stores, read_initial_state
+from headpond.kstreams.join.rules import Emit, HeadersOf, JoinRules, JoinType, JoinWindows
+from headpond.kstreams.join.state import JoinState, adopted
+from headpond.spark.join.checkpoint import seed_rows
+from headpond.spark.join.columns import SideColumns, output_type, side_columns
+from headpond.spark.join.pack import PACKED_DDL, Packer, Unpacker, as_function, labels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+InitialState = JoinState | Path | str
+MAX_TASKS = 4096
+METRICS = "headpond_join"
+_SIDES = (Side.LEFT, Side.RIGHT)
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+
+def windowed_join(
+    left: DataFrame,
+    right: DataFrame | None,
+    windows: JoinWindows,
+    how: JoinType | str = JoinType.INNER,
+    *,
+    tasks: int,
+    headers: HeadersOf | str = HeadersOf.OWN,
+    emit: Emit | str = Emit.EAGER,
+    emit_interval_ms: int = 0,
+    state_format: ValueFormat | str = ValueFormat.PLAIN_HEADERS,
+    initial_state: InitialState | Sequence[InitialState] | None = None,
+    name: str = METRICS,
+) -> DataFrame:
+    """Join two streams of keyed records in time windows, as Kafka Streams does.
+
+    Args:
+        left: A streaming frame with `key` and `value` (binary or string), `timestamp`, `headers` (may be
+            missing) and its records' places: `partition` and `offset`, or `shard_id`, `sequence_number` and
+            `sub_sequence_number`. All further columns come out again.
+        right: The other one; None for a self-join.
+        windows: Which records are near enough to join.
+        how: "inner", "left", "outer" or "self".
+        tasks: Number of join tasks: what partitions are to Kafka Streams. Keys go to tasks as Kafka's
+            partitioner sends them to partitions. A checkpoint belongs to one number of tasks.
+        headers: Whose headers a result carries: "own", "trigger" or "merge".
+        emit: When an unmatched result leaves: "eager" or "final".
+        emit_interval_ms: Least time between two rounds of letting expired unmatched results go.
+        state_format: How values lie in the state; anything but "plain_headers" is for going back.
+        initial_state: What a Kafka Streams application left when it stopped, taken over at the start:
+            its task directories (`<state directory>/<application>/<task>`) in the order of their partitions,
+            or `JoinState`s of `headpond.kstreams.read_initial_state`. A query that goes on from a checkpoint
+            does not look at it.
+        name: Of the figures in the query's progress (`observedMetrics`).
+
+    Returns:
+        A streaming frame: `key`, `timestamp` (the greater of both, in ms), `headers`, and per side
+        `left_timestamp`, `left_value`, `left_<further column>` …; all null where the side is missing.
+
+    Raises:
+        UsageError: A column is missing or has a wrong type, or an argument is not one of its choices.
+        ConfigurationError: Spark's state store is not RocksDB.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from headpond.spark.join.task import FIGURES, OUT_DDL, JoinPlan, JoinProcessor
+
+    rules = JoinRules(JoinType(how), windows, HeadersOf(headers), Emit(emit), emit_interval_ms)
+    if type(tasks) is not int or not 1 <= tasks <= MAX_TASKS:
+        raise UsageError(f"tasks is a number from 1 to {MAX_TASKS}, not {tasks!r}.", option="tasks")
+    frames = _frames(left, right, rules)
+    _check_spark(left.sparkSession)
+    columns = {side: side_columns(frame.schema, side) for side, frame in frames.items()}
+    _check_keys(columns)
+    every = tuple(columns.values())
+    plan = JoinPlan(rules, every, tuple(labels(tasks)), ValueFormat(state_format), uuid.uuid4().hex)
+    packed = [
+        frame.select(*[f"`{each}`" for each in columns[side].selected]).mapInArrow(
+            as_function(Packer(columns[side], plan.labels)), PACKED_DDL
+        )
+        for side, frame in frames.items()
+    ]
+    # One time per micro-batch, written down with its offsets: a batch that is run again gets the same.
+    together = reduce(lambda one, two: one.unionAll(two), packed)
+    timed = together.withColumn("now_ms", F.unix_millis(F.current_timestamp()))
+    seeds = None
+    if initial_state is not None:
+        states = adopted(_handed_over(initial_state, rules), tasks, rules)
+        seeds = left.sparkSession.createDataFrame(seed_rows(states, plan.fingerprint)).groupBy("label")
+    joined = timed.groupBy("label").transformWithStateInPandas(
+        JoinProcessor(plan), OUT_DDL, outputMode="Append", timeMode="None", initialState=seeds
+    )
+    counted = joined.observe(name, *[F.coalesce(F.sum(each), F.lit(0)).alias(each) for each in FIGURES])
+    out = output_type(_both(columns), {side: frames.get(side, left).schema for side in _SIDES})
+    unpacker = Unpacker(tuple(_both(columns).values()), to_arrow_schema(out, timezone="UTC"))
+    return counted.select("blob").mapInArrow(as_function(unpacker), out)
+
+
+def _handed_over(given: InitialState | Sequence[InitialState], rules: JoinRules) -> list[JoinState]:
+    each = [given] if isinstance(given, JoinState | str | Path) else list(given)
+    return [one if isinstance(one, JoinState) else _read_task(Path(one), rules) for one in each]
+
+
+def _read_task(directory: Path, rules: JoinRules) -> JoinState:
+    stores = find_task_stores(rules, directory)
+    return read_initial_state(rules, left=stores.left, right=stores.right, buffer=stores.buffer)
+
+
+def _frames(left: DataFrame, right: DataFrame | None, rules: JoinRules) -> dict[Side, DataFrame]:
+    if rules.type is JoinType.SELF:
+        if right is not None:
+            raise UsageError(
+                "A self-join joins a stream with itself and has no right input.",
+                next_step="Pass None for it, or choose inner, left or outer.",
+            )
+        frames = {Side.LEFT: left}
+    elif right is None:
+        raise UsageError(f"A join of type {rules.type} needs a right input.")
+    else:
+        frames = {Side.LEFT: left, Side.RIGHT: right}
+    for side, frame in frames.items():
+        if not frame.isStreaming:
+            raise UsageError(
+                f"The {side.name.lower()} input is not a stream.",
+                next_step="Read it with spark.readStream; trigger(availableNow=True) ends when all is read.",
+            )
+    return frames
+
+
+def _both(columns: dict[Side, SideColumns]) -> dict[Side, SideColumns]:
+    """Columns of both sides of the output: those of a self-join are the same ones."""
+    left = columns[Side.LEFT]
+    return {Side.LEFT: left, Side.RIGHT: columns.get(Side.RIGHT, replace(left, side=Side.RIGHT))}
+
+
+def _check_keys(columns: dict[Side, SideColumns]) -> None:
+    kinds = {each.key_is_text for each in columns.values()}
+    if len(kinds) > 1:
+        raise UsageError(
+            "The key is binary on one side and string on the other.",
+            next_step="Cast one of them: equal keys are equal bytes.",
+            column="key",
+        )
+
+
+def _check_spark(spark: SparkSession) -> None:
+    """Choose RocksDB for the state where nothing was chosen; Spark's stateful Python takes nothing else."""
+    chosen: Any = spark.conf.get(_PROVIDER, None)
+    if chosen == ROCKSDB:
+        return
+    if chosen is not None and not chosen.endswith("HDFSBackedStateStoreProvider"):
+        raise ConfigurationError(
+            f"{_PROVIDER} is {chosen}; the join's state needs {ROCKSDB}.",
+            next_step="Set it so before the query starts.",
+            option=_PROVIDER,
+        )
+    spark.conf.set(_PROVIDER, ROCKSDB)

@@ -1,0 +1,288 @@
+"""A join's state in a checkpoint: looked into, and rewritten for another number of tasks.
+
+::
+
+    checkpoint ──(Spark's state reader)──► manifests, chunks of each task ──► figures
+                                                  │ dealt out again
+                                                  ▼
+    a query of one batch whose state is theirs ──► its state folder, under the checkpoint's last version,
+                                                   in a copy of the checkpoint
+
+The copy keeps offsets, commits and batch numbers, so that sinks that know batches by their number go on. The
+first checkpoint is never changed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headpond.core.errors import UsageError
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.bytes.window_values import ValueFormat
+from headpond.kstreams.join.chunk_codec import (
+    decode_chunk,
+    encode_chunk,
+    encode_manifest,
+    read_manifest,
+    schema_of_chunk,
+    state_of,
+)
+from headpond.kstreams.join.rules import JoinRules, JoinWindows
+from headpond.kstreams.join.state import rescaled
+from headpond.spark.following.checkpoint import batches_done
+from headpond.spark.join.pack import labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from headpond.kstreams.join.chunks import TaskState
+    from headpond.kstreams.join.pairs import Rows
+
+SEED_DDL = "label int, number bigint, data binary"
+SEED_SCHEMA = pa.schema([("label", pa.int32()), ("number", pa.int64()), ("data", pa.binary())])
+_MANIFEST = -1
+_OPERATOR = "transformWithStateInPandasExec"
+
+
+@dataclass(frozen=True)
+class JoinStanding:
+    """A join's state in a checkpoint.
+
+    Attributes:
+        operator: number of the stateful operator.
+        batch: the last batch that is done.
+        documents: manifest of each task that has a state.
+    """
+
+    operator: int
+    batch: int
+    documents: dict[int, dict[str, Any]]
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        first = next(iter(self.documents.values()))
+        return int(first["fingerprint"]["tasks"])
+
+
+def read_join(spark: SparkSession, checkpoint: str) -> JoinStanding:
+    """Read the manifests of a join's tasks.
+
+    Raises:
+        UsageError: There is no checkpoint with a finished batch, or no join in it.
+    """
+    batch = batches_done(checkpoint)
+    operator = _operator(Path(checkpoint))
+    if batch is None or operator is None:
+        raise UsageError(
+            f"{checkpoint} holds no windowed join"
+            + (" that has finished a batch." if operator is not None else "."),
+            next_step="Give the checkpointLocation of a query that joins with headpond.spark.windowed_join.",
+            checkpoint=checkpoint,
+        )
+    rows = _variable(spark, checkpoint, operator, "manifest").select("value.data").collect()
+    documents = [read_manifest(bytes(row[0])) for row in rows]
+    by_task = {each["fingerprint"]["task"]: each for each in documents}
+    return JoinStanding(operator, batch, dict(sorted(by_task.items())))
+
+
+def figures(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what one task holds."""
+    slices: dict[tuple[str, int], dict[str, Any]] = {}
+    for entry in document["chunks"]:
+        key = entry["side"], entry["slice"]
+        found = slices.setdefault(
+            key,
+            {"side": key[0], "from_ms": entry["min_ts"], "to_ms": entry["max_ts"], "chunks": 0, "records": 0,
+             "bytes": 0, "unmatched": 0},
+        )  # fmt: skip
+        found["from_ms"] = min(found["from_ms"], entry["min_ts"])
+        found["to_ms"] = max(found["to_ms"], entry["max_ts"])
+        found["chunks"] += 1
+        found["records"] += entry["rows"]
+        found["bytes"] += entry["bytes"]
+        found["unmatched"] += entry.get("waiting_rows", 0)
+    parts = [slices[key] for key in sorted(slices)]
+    return {
+        "task": document["fingerprint"]["task"],
+        "stream_time": document["stream_time"],
+        "observed": document["observed"],
+        "records": sum(each["records"] for each in parts),
+        "bytes": sum(each["bytes"] for each in parts),
+        "unmatched": sum(each["unmatched"] for each in parts),
+        "oldest_ms": min((each["from_ms"] for each in parts), default=None),
+        "slices": parts,
+    }
+
+
+def rescale(spark: SparkSession, checkpoint: str, tasks: int, out: str) -> dict[str, Any]:
+    """Write a copy of a checkpoint whose join has another number of tasks.
+
+    Args:
+        spark: a session of this machine.
+        checkpoint: a folder; its query must not be running.
+        tasks: the new number.
+        out: the copy; must not exist.
+
+    Returns:
+        Number of old and new tasks, and of records.
+
+    Raises:
+        UsageError: `out` exists, or there is no join in the checkpoint.
+    """
+    if Path(out).exists():
+        raise UsageError(f"{out} exists already.", next_step="Name a new folder with --out.", out=out)
+    standing = read_join(spark, checkpoint)
+    missing = set(range(standing.tasks)) - set(standing.documents)
+    if missing:
+        raise UsageError(
+            f"Tasks {sorted(missing)} of {standing.tasks} have no state in {checkpoint}.",
+            next_step="Let the query finish a batch first.",
+        )
+    chunks = _chunks(spark, checkpoint, standing)
+    states, rules = _states(standing, chunks)
+    after = rescaled(states, tasks, rules)
+    first = next(iter(standing.documents.values()))["fingerprint"]
+    with tempfile.TemporaryDirectory(prefix="headpond-rescale-") as folder:
+        seeded = _seeded(spark, Path(folder), after, first, _partitions(Path(checkpoint), standing.batch))
+        _copied(Path(checkpoint), Path(out), standing, seeded)
+    return {
+        "from_tasks": standing.tasks,
+        "to_tasks": tasks,
+        "records": sum(chunk.rows for state in after for _, chunk in state.chunks()),
+    }
+
+
+def _operator(checkpoint: Path) -> int | None:
+    for path in sorted(checkpoint.glob("state/*/_metadata/v2/*")):
+        if path.name.startswith("."):
+            continue
+        document = orjson.loads(path.read_text().partition("\n")[2])
+        variables = document.get("operatorPropertiesJson") or ""
+        if document["operatorInfo"]["operatorName"] == _OPERATOR and '"chunk"' in variables:
+            return int(document["operatorInfo"]["operatorId"])
+    return None
+
+
+def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str) -> Any:
+    reader = spark.read.format("statestore").option("operatorId", operator).option("stateVarName", name)
+    if name == "chunk":
+        reader = reader.option("flattenCollectionTypes", "true")
+    return reader.load(checkpoint)
+
+
+def _chunks(spark: SparkSession, checkpoint: str, standing: JoinStanding) -> dict[tuple[int, int], bytes]:
+    task_of_label = {label: task for task, label in enumerate(labels(standing.tasks))}
+    rows = _variable(spark, checkpoint, standing.operator, "chunk")
+    columns = rows.selectExpr("key.label", "user_map_key.number", "user_map_value.data").collect()
+    return {(task_of_label[row[0]], row[1]): bytes(row[2]) for row in columns}
+
+
+def _states(
+    standing: JoinStanding, chunks: dict[tuple[int, int], bytes]
+) -> tuple[list[TaskState], JoinRules]:
+    described = orjson.loads(next(iter(standing.documents.values()))["fingerprint"]["rules"])
+    windows = JoinWindows(described["before_ms"], described["after_ms"], described["grace_ms"])
+    rules = JoinRules(described["type"], windows, emit=described["emit"])
+    sides = (Side.LEFT,) if described["type"] == "self" else (Side.LEFT, Side.RIGHT)
+
+    def loader(task: int) -> Any:
+        def load(_side: Side, number: int, _uid: bytes) -> Rows:
+            data = chunks[task, number]
+            return decode_chunk(data, schema_of_chunk(data))
+
+        return load
+
+    return [state_of(document, sides, loader(task)) for task, document in standing.documents.items()], rules
+
+
+def seed_rows(states: list[TaskState], fingerprint: Callable[[int], dict[str, Any]]) -> pa.Table:
+    """Return the rows that seed tasks: label, number and bytes of a chunk, or -1 and the manifest."""
+    rows = []
+    for task, (label, state) in enumerate(zip(labels(len(states)), states, strict=True)):
+        for _, chunk in state.chunks():
+            data = encode_chunk(chunk.data, ValueFormat.PLAIN_HEADERS)
+            chunk.stored_bytes = len(data)
+            rows.append({"label": label, "number": chunk.number, "data": data})
+        rows.append({"label": label, "number": _MANIFEST, "data": encode_manifest(state, fingerprint(task))})
+    return pa.Table.from_pylist(rows, SEED_SCHEMA)
+
+
+def _seeded(
+    spark: SparkSession, folder: Path, states: list[TaskState], fingerprint: dict[str, Any], partitions: str
+) -> Path:
+    """Run a query of one batch that leaves these states; return its state folder."""
+    from headpond.spark.join.task import JoinSeeder
+
+    rows = seed_rows(states, lambda task: {**fingerprint, "tasks": len(states), "task": task})
+    (folder / "rows").mkdir()
+    pq.write_table(rows, folder / "rows" / "rows.parquet")
+    settings = {
+        "spark.sql.shuffle.partitions": partitions,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false",
+    }
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        query = (
+            spark.readStream.schema(SEED_DDL)
+            .parquet(str(folder / "rows"))
+            .groupBy("label")
+            .transformWithStateInPandas(JoinSeeder(), "label int", outputMode="Append", timeMode="None")
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    finally:
+        for name, earlier in before.items():
+            spark.conf.unset(name) if earlier is None else spark.conf.set(name, earlier)
+    return folder / "checkpoint" / "state" / "0"
+
+
+def _partitions(checkpoint: Path, batch: int) -> str:
+    meta = orjson.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[1])
+    return str(meta["conf"]["spark.sql.shuffle.partitions"])
+
+
+def _copied(old: Path, new: Path, standing: JoinStanding, seeded: Path) -> None:
+    """Copy the checkpoint, the join's state replaced by another one under the same version."""
+    mine = old / "state" / str(standing.operator)
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        if Path(folder) == mine:
+            return [name for name in names if name.isdecimal()]
+        return [name for name in names if name.endswith(".crc")]
+
+    passing = new.with_name(f".{new.name}.passing")
+    shutil.copytree(old, passing, ignore=left_out)
+    version = str(standing.batch + 1)
+    for partition in seeded.iterdir():
+        if not partition.name.isdecimal():
+            continue
+        place = passing / "state" / str(standing.operator) / partition.name
+        place.mkdir()
+        for each in partition.rglob("*"):
+            if each.is_file() and not each.name.endswith(".crc"):
+                name = re.sub(r"^1(?=\.(zip|changelog)$)", version, each.name)
+                target = place / each.relative_to(partition).with_name(name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(each, target)
+    # The operator's description names the files of its schema by their full path.
+    for path in (passing / "state").glob("*/_metadata/v2/*"):
+        text = path.read_text()
+        path.write_text(text.replace(f"{old.resolve().as_uri()[7:]}/", f"{new.resolve().as_uri()[7:]}/"))
+    passing.rename(new)

@@ -1,0 +1,359 @@
+"""Records on their way into a join task and results on their way out, as few large rows.
+
+::
+
+    rows of a source ─► pack ─► (label of the task, Arrow IPC stream) ─► order of arrival ─► join task
+    join task ─► (Arrow IPC stream) ─► unpack ─► rows of the result
+
+Spark hands rows to a stateful Python operator one by one, at some 7 µs each; a stream of records in one
+binary costs a fraction of a microsecond per record.
+
+**Labels.** Spark puts a grouping key into the partition pmod(murmur3(key, seed 42), partitions). Keys 0 and 1
+both fall into the second of two partitions, and one core would do all the work. Murmur3 of one 32-bit word
+can be inverted step by step: the label of task b is **the word whose hash is b**, so task b goes to partition
+b mod partitions (Spark's `Murmur3_x86_32.hashInt`; a test compares with Spark's own `hash`).
+
+**Order.** Spark shuffles, so arrival order comes from places in the sources::
+
+    partition columns ─► rank of the partition, by its values
+    position columns  ─► rank in the partition: integers, or sequence numbers as decimal text
+                           └─► order of arrival over both sides (`kstreams.join.arrivals`)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.errors import InvalidData, UsageError
+from headpond.kstreams.bytes.headers_arrow import decode_headers_column, encode_headers_column
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.arrivals import Arrivals, arrival_order
+from headpond.kstreams.join.keys import murmur2, task_of
+from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS
+from headpond.spark.errors import carried
+from headpond.spark.join.columns import MICROS, SideColumns
+from headpond.spark.session.workers import freeze_worker_heap
+from headpond.spark.sources.cells import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headpond.kstreams.join.pairs import Int64
+
+_WORD = 1 << 32
+_SEED = 42
+_C1, _C2 = 0xCC9E2D51, 0x1B873593
+_FINAL1, _FINAL2 = 0x85EBCA6B, 0xC2B2AE35
+_STEP = 0xE6546B64
+
+
+def label_of(task: int) -> int:
+    """Return the signed 32-bit integer whose hash in Spark is `task`."""
+    hashed = task
+    hashed ^= hashed >> 16
+    hashed = hashed * pow(_FINAL2, -1, _WORD) % _WORD
+    hashed ^= hashed >> 13 ^ hashed >> 26
+    hashed = hashed * pow(_FINAL1, -1, _WORD) % _WORD
+    hashed ^= hashed >> 16
+    hashed ^= 4  # the length of the word in bytes
+    hashed = (hashed - _STEP) * pow(5, -1, _WORD) % _WORD
+    word = _rotated(hashed, 32 - 13) ^ _SEED
+    word = word * pow(_C2, -1, _WORD) % _WORD
+    word = _rotated(word, 32 - 15)
+    word = word * pow(_C1, -1, _WORD) % _WORD
+    return word - _WORD if word >= _WORD // 2 else word
+
+
+def labels(tasks: int) -> list[int]:
+    """Return the labels of tasks 0 to `tasks` - 1."""
+    return [label_of(task) for task in range(tasks)]
+
+
+def _rotated(word: int, bits: int) -> int:
+    return (word << bits | word >> 32 - bits) % _WORD
+
+
+PACKED_SCHEMA = pa.schema([("label", pa.int32()), ("blob", pa.binary())])
+PACKED_DDL = "label int, blob binary"
+MAX_PACKED_ROWS = 200_000
+MAX_UNPACKED_ROWS = 32_768
+MAX_PACKED_BYTES = 64 << 20
+BLOB_BYTES = 192 << 10
+"""A blob's size. Objects from half a megabyte on kept the JVM's collector (G1) busy all the time."""
+SIDE = b"side"
+TIME = "_ts"
+"""Column of a packed record: its timestamp in ms."""
+
+
+@dataclass(frozen=True)
+class Packer:
+    """Packs one side's rows by join task."""
+
+    columns: SideColumns
+    labels: tuple[int, ...]
+
+    @carried
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pack the rows of one partition of Spark's."""
+        freeze_worker_heap()
+        if _first_partition():
+            # Every task is called in every batch: it reports its figures, and rejects another's state.
+            yield _rows(list(self.labels), [b""] * len(self.labels))
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in batches:
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= MAX_PACKED_ROWS or size >= MAX_PACKED_BYTES:
+                yield self._blobs(held)
+                held, rows, size = [], 0, 0
+        if rows:
+            yield self._blobs(held)
+
+    def _blobs(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        table = pa.Table.from_batches(batches).combine_chunks()
+        records = self.records(table)
+        tasks = self._tasks(records)
+        order = np.argsort(tasks, kind="stable")
+        bounds = np.searchsorted(tasks[order], np.arange(len(self.labels) + 1))
+        found, blobs = [], []
+        for task, label in enumerate(self.labels):
+            chosen = order[bounds[task] : bounds[task + 1]]
+            if len(chosen):
+                part = records if len(chosen) == len(order) else records.take(pa.array(chosen))
+                pieces = [to_blob(piece, self.columns.side) for piece in cut_small(part)]
+                found += [label] * len(pieces)
+                blobs += pieces
+        return _rows(found, blobs)
+
+    def records(self, table: pa.Table) -> pa.RecordBatch:
+        """Turn input rows into records with their time."""
+        columns = self.columns
+        found = {name: _one(table.column(name)) for name in table.column_names}
+        micros = found["timestamp"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        self._check_times(micros, found)
+        # Times are not negative, so that division that truncates is division that rounds down.
+        millis = pc.divide(micros, 1000)
+        below = pc.subtract(micros, pc.multiply(millis, 1000)).cast(pa.int16())
+        empty = pa.array([b""], pa.binary()).take(pa.array(np.zeros(len(table), np.int64)))
+        headers = encode_headers_column(found["headers"]) if columns.has_headers else empty
+        keys, values = found["key"].cast(pa.binary()), found["value"].cast(pa.binary())
+        further = [found[name].cast(kind) for name, kind in columns.further]
+        schema = columns.schema.append(pa.field(TIME, pa.int64()))
+        return pa.RecordBatch.from_arrays([keys, headers, values, below, *further, millis], schema=schema)
+
+    def _check_times(self, micros: pa.Array, found: dict[str, pa.Array]) -> None:
+        bad = pc.or_kleene(
+            pc.is_null(micros), pc.or_(pc.less(micros, 0), pc.greater(micros, MAX_TIMESTAMP_MS))
+        )
+        row = pc.index(bad, pa.scalar(value=True)).as_py()
+        if row < 0:
+            return
+        names = [*self.columns.partition_columns, *self.columns.position_columns]
+        place = ", ".join(f"{name} {found[name][row].as_py()}" for name in names)
+        raise InvalidData(
+            f"The {self.columns.side.name.lower()} record at {place} has the timestamp "
+            f"{found['timestamp'][row].as_py()}; a join takes times from 1970 on.",
+            next_step="Filter such records out before the join, or give them a time.",
+            reason="join_timestamp",
+        )
+
+    def _tasks(self, records: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Tasks by key; a record without a key goes where its source partition says."""
+        keys = records.column("key")
+        tasks = task_of(keys, len(self.labels))
+        if keys.null_count:
+            missing = np.flatnonzero(np.asarray(keys.is_null()))
+            name = self.columns.partition_columns[-1]
+            partition = records.column(name).take(pa.array(missing))
+            if pa.types.is_integer(partition.type):
+                chosen = partition.cast(pa.int64()).to_numpy(zero_copy_only=False) % len(self.labels)
+            else:
+                hashes = murmur2(partition.cast(pa.string()).cast(pa.binary()))
+                chosen = hashes.astype(np.int64) % len(self.labels)
+            tasks[missing] = chosen
+        return tasks
+
+
+def cut_small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into pieces of about BLOB_BYTES."""
+    rows = max(1, BLOB_BYTES * batch.num_rows // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def to_blob(records: pa.RecordBatch, side: Side) -> bytes:
+    """Write records with their side as one Arrow IPC stream."""
+    return pack(records.replace_schema_metadata({SIDE: side.name}))
+
+
+def from_blob(blob: bytes) -> tuple[Side, pa.Table]:
+    """Read such a stream."""
+    table = unpack(pa.py_buffer(blob))
+    return Side[table.schema.metadata[SIDE].decode()], table
+
+
+@dataclass(frozen=True)
+class Unpacker:
+    """Turns a task's results into rows."""
+
+    columns: tuple[SideColumns, ...]
+    schema: pa.Schema
+
+    @carried
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Unpack the rows of one partition of Spark's."""
+        freeze_worker_heap()
+        for batch in batches:
+            held: list[pa.RecordBatch] = []
+            rows = 0
+            for blob in batch.column(0):
+                if blob.is_valid:
+                    with pa.ipc.open_stream(blob.as_buffer()) as reader:
+                        held += reader
+                    rows += held[-1].num_rows
+                if rows >= MAX_UNPACKED_ROWS:
+                    yield self._together(held)
+                    held, rows = [], 0
+            if held:
+                yield self._together(held)
+
+    def _together(self, results: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """Unpack many small batches at once."""
+        if len(results) == 1:
+            return self.rows(results[0])
+        return self.rows(pa.Table.from_batches(results).combine_chunks().to_batches()[0])
+
+    def rows(self, results: pa.RecordBatch) -> pa.RecordBatch:
+        """Turn results into rows."""
+        found = [
+            results.column("key"),
+            _micros(results.column("timestamp"), None),
+            decode_headers_column(results.column("headers")),
+        ]
+        for columns in self.columns:
+            name = columns.side.name.lower()
+            found.append(_micros(results.column(f"{name}_timestamp"), results.column(f"{name}_{MICROS}")))
+            found.append(results.column(f"{name}_value"))
+            found += [results.column(f"{name}_{each}") for each, _ in columns.further]
+        cast = [column.cast(field.type) for column, field in zip(found, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(cast, schema=self.schema)
+
+
+def as_function(
+    mapping: Packer | Unpacker,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for `mapInArrow`: Spark looks at a function's signature, not at a class's."""
+
+    def call(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return mapping(batches)
+
+    return call
+
+
+def _micros(millis: pa.Array, below: pa.Array | None) -> pa.Array:
+    micros = pc.multiply(millis, 1000)
+    if below is not None:
+        # A record handed over by Kafka Streams has none.
+        micros = pc.add(micros, pc.fill_null(below, 0).cast(pa.int64()))
+    return micros.cast(pa.timestamp("us", tz="UTC"))
+
+
+def _rows(found: list[int], blobs: list[bytes]) -> pa.RecordBatch:
+    arrays = [pa.array(found, pa.int32()), pa.array(blobs, pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, schema=PACKED_SCHEMA)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _first_partition() -> bool:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.partitionId() == 0
+
+
+def arrivals_of(blobs: list[bytes], columns: tuple[SideColumns, ...]) -> dict[Side, Arrivals]:
+    """Put packed records into their order of arrival.
+
+    Raises:
+        UsageError: a record's place in its source is null.
+    """
+    tables: dict[Side, list[pa.Table]] = {each.side: [] for each in columns}
+    for blob in blobs:
+        side, table = from_blob(blob)
+        tables[side].append(table)
+    by_position: list[tuple[SideColumns, pa.RecordBatch, Int64]] = []
+    sides: list[tuple[Int64, Int64]] = []
+    for each in columns:
+        if not tables[each.side]:
+            continue
+        table = pa.concat_tables(tables[each.side]).combine_chunks()
+        order, ranks = _by_position(table, each)
+        batch = table.to_batches()[0]
+        ts = batch.column(TIME).to_numpy()
+        by_position.append((each, batch, order))
+        sides.append((ts[order], ranks))
+    found = {}
+    for (each, batch, order), (rows, places) in zip(by_position, arrival_order(sides), strict=True):
+        chosen = order[rows]
+        taken = batch if _is_identity(chosen) else batch.take(pa.array(chosen))
+        ts = taken.column(TIME).to_numpy()
+        found[each.side] = Arrivals(taken.select(each.schema.names), ts, places)
+    return found
+
+
+def _by_position(table: pa.Table, columns: SideColumns) -> tuple[Int64, Int64]:
+    """Return the order by source partition and position, and in it the rank of each row's partition."""
+    partition = _partition_ranks(table, columns.partition_columns)
+    keys = [partition]
+    for name in columns.position_columns:
+        column = table.column(name).combine_chunks()
+        if column.null_count:
+            raise UsageError(f"A record's {name} is null: its place in its source is not known.", column=name)
+        if pa.types.is_integer(column.type):
+            keys.append(column.cast(pa.int64()).to_numpy())
+        else:
+            # Sequence numbers are decimal text beyond 64 bits: the longer is the greater.
+            text = pc.utf8_ltrim(column.cast(pa.string()), characters="0")
+            keys += [pc.utf8_length(text).to_numpy(), np.asarray(pc.rank(text, tiebreaker="dense"))]
+    keys = [np.asarray(key, np.int64) for key in keys]
+    if _ascending(keys):
+        return np.arange(len(table)), keys[0]
+    order = np.lexsort(keys[::-1])
+    return order, keys[0][order]
+
+
+def _partition_ranks(table: pa.Table, names: list[str]) -> Int64:
+    ranks = np.zeros(len(table), np.int64)
+    for name in names:
+        column = table.column(name).combine_chunks()
+        distinct = column.unique()
+        if len(distinct) > 1:
+            # By the values, not by their order of appearance.
+            by_value = distinct.take(pc.sort_indices(distinct))
+            rank = pc.index_in(column, by_value).to_numpy().astype(np.int64)
+            ranks = ranks * len(distinct) + rank
+    return ranks
+
+
+def _ascending(keys: list[Int64]) -> bool:
+    """Return whether rows are in order already, as those of one source partition mostly are."""
+    before = np.zeros(max(0, len(keys[0]) - 1), np.bool_)
+    equal = np.ones_like(before)
+    for key in keys:
+        before |= equal & (key[:-1] < key[1:])
+        equal &= key[:-1] == key[1:]
+    return bool((before | equal).all())
+
+
+def _is_identity(order: Int64) -> bool:
+    return bool((order == np.arange(len(order))).all())

@@ -1,0 +1,188 @@
+"""Where the measurements of `headpond run` go: the sinks that a pipeline file asks for.
+
+::
+
+    log lines        always         one per batch, for `--log-format`
+    run mark         always         _headpond/run.json
+    batch log        batches > 0    _headpond/batches
+    Prometheus       prometheus, textfile
+    OpenTelemetry    opentelemetry = true
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from headpond import __version__
+from headpond.core.errors import HeadpondError
+from headpond.lake.reports import batches_in, counted, sizes_of
+from headpond.lake.state.run_mark import EVERY_S, mark_in
+from headpond.pipeline.lake import open_lake
+from headpond.spark.metrics.exporters import NothingElse, OpenTelemetry, Prometheus
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from headpond.lake.delta import Size
+    from headpond.lake.reports import BatchLog, BatchReport
+    from headpond.lake.state.run_mark import RunMark
+    from headpond.pipeline import Pipeline
+    from headpond.spark.metrics.progress import Sink
+
+logger = logging.getLogger("headpond.batches")
+
+FLUSH_S = 1.0
+"""Least time between two writes of the batch log: a commit per batch of ten milliseconds would not pay."""
+MOST_HELD = 1_000
+"""Batches that wait where the batch log cannot be written; the oldest are left out."""
+AGAIN_S = 1.0
+"""After so long the end of a run is marked again, where that failed."""
+
+
+def sinks_of(pipeline: Pipeline) -> list[Sink]:
+    """Make the sinks of a pipeline.
+
+    Raises:
+        MissingRequirement: a package, an address or a file that the pipeline asks for cannot be had.
+    """
+    monitor, target = pipeline.monitor, pipeline.target
+    tables = [table.name for table in pipeline.tables]
+    sinks: list[Sink] = [LogLines(), MarkOfRun(mark_in(target.path, target.storage_options))]
+    if monitor.batches:
+        sinks.append(Batches(batches_in(target.path, target.storage_options, monitor.batches)))
+    if monitor.prometheus is not None or monitor.textfile is not None:
+        sinks.append(Prometheus(monitor.name, tables, listen=monitor.prometheus, textfile=monitor.textfile))
+    if monitor.opentelemetry:
+        sinks.append(OpenTelemetry(monitor.name, tables))
+    return sinks
+
+
+def sizes_reader(pipeline: Pipeline) -> Callable[[], Mapping[str, Size]]:
+    """Return a function that reads the sizes of a pipeline's tables, with files of its own."""
+    lake = open_lake(pipeline)
+    return lambda: sizes_of(lake)
+
+
+@contextmanager
+def marked(sinks: Sequence[Sink], stop: threading.Event) -> Iterator[None]:
+    """Leave a mark of how the run inside ended, and close the sinks; `stop` is set if it was to end."""
+    marks = [sink for sink in sinks if isinstance(sink, MarkOfRun)]
+    state, said = "finished", None
+    try:
+        yield
+    except BaseException as error:
+        state = "failed"
+        said = error.message if isinstance(error, HeadpondError) else type(error).__name__
+        raise
+    finally:
+        for sink in sinks:
+            with _logged_failure(sink):
+                sink.close()
+        for mark in marks:
+            ended = "stopped" if state == "finished" and stop.is_set() else state
+            try:
+                mark.ended(ended, said)
+            except Exception:  # noqa: BLE001 - logged where it happens again
+                time.sleep(AGAIN_S)
+                with _logged_failure(mark):
+                    mark.ended(ended, said)
+
+
+@contextmanager
+def _logged_failure(sink: Sink) -> Iterator[None]:
+    """Log what a sink raises at its end: how the run went is another matter."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever it meets
+        logging.getLogger(__name__).warning("%s failed at its end: %s", type(sink).__name__, error)
+
+
+class LogLines(NothingElse):
+    """A line per batch, with its figures as fields."""
+
+    def batch(self, report: BatchReport) -> None:
+        """Write the line."""
+        fields = {
+            "batch_id": report.batch_id,
+            "run_id": report.run_id,
+            **report.figures(),
+            "tables": counted(report.tables),
+            "reasons": dict(report.reasons),
+        }
+        logger.info("batch %d is done", report.batch_id, extra={"fields": fields})
+
+
+class Batches(NothingElse):
+    """The batch log, written at most once in `FLUSH_S`."""
+
+    def __init__(self, log: BatchLog, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._clock = log, clock
+        self._waiting: list[BatchReport] = []
+        self._flushed = -FLUSH_S
+
+    def batch(self, report: BatchReport) -> None:
+        """Note a batch."""
+        self._waiting = [*self._waiting[1 - MOST_HELD :], report]
+
+    def tick(self) -> None:
+        """Write what waits, unless that was done just now."""
+        if self._waiting and self._clock() - self._flushed >= FLUSH_S:
+            self.close()
+
+    def close(self) -> None:
+        """Write what waits."""
+        if self._waiting:
+            self._log.add(self._waiting)
+            self._waiting = []
+            self._flushed = self._clock()
+
+
+class MarkOfRun(NothingElse):
+    """The run mark: written at the start, every few seconds, and at the end (`ended`)."""
+
+    def __init__(self, mark: RunMark, clock: Callable[[], float] = time.monotonic) -> None:
+        self._mark, self._clock = mark, clock
+        now = time.time_ns() // 1_000_000
+        self._facts: dict[str, Any] = {
+            "state": "running",
+            "started_ms": now,
+            "progress_ms": now,
+            "batch_id": None,
+            "run_id": None,
+            "lag_ms": None,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": __version__,
+            "error": None,
+        }
+        self._write()
+
+    def batch(self, report: BatchReport) -> None:
+        """Note a batch."""
+        self._facts |= {"batch_id": report.batch_id, "run_id": report.run_id, "lag_ms": report.most_lag_ms}
+        self.idle()
+
+    def idle(self) -> None:
+        """Spark says that the query goes on."""
+        self._facts["progress_ms"] = time.time_ns() // 1_000_000
+
+    def tick(self) -> None:
+        """Write the mark where that was not done just now."""
+        if self._clock() - self._written >= EVERY_S:
+            self._write()
+
+    def ended(self, state: str, error: str | None = None) -> None:
+        """Write how the run ended."""
+        self._facts |= {"state": state, "error": error}
+        self._write()
+
+    def _write(self) -> None:
+        begun = self._clock()
+        self._mark.write(**self._facts)
+        self._written = begun  # not where it failed: the next tick is to try again

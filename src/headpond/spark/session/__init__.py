@@ -1,0 +1,1 @@
+"""Starting one Spark session: Java, settings, workers, logs, shipping headpond to executors."""

@@ -1,0 +1,371 @@
+"""One Spark session, started while the pipeline is checked, with its output in a log file.
+
+::
+
+    main      ── imports ── checks ──┐
+    JVM           └─ launch ─ context ┴ session ── query ── first batch
+    workers                              └ daemon, imports ┘
+
+What the checks find is reported at once. The JVM is started with both of its output streams opened on the
+log, and the workers inherit them: nothing of Spark's reaches the terminal.
+
+Settings that may hold a secret (an S3 key, a password) are kept off the JVM's command line, where
+every user of the machine could read them, and are handed over through the gateway instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from headpond.core.errors import HeadpondError, MissingRequirement
+from headpond.spark.session.cluster import ship_to
+from headpond.spark.session.java import find_java
+from headpond.spark.session.settings import (
+    CHECKPOINTS_CLASS,
+    LOCAL_CHECKPOINTS,
+    SECRET_SETTING,
+    check_checkpoint,
+    log_path,
+    session_settings,
+)
+from headpond.spark.session.workers import worker_python
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from headpond.pipeline import Pipeline
+    from headpond.spark.session.java import Java
+
+LOOPBACK = "127.0.0.1"
+
+QUICK_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""Compile once and lightly: a second less until the first job, at the price of a slower long run.
+
+The launcher, a short-lived JVM that only prints the command line of the real one, always gets them."""
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+_MISSING_PACKAGE = re.compile(r"\[(?:unresolved dependency|download failed): (.*?)\]")
+
+_COMPLAINT = re.compile(r"(?i)exception|error|could not|unrecognized|invalid")
+
+
+class SparkNotStarted(MissingRequirement):
+    """The JVM or the Spark context in it did not come up; `facts["log"]` is where the reason stands."""
+
+
+def spark_session(
+    app_name: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    log_path: Path | str,
+    quick: bool = False,
+) -> SparkSession:
+    """Start Spark, or return the session that already runs in this process.
+
+    Args:
+        app_name: The name of the Spark application.
+        conf: Spark settings; they win over the ones chosen here. Without `spark.master` Spark runs
+            in this machine's memory, on all cores and at least two.
+        log_path: The file that takes what the JVM and the Python workers print; appended to.
+        quick: Start-up counts more than throughput (a demonstration, a test): see QUICK_JAVA_OPTIONS and
+            `headpond.spark.session.workers`.
+
+    Raises:
+        JavaMissing: No Java 17 or newer.
+        SparkNotStarted: Anything else that kept Spark from starting.
+    """
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        for key, value in (_submitted() | dict(conf or {})).items():
+            if running.conf.isModifiable(key):
+                running.conf.set(key, value)
+        return running
+    started_context(app_name, conf=conf, log_path=log_path, quick=quick)
+    return SparkSession.builder.getOrCreate()
+
+
+def started_context(
+    app_name: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    log_path: Path | str,
+    quick: bool = False,
+) -> SparkContext:
+    """Start Spark, or return what runs in this process; arguments and errors as of `spark_session`."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context  # noqa: SLF001 (getOrCreate would start one)
+    if context is not None:
+        return context
+    given = _submitted() | dict(conf or {})
+    settings = {**_defaults(given, quick=quick), **given, "spark.app.name": app_name}
+    log = Path(log_path)
+    java = find_java()
+    _set_environment(settings, java)
+    return _start_context(settings, log)
+
+
+class StartOptions(TypedDict):
+    """How Spark is started: as for `spark_session`."""
+
+    log_path: Path
+    quick: bool
+
+
+def start_options(pipeline: Pipeline, *, quick: bool = False) -> StartOptions:
+    """Return how Spark is started for a run of a pipeline; arguments as of `spark.following.run.Run`."""
+    # Where Python reads and merges, the JVM has too little to do for a slow start ever to pay.
+    quick = quick or pipeline.target.engine == "embedded"
+    return {"log_path": log_path(pipeline), "quick": quick}
+
+
+class Starting:
+    """A Spark context that comes up in a thread of its own."""
+
+    def __init__(self, conf: dict[str, str], options: StartOptions) -> None:
+        self._made = _missing(options["log_path"])
+        self._lock = threading.Lock()
+        self._context: SparkContext | None = None
+        self._error: BaseException | None = None
+        self._given_up = False
+        # A daemon: a process whose checks failed does not wait for Spark, whose JVM ends with it.
+        self._thread = threading.Thread(target=self._start, args=(conf, options), daemon=True)
+        self._thread.start()
+
+    def _start(self, conf: dict[str, str], options: StartOptions) -> None:
+        try:
+            importlib.import_module("pyspark")  # takes a while, in which checks may fail
+            if self._given_up:
+                return
+            context = started_context("headpond", conf=conf, **options)
+        except BaseException as error:  # noqa: BLE001 - raised by `wait`
+            self._error = error
+            return
+        with self._lock:
+            self._context = context
+            if self._given_up:
+                self._end()
+
+    def wait(self) -> None:
+        """Wait until Spark is up; from then on it is the caller's to end.
+
+        Raises:
+            JavaMissing, SparkNotStarted: as `spark_session`.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        self._context = None
+
+    def give_up(self) -> None:
+        """End what is up, now or as soon as it is, and remove the log unless it was there before."""
+        if not self._thread.is_alive() and self._context is None:
+            return
+        self._given_up = True
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        if self._context is not None:
+            self._context.stop()
+        for place in self._made:
+            # A folder that is not empty any more is in use.
+            with contextlib.suppress(OSError):
+                place.rmdir() if place.is_dir() else place.unlink()
+
+
+def _missing(place: Path) -> list[Path]:
+    """Return the parts of a path that do not exist yet, innermost first."""
+    return [each for each in (place, *place.parents) if not each.exists()]
+
+
+@contextmanager
+def given_up_on_failure(starting: Starting | None) -> Iterator[None]:
+    """Give up a start if something goes wrong before it was waited for."""
+    try:
+        yield
+    except BaseException:
+        if starting is not None:
+            starting.give_up()
+        raise
+
+
+def start_early(pipeline: Pipeline, options: StartOptions) -> Starting | None:
+    """Begin to start Spark for a pipeline.
+
+    Returns:
+        None where Spark is up already, where `spark-submit` has started it, and where the settings are wrong,
+        which the checks report.
+    """
+    pyspark = sys.modules.get("pyspark")
+    running = None if pyspark is None else pyspark.SparkContext._active_spark_context  # noqa: SLF001 (getOrCreate would start one)
+    if running is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return None
+    try:
+        check_checkpoint(pipeline)
+        conf = session_settings(pipeline)
+        find_java()
+    except HeadpondError:
+        return None
+    return Starting(conf, options)
+
+
+def warm_workers(spark: SparkSession) -> None:
+    """Have Spark start the process that its Python workers come from, while the query is being planned."""
+    threading.Thread(target=_warm, args=(spark,), name="warming workers", daemon=True).start()
+
+
+def _warm(spark: SparkSession) -> None:
+    def same(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from parts
+
+    # Whatever is wrong with the workers, the query will meet it, too.
+    with contextlib.suppress(Exception):
+        spark.range(1, numPartitions=1).mapInArrow(same, "id long").collect()
+
+
+def _submitted() -> dict[str, str]:
+    """Settings that `spark-submit` gave, the master among them; none where this process starts Spark."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 (connects to the JVM that is there; no public way)
+    return dict(SparkConf().getAll())
+
+
+def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
+    """Settings for a small, quiet engine; `given` only decides what depends on the master."""
+    cores = max(2, os.cpu_count() or 1)
+    master = given.get("spark.master", f"local[{cores}]")
+    settings = {
+        "spark.master": master,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # The rows of one micro-batch are few and large; a shuffle of 200 tasks would cost seconds.
+        "spark.sql.shuffle.partitions": str(cores),
+        # Python rows are written by Arrow; a worker that lives on saves its start in every batch.
+        "spark.python.worker.reuse": "true",
+    }
+    if master.startswith("local"):
+        settings |= {
+            # Never the machine's own name: looking it up may hang for seconds, and need not answer.
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.sql.warehouse.dir": _passing_folder(),
+            # Plans of a few rows: planning again at run time costs more than it saves.
+            "spark.sql.adaptive.enabled": "false",
+            CHECKPOINTS_CLASS: LOCAL_CHECKPOINTS,
+        }
+    if quick:
+        settings[_JAVA_OPTIONS] = QUICK_JAVA_OPTIONS
+        if master.startswith("local"):
+            settings["spark.python.daemon.module"] = "headpond.spark.session.workers"
+    return settings
+
+
+def _set_environment(settings: Mapping[str, str], java: Java) -> None:
+    """Set what the launcher, the JVM and the workers read from the environment."""
+    local = settings["spark.master"].startswith("local")
+    os.environ["JAVA_HOME"] = str(java.home)
+    if local:
+        # Any other Python would lack headpond, or be of another version than this one.
+        os.environ["PYSPARK_PYTHON"] = worker_python(*_spark_places())
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+    elif "spark.pyspark.python" in settings:  # of pyspark's own start, only spark-submit looks at it
+        os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"] if local else sys.executable
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA_OPTIONS)
+
+
+def _start_context(settings: Mapping[str, str], log: Path) -> SparkContext:
+    """Launch the JVM with its output in `log` and create the Spark context in it."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    already = log.stat().st_size if log.exists() else 0
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            gateway = None
+            if SparkContext._gateway is None:  # noqa: SLF001 (a JVM outlives its context; there can be only one)
+                conf = SparkConf(loadDefaults=False).setAll(_for_command_line(settings))
+                gateway = launch_gateway(conf, popen_kwargs={"stdout": out, "stderr": out})
+            jvm = gateway.jvm if gateway is not None else None
+            conf = SparkConf(_jvm=jvm).setAll(list(settings.items()))
+            context = SparkContext(conf=conf, gateway=gateway)
+            ship_to(context)
+            return context
+    except OSError as exc:
+        raise SparkNotStarted(
+            f"Spark's log {log} cannot be written: {exc.strerror or exc}.",
+            next_step="Give a log path in a folder that can be written.",
+            log=str(log),
+        ) from exc
+    except (PySparkException, RuntimeError, ValueError, Py4JError) as exc:
+        reason = _reason(exc, log, already)
+        if missing := _MISSING_PACKAGE.search(reason):
+            raise SparkNotStarted(
+                f"Spark did not start: a package could not be fetched ({missing[1]}).",
+                next_step="Check the network (or, behind a mirror, spark.jars.ivySettings), or bring the "
+                "jars in spark.jars.",
+                log=str(log),
+            ) from exc
+        raise SparkNotStarted(
+            f"Spark did not start: {reason}.",
+            next_step=f"Read {log} and the settings under [spark].",
+            log=str(log),
+        ) from exc
+
+
+def _spark_places() -> tuple[Path, Path]:
+    """Return where pyspark was imported from, and the Spark whose JVM it starts."""
+    import pyspark
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(pyspark.__file__).parent, Path(_find_spark_home())
+
+
+def _for_command_line(settings: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the settings that may be seen in a process list."""
+    return [(key, value) for key, value in settings.items() if not SECRET_SETTING.search(key)]
+
+
+def _reason(exc: Exception, log: Path, since: int) -> str:
+    """Return the most telling line: the first complaint this start wrote, else the exception's own."""
+    with log.open("rb") as opened:
+        opened.seek(since)
+        said = opened.read(1 << 20).decode(errors="replace").splitlines()
+    complaints = [line for line in said if _COMPLAINT.search(line) and " WARN " not in line]
+    return (complaints or str(exc).splitlines() or [type(exc).__name__])[0].strip().rstrip(".")
+
+
+def _passing_folder() -> str:
+    """Return a folder for a catalogue nobody uses, gone when this process ends."""
+    folder = tempfile.mkdtemp(prefix="headpond-warehouse-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

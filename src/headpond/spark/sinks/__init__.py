@@ -1,0 +1,1 @@
+"""The Spark sink `kinesis`, and removing duplicates of what it put."""

@@ -1,0 +1,302 @@
+"""Spark sink `kinesis`: the rows of a frame as user records of a stream, at least once each.
+
+::
+
+    task ─► rows ─► producer (aggregate by predicted shard · limit · PutRecords · retry per entry) ─► stream
+             │                                                        │
+             └ null, or larger than a record may be: the task fails   └ not acknowledged: the task fails
+
+A task succeeds only when the stream acknowledged every row. A task or a batch that is tried again puts
+all of its rows again; nothing takes the first ones back. With `identity = tags` each row carries which one it
+is, by which `without_repeats` removes duplicates::
+
+    headpond-row = 4f0c…e1 : 17 : 3 : 1042
+                   query    batch partition place in the partition
+
+A retried task numbers its rows from 0 again, and Spark does not promise the same rows in the same order. So a
+row is a duplicate only where identity, key and data agree: rows that changed places are kept twice, not lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass, fields
+from itertools import chain, count, islice, repeat
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from headpond.core.errors import ConfigurationError, HeadpondError, ServiceFailure, StreamNotFound, UsageError
+from headpond.core.options import Options
+from headpond.kinesis.api.client import check_stream
+from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.planning.options import CONNECTION_OPTIONS
+from headpond.kinesis.producer import BlockingProducer, ProducerSettings, PutFailed
+from headpond.kpl import Tag
+from headpond.spark.errors import carried
+from headpond.spark.session.workers import freeze_worker_heap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from headpond.kinesis.producer.records import Puttable
+
+IDENTITY_TAG = "headpond-row"
+_KEYS = ("_identity", "_content")
+
+
+def without_repeats(frame: DataFrame) -> DataFrame:
+    """Keep the first of the rows that a Kinesis sink with `identity` put more than once.
+
+    Rows without an identity are all kept. In a batch read this is a shuffle; in a query it keeps the
+    identity of every row as state, for good: merge into a table by
+    identity instead where a query runs for long.
+
+    Args:
+        frame: Rows of the Kinesis source with `includeTags`.
+
+    Raises:
+        UsageError: The frame lacks a column that this needs.
+    """
+    needed = ("tags", "partition_key", "data", "shard_id", "sequence_number", "sub_sequence_number")
+    missing = [name for name in needed if name not in frame.columns]
+    if missing:
+        raise UsageError(
+            f"Repeats cannot be removed from a frame without {', '.join(missing)}.",
+            next_step="Read the stream with includeTags = true, and remove repeats before selecting columns.",
+            columns=list(frame.columns),
+        )
+    own = F.try_element_at(F.filter("tags", lambda tag: tag.key == IDENTITY_TAG), F.lit(1))["value"]
+    place = F.concat_ws("/", "shard_id", "sequence_number", F.col("sub_sequence_number").cast("string"))
+    content = F.sha2(F.concat(F.encode(F.concat("partition_key", F.lit("\0")), "UTF-8"), F.col("data")), 256)
+    named = frame.withColumns({"_identity": F.coalesce(own, place), "_content": content})
+    return named.dropDuplicates(list(_KEYS)).drop(*_KEYS)
+
+
+logger = logging.getLogger(__name__)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+PRODUCER_OPTIONS = tuple(_camel(each.name) for each in fields(ProducerSettings))
+SINK_OPTIONS = (*CONNECTION_OPTIONS, "identity", *PRODUCER_OPTIONS)
+
+_OWN_DEFAULTS = {
+    # A task writes as fast as it can read, so rows wait behind a shard's limits for as long as there are
+    # rows: patience has to cover what all tasks together may have outstanding.
+    "recordttlms": "300000",
+    "maxoutstandingbytes": str(32 << 20),
+}
+_SPARKS_OWN = ("checkpointLocation",)
+_MOST_NAMES = 20  # of streams that exist, in the facts of an error that passes through Spark's text
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    "data": ("binary", "string"),
+    "partition_key": ("string",),
+    "explicit_hash_key": ("string",),
+}
+_OPTIONAL = {"explicit_hash_key"}
+
+
+class RowsNotPut(ServiceFailure):
+    """Rows of a task are not known to be in the stream; `facts` has their number and the reasons."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """Where and how to write; picklable, holds no secret."""
+
+    connection: ConnectionSettings
+    producer: ProducerSettings
+    identity: bool = False
+
+
+@dataclass
+class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped here
+    """What a task wrote."""
+
+    rows: int
+
+
+def prepare(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkSettings:
+    """Check options and columns before anything runs.
+
+    Raises:
+        ConfigurationError: An option is unknown or wrong, a column is missing, unknown or of a wrong type, or
+            the stream would have to be overwritten.
+    """
+    known = Options(options, (*SINK_OPTIONS, *_SPARKS_OWN), "sink kinesis")
+    if overwrite:
+        raise ConfigurationError(
+            "A Kinesis stream cannot be overwritten, only appended to.",
+            next_step='Use mode("append"), or outputMode("append") or "update" of a query.',
+        )
+    _check_columns(schema)
+    given = {name: value for name in SINK_OPTIONS if (value := known.text(name)) is not None}
+    own = {name.lower(): value for name, value in given.items() if name in PRODUCER_OPTIONS}
+    producer = ProducerSettings.from_options({**_OWN_DEFAULTS, **own})
+    identity = known.choice("identity", ("none", "tags"), "none") == "tags"
+    if identity and not producer.aggregation_enabled:
+        raise ConfigurationError(
+            "Option identity of the sink kinesis is tags, which only aggregates can carry, and "
+            "aggregationEnabled is false.",
+            next_step="Remove one of the two.",
+            option="identity",
+        )
+    return SinkSettings(ConnectionSettings.from_options(given), producer, identity)
+
+
+def _check_columns(schema: StructType) -> None:
+    found = {each.name: each.dataType.simpleString() for each in schema.fields}
+    expected = ", ".join(
+        f"{name} ({' or '.join(types)}{', optional' if name in _OPTIONAL else ''})"
+        for name, types in _COLUMNS.items()
+    )
+    wrong = [f"{name} is missing" for name in _COLUMNS if name not in found and name not in _OPTIONAL]
+    wrong += [f"{name} is not one of the sink's" for name in found if name not in _COLUMNS]
+    wrong += [
+        f"{name} is {kind}" for name, kind in found.items() if name in _COLUMNS and kind not in _COLUMNS[name]
+    ]
+    if wrong:
+        raise ConfigurationError(
+            f"The frame's columns do not fit the sink kinesis: {'; '.join(wrong)}.",
+            next_step=f"Select {expected}.",
+            columns=found,
+        )
+
+
+class _Writing:
+    """What the batch and the streaming writer share; sent to the tasks."""
+
+    _streaming = False
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self.settings = settings
+        self._write_id = uuid.uuid4().hex  # stands for the query id in a batch write; the same in all tasks
+
+    @carried
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Put one task's rows, and wait until the stream has them all."""
+        batches = (batch for batch in iterator if batch.num_rows)
+        first = next(batches, None)
+        if first is None:
+            return Written(0)
+        producer = BlockingProducer(self.settings.connection, self.settings.producer)
+        freeze_worker_heap()
+        tags = self._tags() if self.settings.identity else None
+        with producer:
+            try:
+                return Written(
+                    producer.send_all(row for batch in chain([first], batches) for row in _rows(batch, tags))
+                )
+            except PutFailed as error:
+                raise self._summed_up(error, producer) from error
+
+    def _tags(self) -> Iterator[tuple[Tag, ...]]:
+        """Number a task's rows: query, batch, partition, place; the same when the task is tried again."""
+        task = TaskContext.get()
+        assert task is not None
+        query = task.getLocalProperty("sql.streaming.queryId") if self._streaming else None
+        batch = task.getLocalProperty("streaming.sql.batchId") if query else None
+        prefix = f"{(query or self._write_id).replace('-', '')}:{batch or 0}:{task.partitionId()}:"
+        return ((Tag(IDENTITY_TAG, f"{prefix}{place}"),) for place in count())
+
+    def _summed_up(self, error: PutFailed, producer: BlockingProducer) -> HeadpondError:
+        """Return the error without the thousands of single failures, which would not pass through Spark."""
+        reasons: dict[str, int] = error.facts["reasons"]
+        stream = self.settings.connection.stream
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        failures: dict[int, PutFailed] = error.facts["failures"]
+        example = next(iter(failures.values()))
+        facts = {"failed": len(failures), "acknowledged": producer.acknowledged, "reasons": reasons}
+        sentence = (
+            f"{len(failures)} rows of a task were not put into stream {stream}, "
+            f"{producer.acknowledged} were: {counts}."
+        )
+        if "ResourceNotFoundException" in reasons:
+            missing = self._missing()
+            if missing is not None:
+                near = {**missing.facts, "existing": missing.facts.get("existing", [])[:_MOST_NAMES]}
+                return StreamNotFound(
+                    f"{missing.message} {sentence}", next_step=missing.next_step, **near, **facts
+                )
+        return RowsNotPut(
+            f"{sentence} The first: {example.message}",
+            next_step="Start the query again when the cause is fixed: the batch's rows are all put again.",
+            stream=stream,
+            **facts,
+        )
+
+    def _missing(self) -> StreamNotFound | None:
+        """Ask whether the stream is missing, and which ones there are."""
+        try:
+            check_stream(self.settings.connection)
+        except StreamNotFound as missing:
+            return missing
+        except HeadpondError:
+            logger.warning("Whether the stream exists could not be asked.", exc_info=True)
+        return None
+
+    def _log(self, messages: Sequence[Any], what: str) -> None:
+        rows = sum(each.rows for each in messages if isinstance(each, Written))
+        logger.info("%s: %d rows are in stream %s.", what, rows, self.settings.connection.stream)
+
+
+class KinesisWriter(_Writing, DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+    """`frame.write.format("headpond-kinesis")`."""
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """Log the figures."""
+        self._log(messages, "written")
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """Log the figures: nothing can be taken back."""
+        self._log(messages, "failed, in part written")
+
+
+class KinesisStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+    """`frame.writeStream.format("headpond-kinesis")`."""
+
+    _streaming = True
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:
+        """Log the figures."""
+        self._log(messages, f"batch {batchId} written")
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:
+        """Log the figures: the batch is tried again as a whole."""
+        self._log(messages, f"batch {batchId} failed, in part written")
+
+
+def _rows(batch: pa.RecordBatch, tags: Iterator[tuple[Tag, ...]] | None) -> Iterator[Puttable]:
+    """Return a batch as what the producer takes, each row with the next tags if there are some.
+
+    Raises:
+        UsageError: A row has no data or no partition key.
+    """
+    for name in ("data", "partition_key"):
+        nulls = batch[name].null_count
+        if nulls:
+            raise UsageError(
+                f"Column {name} is null in {nulls} of {batch.num_rows} rows that are to be put into Kinesis.",
+                next_step="Filter such rows out, or fill them in.",
+                column=name,
+                nulls=nulls,
+            )
+    columns: list[Any] = [batch["partition_key"].to_pylist(), batch["data"].cast(pa.binary()).to_pylist()]
+    if "explicit_hash_key" in batch.schema.names and batch["explicit_hash_key"].null_count < batch.num_rows:
+        columns.append(batch["explicit_hash_key"].to_pylist())
+    elif tags is not None:
+        columns.append(repeat(None, batch.num_rows))
+    if tags is not None:
+        columns.append(islice(tags, batch.num_rows))
+    return zip(*columns, strict=True)

@@ -1,0 +1,300 @@
+"""Spark source `headpond-archive`: Kinesis records in JSON Lines files, with offsets in the checkpoint.
+
+Options: `path` (a pattern, see `archive_files`), `maxBytesPerTrigger` (64 MiB of the files),
+`deaggregate`, `onMalformed`, `includeTags`, `failOnDataLoss`, `streamName` (what the column `stream`
+says; by default the path), `storageOptions` (a JSON object: what gives access to an object store). Columns
+are those of the `kinesis` source.
+A file must not change once it is there, except that a plain file may grow by whole lines.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+from headpond.core.errors import ConfigurationError, DataLoss
+from headpond.core.options import Options
+from headpond.kinesis.archive.compressed import head, opened_bytes, whole
+from headpond.kinesis.archive.compressed import lines as gzip_lines
+from headpond.kinesis.archive.lines import cut_text, read_text
+from headpond.kpl.records import open_records
+from headpond.qldb.files import ion_records, is_ion
+from headpond.spark.errors import carried
+from headpond.spark.sources.archive_files import (
+    Piece,
+    check_unchanged,
+    from_json,
+    open_pattern,
+    pieces,
+    plan,
+    to_json,
+)
+from headpond.spark.sources.rows import (
+    RULES,
+    Decoding,
+    DecodingDataSource,
+    as_spark,
+    source_schema,
+    without_rules,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from headpond.kpl import OnMalformed
+    from headpond.spark.sources.archive_files import Files, Offset
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_BYTES = 64 << 20
+OPTIONS = (
+    "path",
+    "maxBytesPerTrigger",
+    "deaggregate",
+    "onMalformed",
+    "includeTags",
+    "failOnDataLoss",
+    "streamName",
+    "storageOptions",
+)
+
+_LOOK_BYTES = 64
+_BATCH_LINES = 20_000
+_BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSettings:
+    """The options of the source, read and checked."""
+
+    path: str
+    stream: str
+    max_bytes: int
+    deaggregate: bool
+    on_malformed: OnMalformed
+    tags: bool
+    fail_on_data_loss: bool
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def read_options(given: Mapping[str, str]) -> ArchiveSettings:
+    """Read the options of `headpond-archive`.
+
+    Raises:
+        ConfigurationError: An option is unknown, missing or wrong.
+    """
+    options = Options(given, OPTIONS, "source headpond-archive")
+    path = options.text("path")
+    if path is None:
+        raise ConfigurationError(
+            "The source headpond-archive needs the option path.",
+            next_step="Set it to a pattern of files, such as records/*.jsonl.",
+            option="path",
+        )
+    max_bytes = options.size_bytes("maxBytesPerTrigger", DEFAULT_MAX_BYTES)
+    assert max_bytes is not None
+    return ArchiveSettings(
+        path=path,
+        stream=options.text("streamName") or path,
+        max_bytes=max_bytes,
+        deaggregate=options.flag("deaggregate", default=True),
+        on_malformed=cast(
+            "OnMalformed", options.choice("onMalformed", ("passthrough", "fail"), "passthrough")
+        ),
+        tags=options.flag("includeTags", default=False),
+        fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+        storage_options=_storage_options(options.text("storageOptions")),
+    )
+
+
+def _storage_options(text: str | None) -> dict[str, str]:
+    try:
+        return {} if text is None else msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.DecodeError:
+        raise ConfigurationError(
+            "The option storageOptions is not a JSON object of texts.",  # it is not shown: it may hold keys
+            next_step='Write it as {"AWS_REGION": "us-east-1"}.',
+            option="storageOptions",
+        ) from None
+
+
+def read_piece(files: Files, piece: Piece, stream: str) -> Iterator[pa.RecordBatch]:
+    """Read one piece as batches of Kinesis records; a damaged gzip file ends in a row that says so."""
+    content = files.read(piece.file, piece.start, piece.end)
+    name = f"gzip file of {len(content)} bytes"  # for where it is damaged
+    if piece.whole and is_ion(head(opened_bytes(content), _LOOK_BYTES)):
+        yield from ion_records(whole(opened_bytes(content), name), stream=stream, file=piece.file)
+        return
+    first = piece.first_line
+    texts = _texts(content, name) if piece.whole else cut_text(content, _BATCH_BYTES, _BATCH_LINES)
+    for text, lines in texts:
+        yield read_text(text, stream=stream, file=piece.file, first_line=first)
+        first += lines
+
+
+def _texts(content: bytes, name: str) -> Iterator[tuple[bytes, int]]:
+    """Cut a file that may be compressed, as `cut_text` does."""
+    lines: list[bytes] = []
+    size = 0
+    for line in gzip_lines(opened_bytes(content), name):
+        lines.append(line)
+        size += len(line)
+        if len(lines) == _BATCH_LINES or size >= _BATCH_BYTES:
+            yield b"".join(lines), len(lines)
+            lines, size = [], 0
+    if lines:
+        yield b"".join(lines), len(lines)
+
+
+@dataclass
+class ArchivePartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+    """What one task reads."""
+
+    pieces: list[Piece] = field(default_factory=list)
+
+
+class _Reading:
+    """What the batch and the streaming reader share."""
+
+    def __init__(self, settings: ArchiveSettings) -> None:
+        self.settings = settings
+        self.files = open_pattern(settings.path, settings.storage_options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's pieces."""
+        assert isinstance(partition, ArchivePartition)
+        return _read_carried(self.files, partition.pieces, self.settings)
+
+    def tasks(self, start: Offset, end: Offset) -> list[ArchivePartition]:
+        """One partition per task."""
+        partitions = []
+        for task in pieces(self.files, start, end):
+            partition = ArchivePartition(None)
+            partition.pieces = task
+            partitions.append(partition)
+        return partitions
+
+
+@carried
+def _read_carried(files: Files, task: Iterable[Piece], settings: ArchiveSettings) -> Iterator[pa.RecordBatch]:
+    for piece in task:
+        for records in read_piece(files, piece, settings.stream):
+            for opened in open_records(
+                records,
+                deaggregate=settings.deaggregate,
+                on_malformed=settings.on_malformed,
+                tags=settings.tags,
+            ):
+                yield as_spark(opened)
+
+
+class ArchiveStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is untyped here
+    """Micro-batches over the archive; keeps nothing that the checkpoint does not hold."""
+
+    def __init__(self, settings: ArchiveSettings) -> None:
+        super().__init__(settings)
+        self._seen: dict[str, int] = {}  # sizes at the last plan
+        self._fixed: dict[str, int] | None = None  # what AvailableNow may read
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return that nothing is read."""
+        return to_json({})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Leave the bound to the options: it counts bytes of files, which Spark's limits do not know."""
+        return ReadAllAvailable()
+
+    @carried
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix what there is to read now."""
+        self._fixed = self.files.sizes()
+
+    @carried
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Plan the end of the next batch."""
+        begun = from_json(start)
+        sizes = self._fixed if self._fixed is not None else self.files.sizes()
+        try:
+            check_unchanged(begun, sizes)
+        except DataLoss as loss:
+            if self.settings.fail_on_data_loss:
+                raise
+            logger.warning("%s", loss.message)
+        seen = None if self._fixed is not None else self._seen
+        end = plan(self.files, sizes, begun, self.settings.max_bytes, seen=seen)
+        self._seen = sizes
+        return to_json(end)
+
+    @carried
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut a batch into tasks."""
+        return self.tasks(from_json(start), from_json(end))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: files are left as they are."""
+
+    def stop(self) -> None:
+        """Do nothing: files are opened for each read."""
+
+
+class ArchiveReader(_Reading, DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
+    """The whole archive as it is now."""
+
+    @carried
+    def partitions(self) -> Sequence[InputPartition]:
+        """Cut everything there is into tasks."""
+        end = plan(self.files, self.files.sizes(), {}, None)
+        # Spark calls `read` once even where there is nothing to read.
+        return self.tasks({}, end) or [ArchivePartition(None)]
+
+
+class ArchiveDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
+    """`spark.read.format("headpond-archive")`, and `readStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "headpond-archive"
+
+    @carried
+    def schema(self) -> StructType:
+        """Return the columns of user records."""
+        return source_schema(tags=read_options(self.options).tags)
+
+    @carried
+    def reader(self, schema: StructType) -> ArchiveReader:
+        """Read once."""
+        return ArchiveReader(read_options(self.options))
+
+    @carried
+    def streamReader(self, schema: StructType) -> ArchiveStreamReader:
+        """Read in micro-batches."""
+        return ArchiveStreamReader(read_options(self.options))
+
+
+class DecodingArchiveReader(Decoding, ArchiveStreamReader):
+    """Micro-batches of an archive, decoded."""
+
+
+class DecodedArchiveSource(DecodingDataSource):
+    """`spark.readStream.format("headpond-decoded-archive")`: for `follow` alone."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "headpond-decoded-archive"
+
+    @carried
+    def streamReader(self, schema: StructType) -> DecodingArchiveReader:
+        """Read in micro-batches."""
+        reader = DecodingArchiveReader(read_options(without_rules(self.options)))
+        reader.written = self.options[RULES]
+        return reader

@@ -1,0 +1,407 @@
+"""Archive files and the plan of micro-batches over them: pattern, matching files, byte ranges, offsets.
+
+Local paths and object-store URLs go through `pyarrow.fs`. A file's name is its path below the fixed folder of
+the pattern, so moving the folder changes no identity::
+
+    records/2026-*/*.jsonl.gz              folder: records      names: 2026-01/a.jsonl.gz, …
+    export/*.completed.manifest            folder: export       names: those of the objects that these name
+
+The offset is a JSON document in Spark's checkpoint, nothing else is kept::
+
+    {"v": 1, "files": {"a.jsonl": {"bytes": 8190, "lines": 12}, "b.jsonl.gz": {"whole": 4711}}}
+
+    bytes, lines   a plain file is done up to this byte, which follows a line end (or ends the file)
+    whole          a gzip file, or one of Ion, was taken, when it was this large
+
+Plain files are cut at line ends; at least one line or one whole file is taken however small the bound is.
+Files may appear at any time, plain files may grow by whole lines. A last line without its end is taken
+when the archive is read once, else as soon as two plans have seen the file at the same size.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow.fs as pafs
+
+from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, UsageError
+from headpond.ion.binary import RefusedIon
+from headpond.kinesis.archive.compressed import MAGIC
+from headpond.lake.storage import file_system, storage_errors
+from headpond.qldb.export import read_manifest
+from headpond.qldb.files import is_ion
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+
+MANIFEST = ".manifest"
+"""Ends a pattern of manifests, which stand for what they name."""
+_STARTED = ".started.manifest"
+EXPORT_MANIFESTS = (_STARTED, ".completed.manifest")
+_WILD = re.compile(r"[*?\[]")
+
+
+class Files(Protocol):
+    """What planning and reading need of the files."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return name and size in bytes of every file that matches now."""
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end) of a file; fewer where it ends before."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatternFiles:
+    """The files behind a pattern; picklable, opens its filesystem wherever it is used."""
+
+    pattern: str
+    root: str  # the fixed folder, or a URL of it
+    wild: str  # the rest of the pattern
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the object store
+
+    def sizes(self) -> dict[str, int]:
+        """Return name and size of every file that matches now; a folder that is absent holds none."""
+        filesystem, folder = file_system(self.root, self.options)
+        selector = pafs.FileSelector(folder, recursive="/" in self.wild, allow_not_found=True)
+        manifests = self.wild.endswith(MANIFEST)
+        if manifests:  # their objects lie somewhere below
+            selector.recursive = True
+        matches = re.compile(_regex(self.wild)).fullmatch
+        found: dict[str, int] = {}
+        there: dict[str, int] = {}
+        with storage_errors(self.root, self.options):
+            infos = filesystem.get_file_info(selector)
+        for info in infos:
+            name = info.path[len(folder) :].lstrip("/")
+            if info.type == pafs.FileType.File:
+                there[name] = info.size
+                if matches(name) and (manifests or not name.endswith(EXPORT_MANIFESTS)):
+                    found[name] = info.size
+        return self._objects(found, there) if manifests else found
+
+    def _objects(self, manifests: Mapping[str, int], there: Mapping[str, int]) -> dict[str, int]:
+        """Return the objects that manifests name, among the files that are there."""
+        objects: dict[str, int] = {}
+        for manifest, size in manifests.items():
+            if not manifest.endswith(_STARTED):  # which names nothing that is known to be whole
+                for name in objects_of(manifest, self.read(manifest, 0, size), there):
+                    objects[name] = there[name]
+        return objects
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        """Return the bytes [start, end) of a file; fewer where it ends before."""
+        filesystem, folder = file_system(self.root, self.options)
+        with (
+            storage_errors(self.root, self.options),
+            filesystem.open_input_file(f"{folder}/{name}") as opened,
+        ):
+            size = opened.size()
+            start = min(start, size)
+            content: bytes = opened.read_at(min(end, size) - start, start)
+            return content
+
+
+def objects_of(manifest: str, content: bytes, there: Container[str]) -> list[str]:
+    """Find the objects that a manifest of a journal export names.
+
+    A key is relative to a bucket, of which a copy may hold a part: the object is looked for below the
+    manifest's folder, by the whole key first, then by less and less of it.
+
+    Raises:
+        UsageError: it is not a manifest, or an object is not there.
+    """
+    folder = manifest.rpartition("/")[0]
+    try:
+        keys = read_manifest(content)
+    except RefusedIon as error:
+        raise UsageError(
+            f"{manifest} is not a manifest of a journal export: {error}.",
+            next_step="Name the export's objects themselves.",
+            file=manifest,
+        ) from error
+    found = []
+    for key in keys:
+        parts = [part for part in key.split("/") if part]
+        tries = ["/".join([folder, *parts[at:]] if folder else parts[at:]) for at in range(len(parts))]
+        name = next((one for one in tries if ".." not in parts and one in there), None)
+        if name is None:
+            raise UsageError(
+                f"{manifest} names the object {key}, which does not exist below its folder.",
+                next_step="Fetch the whole export, or name the objects that are there.",
+                file=manifest,
+            )
+        found.append(name)
+    return found
+
+
+def open_pattern(pattern: str, options: Mapping[str, str] | None = None) -> PatternFiles:
+    """Split a pattern into its fixed folder and its wild rest.
+
+    `*`, `?` and `[…]` stand for parts of one name, `**` for any folders.
+
+    Raises:
+        ConfigurationError: It is empty, or names a folder.
+    """
+    if not pattern or pattern.endswith("/"):
+        raise ConfigurationError(
+            f"The archive pattern {pattern!r} names no files.",
+            next_step="Write a pattern that ends in file names, such as records/*.jsonl.",
+            option="path",
+        )
+    scheme, separator, path = pattern.rpartition("://")
+    parts = path.split("/")
+    fixed = 0
+    while fixed < len(parts) - 1 and not _WILD.search(parts[fixed]):
+        fixed += 1
+    root = "/".join(parts[:fixed]) or ("/" if path.startswith("/") else ".")
+    wild = "/".join(parts[fixed:])
+    if separator:
+        return PatternFiles(pattern, f"{scheme}://{root}", wild, dict(options or {}))
+    if Path(path).is_dir():
+        raise ConfigurationError(
+            f"The archive {pattern} is a folder.",
+            next_step=f"Write a pattern of the files in it, such as {pattern}/*.jsonl.",
+            option="path",
+        )
+    return PatternFiles(pattern, str(Path(root).expanduser().absolute()), wild)
+
+
+def _regex(wild: str) -> str:
+    """Translate a pattern; names that begin with a dot are met only by a pattern that says the dot."""
+    out: list[str] = []
+    for part in wild.split("/"):
+        if part == "**":
+            out.append(r"(?:[^/.][^/]*/)*")
+            continue
+        hidden = "" if part.startswith(".") else r"(?!\.)"
+        out.append(hidden + re.sub(r"\*|\?|\[!?[^]]+\]|.", _piece, part) + "/")
+    return "".join(out).removesuffix("/")
+
+
+def _piece(match: re.Match[str]) -> str:
+    text = match.group()
+    if text == "*":
+        return "[^/]*"
+    if text == "?":
+        return "[^/]"
+    if len(text) > 1:
+        return "[^" + text[2:].replace("\\", "\\\\") if text[1] == "!" else text.replace("\\", "\\\\")
+    return re.escape(text)
+
+
+VERSION = 1
+PIECE_BYTES = 16 << 20
+"""How much of the archive one task reads, about."""
+
+_READ_BYTES = 4 << 20
+_LOOK_BYTES = 64  # to detect what a file is
+
+
+@dataclass(frozen=True, slots=True)
+class FilePosition:
+    """How far a file was read: `lines` is None for one taken whole, then `size` is that of the whole file."""
+
+    size: int
+    lines: int | None
+
+
+Offset = dict[str, FilePosition]
+"""File name → how far it was read; a file not named was not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of one file that one task reads: bytes [start, end)."""
+
+    file: str
+    start: int
+    end: int
+    first_line: int
+    whole: bool  # compressed, or records that are no lines
+
+
+def to_json(offset: Offset) -> dict[str, Any]:
+    """Write an offset for Spark's checkpoint."""
+    files = {
+        name: {"whole": at.size} if at.lines is None else {"bytes": at.size, "lines": at.lines}
+        for name, at in sorted(offset.items())
+    }
+    return {"files": files, "v": VERSION}
+
+
+def from_json(value: dict[str, Any]) -> Offset:
+    """Read an offset from Spark's checkpoint.
+
+    Raises:
+        InvalidData: It is not an archive offset, or one of another version.
+    """
+    if value.get("v") != VERSION:
+        raise InvalidData(
+            f"The checkpoint holds an archive offset of version {value.get('v')!r}; this headpond reads "
+            f"version {VERSION}.",
+            next_step="Open it with the headpond that wrote it, or begin with a new checkpoint.",
+            reason="offset_version",
+        )
+    try:
+        return {
+            str(name): FilePosition(int(at["whole"]), None)
+            if "whole" in at
+            else FilePosition(int(at["bytes"]), int(at["lines"]))
+            for name, at in value["files"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise InvalidData(
+            f"The checkpoint holds an archive offset that cannot be read: {exc!r}.",
+            next_step="Begin with a new checkpoint.",
+            reason="offset_damaged",
+        ) from exc
+
+
+def plan(
+    files: Files,
+    sizes: dict[str, int],
+    start: Offset,
+    max_bytes: int | None,
+    *,
+    seen: dict[str, int] | None = None,
+) -> Offset:
+    """Find the end of the next batch.
+
+    Args:
+        files: The files' bytes.
+        sizes: Files and sizes to plan for; nothing beyond these is taken.
+        start: Where the last batch ended.
+        max_bytes: Bytes of the files, gzip files as stored, to take at most; None: all there is.
+        seen: The sizes an earlier plan saw; a last line without its end is taken only from a file whose
+            size is still that. None: take it, the archive is read once.
+
+    Returns:
+        The end; equal to `start` when there is nothing to take.
+    """
+    end = dict(start)
+    left = max_bytes
+    for name in sorted(sizes):
+        if left is not None and left <= 0:
+            break
+        done = start.get(name)
+        if sizes[name] <= (done.size if done else 0) or (done is not None and done.lines is None):
+            continue
+        if done is None and _is_whole(files, name):
+            # An empty batch still takes a gzip file larger than the bound, or it would never be read.
+            if left is not None and sizes[name] > left and end != start:
+                continue
+            end[name] = FilePosition(sizes[name], None)
+            taken = sizes[name]
+        else:
+            at = done or FilePosition(0, 0)
+            final = seen is None or seen.get(name) == sizes[name]
+            end[name] = _advance(files, name, at, sizes[name], left, final=final)
+            taken = end[name].size - at.size
+            if not taken:
+                del end[name]
+                if done is not None:
+                    end[name] = done
+        if left is not None:
+            left -= taken
+    return end
+
+
+def check_unchanged(offset: Offset, sizes: dict[str, int]) -> None:
+    """Make sure that what was read is still what lies there.
+
+    Raises:
+        DataLoss: A file shrank, or a gzip file changed its size.
+    """
+    for name, at in offset.items():
+        size = sizes.get(name)
+        if size is not None and (size < at.size or (at.lines is None and size != at.size)):
+            raise DataLoss(
+                f"The archive file {name} was read when it had {at.size} bytes and has {size} now.",
+                next_step="Put new records into new files; a new checkpoint reads this one again.",
+                file=name,
+                expected=at.size,
+                found=size,
+            )
+
+
+def pieces(files: Files, start: Offset, end: Offset, piece_bytes: int = PIECE_BYTES) -> list[list[Piece]]:
+    """Cut what lies between two offsets into tasks: a pure function of both and of the files' bytes.
+
+    Returns:
+        Lists of pieces, each list the work of one task of about `piece_bytes`.
+    """
+    tasks: list[list[Piece]] = []
+    room = 0
+    for name in sorted(end):
+        done = start.get(name)
+        at, to = done or FilePosition(0, 0), end[name]
+        if to == done:
+            continue
+        for piece in _cut(files, name, at, to, piece_bytes):
+            if not tasks or room < piece.end - piece.start:
+                tasks.append([])
+                room = piece_bytes
+            tasks[-1].append(piece)
+            room -= piece.end - piece.start
+    return tasks
+
+
+def _cut(files: Files, name: str, at: FilePosition, to: FilePosition, piece_bytes: int) -> list[Piece]:
+    """Cut one file's part at line ends."""
+    if to.lines is None:
+        return [Piece(name, 0, to.size, 1, whole=True)]
+    cut: list[Piece] = []
+    while at.size < to.size:
+        assert at.lines is not None
+        if to.size - at.size <= piece_bytes:
+            ahead = to
+        else:
+            ahead = _advance(files, name, at, to.size, piece_bytes, final=True)
+        cut.append(Piece(name, at.size, ahead.size, at.lines + 1, whole=False))
+        at = ahead
+    return cut
+
+
+def _advance(
+    files: Files, name: str, at: FilePosition, size: int, bound: int | None, *, final: bool
+) -> FilePosition:
+    """Go on by whole lines, by `bound` bytes at most but by one line at least.
+
+    Args:
+        files: The files' bytes.
+        name: The file.
+        at: A line's start.
+        size: Nothing at or beyond this byte is looked at.
+        bound: Bytes to take at most, however long the first line is.
+        final: Whether bytes after the last line end are a line.
+    """
+    stop = size if bound is None else min(size, at.size + bound)
+    assert at.lines is not None
+    taken, lines, position = at.size, at.lines, at.size
+    while position < size and (position < stop or taken == at.size):
+        # Beyond the bound only for the sake of a first line that is longer than it.
+        until = min(stop if position < stop else size, position + _READ_BYTES)
+        chunk = files.read(name, position, until)
+        if not chunk:
+            break
+        if position >= stop:
+            cut = chunk.find(b"\n")
+            chunk_lines = 1 if cut >= 0 else 0
+        else:
+            cut, chunk_lines = chunk.rfind(b"\n"), chunk.count(b"\n")
+        if cut >= 0:
+            taken, lines = position + cut + 1, lines + chunk_lines
+        position += len(chunk)
+    if final and position >= size and taken < size and (stop == size or taken == at.size):
+        taken, lines = size, lines + 1
+    return FilePosition(taken, lines)
+
+
+def _is_whole(files: Files, name: str) -> bool:
+    # A JSON line cannot begin like this, so a name is not asked.
+    head = files.read(name, 0, _LOOK_BYTES)
+    return head.startswith(MAGIC) or is_ion(head)

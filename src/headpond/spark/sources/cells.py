@@ -1,0 +1,162 @@
+"""Arrow tables on their way to the driver: bytes in a cell of a Spark frame, or files that a cell names.
+
+::
+
+    worker   rows of a table ─► <folder>/<number>.arrow ─────────────────► driver: mapped, then removed
+             (a cell names the file) ─► JVM ─► …  ─► which files belong to the batch
+
+Through the JVM a row is copied six times. Where driver and workers share a machine, a file is there for the
+driver as soon as it is written, so rows are merged while others are still decoded. Where a file cannot be
+written, the cell holds the rows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+import uuid
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from typing import IO
+
+FRAME_SCHEMA = pa.schema(
+    [pa.field("kind", pa.string()), pa.field("name", pa.string()), pa.field("content", pa.binary())]
+)
+"""Columns of the cells that tasks give."""
+
+
+def pack(rows: pa.RecordBatch | pa.Table) -> bytes:
+    """Write rows as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write(rows)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def unpack(content: pa.Buffer) -> pa.Table:
+    """Read an Arrow stream, without a copy."""
+    return pa.ipc.open_stream(content).read_all()
+
+
+logger = logging.getLogger(__name__)
+
+_PREFIX, _SUFFIX, _LOCK = "headpond-rows-", ".arrow", "lock"
+_TABLE = b"headpond.table"
+"""Names the table in a file's schema: what a name may hold, a file's name may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedFile:
+    """Rows of one table in a file of the folder."""
+
+    file: str
+    size_bytes: int
+
+
+def write_file(folder: str, table: str, rows: pa.RecordBatch) -> str | None:
+    """Write rows into the folder; runs on a worker.
+
+    Returns:
+        The file's name; None where it could not be written: then nothing of it is left.
+    """
+    name = uuid.uuid4().hex
+    being_written = Path(folder) / name
+    rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), _TABLE: table.encode()})
+    try:
+        with pa.OSFile(str(being_written), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write(rows)
+        being_written.rename(being_written.with_suffix(_SUFFIX))
+    except OSError as error:
+        logger.warning("Decoded rows go through the JVM, for %s cannot be written: %s", folder, error)
+        being_written.unlink(missing_ok=True)
+        return None
+    return name + _SUFFIX
+
+
+def _made() -> tuple[str, IO[bytes]]:
+    """Return a new folder and its lock, held."""
+    while True:
+        path = tempfile.mkdtemp(prefix=_PREFIX)
+        place = Path(path) / _LOCK
+        lock = place.open("wb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if place.exists():
+            return path, lock
+        lock.close()  # another process took it for a dead one's before it was locked
+
+
+def _end(path: str, lock: IO[bytes]) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    lock.close()
+
+
+def _remove_if_dead(folder: Path) -> None:
+    """Remove a folder whose lock nobody holds: its process has ended."""
+    try:
+        if folder.lstat().st_uid != os.geteuid():
+            return  # what another user calls a lock might be a pipe, which nobody ever opens at its other end
+        with (folder / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError:
+        return  # alive, another user's, or gone meanwhile
+
+
+class Folder:
+    """Where files are handed over; the driver's end.
+
+    The folder is gone when this object is, or the process ends; of a process that was killed, when the next
+    one makes its own.
+    """
+
+    def __init__(self) -> None:
+        for left in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
+            _remove_if_dead(left)
+        self._taken: set[str] = set()
+        self.path, lock = _made()
+        weakref.finalize(self, _end, self.path, lock)
+
+    def waiting(self) -> list[DecodedFile]:
+        """Return the files that are whole and not taken yet."""
+        found = []
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                # One that is taken, or removed, while the folder is listed is not waiting any more.
+                with suppress(FileNotFoundError):
+                    if entry.name.endswith(_SUFFIX):
+                        found.append(DecodedFile(entry.name, entry.stat().st_size))
+        return found
+
+    def take(self, file: str) -> tuple[str, pa.Table] | None:
+        """Return a file's table and rows, and remove it; None where it was taken before in this batch."""
+        if file in self._taken:
+            return None
+        self._taken.add(file)
+        place = Path(self.path) / file
+        with pa.memory_map(str(place)) as mapped:
+            rows = pa.ipc.open_stream(mapped).read_all()
+        place.unlink()
+        metadata = dict(rows.schema.metadata or {})
+        table = metadata.pop(_TABLE).decode()
+        return table, rows.replace_schema_metadata(metadata or None)
+
+    def was_taken(self, file: str) -> bool:
+        """Return whether a file of this batch was taken."""
+        return file in self._taken
+
+    def begin(self) -> None:
+        """Make ready for a batch: what one that failed left behind comes again with it."""
+        self._taken.clear()
+        for left in self.waiting():
+            (Path(self.path) / left.file).unlink(missing_ok=True)

@@ -1,0 +1,197 @@
+"""How decoded changes travel from executors to the driver: Arrow streams in the cells of a small frame.
+
+The typed rows of one table have columns of their own, so they cannot share a frame with another table's: each
+decoded part is one cell. Where rows stay with the executors, each part has two more cells for the driver: its
+summary (columns, how many rows and bytes, its earliest commit) and what its rows show of the table's schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.schemas import PENDING_SCHEMA, QUARANTINE_SCHEMA
+from headpond.lake.state.schema_changes import SCHEMA_CHANGES_SCHEMA, schema_step
+from headpond.lake.target import DecodedBatch, together
+from headpond.spark.sources.cells import FRAME_SCHEMA, pack, unpack, write_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from headpond.core.formats import ChangeFormat
+
+SHAPE, FACTS = "shape", "shown"
+"""Kinds of the two cells."""
+_FIGURES = b"headpond.figures"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """One table's changes in a batch: their columns, how many they are, when the first was committed."""
+
+    schema: pa.Schema
+    rows: int
+    bytes: int
+    earliest_ns: int
+
+    def also(self, other: TableSummary) -> TableSummary:
+        """Both parts as one."""
+        return TableSummary(
+            pa.unify_schemas([self.schema, other.schema]),
+            self.rows + other.rows,
+            self.bytes + other.bytes,
+            min(self.earliest_ns, other.earliest_ns),
+        )
+
+
+@dataclass(slots=True)
+class BatchSummary:
+    """A batch without its rows: shapes and facts of each table."""
+
+    tables: dict[str, TableSummary] = field(default_factory=dict)
+    facts: dict[str, pa.Table] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tables' rows."""
+        return sum(shape.bytes for shape in self.tables.values())
+
+
+def summary_cells(
+    name: str, rows: pa.RecordBatch, size_bytes: int, declared: Mapping[str, Mapping[str, str]]
+) -> list[tuple[str, str, bytes]]:
+    """Make the two cells of a part; runs on an executor."""
+    figures = {
+        "rows": rows.num_rows,
+        "bytes": size_bytes,
+        "earliest_ns": pc.min(rows.column("m:ts_ns")).as_py(),
+    }
+    empty = rows.slice(0, 0).replace_schema_metadata({_FIGURES: json.dumps(figures)})
+    cells = [(SHAPE, name, pack(empty))]
+    facts = schema_step(
+        SCHEMA_CHANGES_SCHEMA.empty_table(), {name: pa.Table.from_batches([rows])}, declared
+    ).state
+    if facts.num_rows:
+        cells.append((FACTS, name, pack(facts)))
+    return cells
+
+
+def summary_of(cells: pa.Table) -> BatchSummary:
+    """Read the summary of a batch from its cells of these two kinds; runs on the driver."""
+    summary = BatchSummary()
+    facts: dict[str, list[pa.Table]] = {}
+    for batch in cells.to_batches():
+        kinds, names = batch["kind"].to_pylist(), batch["name"].to_pylist()
+        for row, (kind, name) in enumerate(zip(kinds, names, strict=True)):
+            content = unpack(batch["content"][row].as_buffer())
+            if kind == FACTS:
+                facts.setdefault(name, []).append(content)
+                continue
+            shape = TableSummary(
+                content.schema.remove_metadata(), **json.loads(content.schema.metadata[_FIGURES])
+            )
+            summary.tables[name] = shape.also(summary.tables[name]) if name in summary.tables else shape
+    summary.facts = {name: pa.concat_tables(parts) for name, parts in facts.items()}
+    return summary
+
+
+TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
+FILE = "file"
+"""Kind of a cell that names a file of a table's rows (`cells.Folder`), instead of holding them."""
+_COUNTERS, _ARRIVALS, _FACTS = "counters", "arrivals", "facts"
+
+
+def decode_partition(
+    config: ChangeFormat,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    summary: bool = False,
+    folder: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Decode the user records of one partition; runs on an executor.
+
+    Args:
+        config: the tables and rules.
+        batches: batches with the columns of `USER_RECORD_SCHEMA`.
+        summary: whether cells come that sum the tables' parts up without their rows.
+        folder: where rows are put for the driver, on the same machine; None: into the cells.
+
+    Yields:
+        Batches of `FRAME_SCHEMA`.
+    """
+    for batch in batches:
+        decoded = config.decode(batch)
+        parts = [_rows_cell(name, rows, folder) for name, rows in decoded.tables.items() if rows.num_rows]
+        if summary:
+            declared = {spec.name: spec.columns for spec in config.tables}
+            for _, name, content in list(parts):
+                parts += summary_cells(name, decoded.tables[name], len(content), declared)
+        if decoded.quarantine.num_rows:
+            parts.append((_QUARANTINE, "", pack(decoded.quarantine)))
+        if decoded.pending.num_rows:
+            parts.append((_PENDING, "", pack(decoded.pending)))
+        parts += [(_FACTS, name, pack(rows)) for name, rows in decoded.facts.items()]
+        if batch.num_rows:
+            size = pc.sum(pc.binary_length(batch.column("data"))).as_py() or 0
+            parts.append((_COUNTERS, "", json.dumps(decoded.counters | {"data_bytes": size}).encode()))
+        if newest := _newest_arrivals_us(batch):
+            parts.append((_ARRIVALS, "", json.dumps(newest).encode()))
+        if parts:
+            yield pa.RecordBatch.from_arrays(
+                [list(column) for column in zip(*parts, strict=True)], schema=FRAME_SCHEMA
+            )
+
+
+def _rows_cell(name: str, rows: pa.RecordBatch, folder: str | None) -> tuple[str, str, bytes]:
+    file = write_file(folder, name, rows) if folder is not None else None
+    return (TABLE, name, pack(rows)) if file is None else (FILE, file, b"")
+
+
+def gather(frame: pa.Table) -> DecodedBatch:
+    """Put the collected parts of one micro-batch together; runs on the driver."""
+    batch = DecodedBatch()
+    tables: dict[str, list[pa.Table]] = {}
+    facts: dict[str, list[pa.Table]] = {}
+    refused: list[pa.Table] = []
+    pending: list[pa.Table] = []
+    counters: Counter[str] = Counter()
+    for chunk in frame.to_batches():
+        kinds, names = chunk["kind"].to_pylist(), chunk["name"].to_pylist()
+        for row, (kind, name) in enumerate(zip(kinds, names, strict=True)):
+            content = chunk["content"][row].as_buffer()
+            if kind == TABLE:
+                tables.setdefault(name, []).append(unpack(content))
+            elif kind == _FACTS:
+                facts.setdefault(name, []).append(unpack(content))
+            elif kind == _QUARANTINE:
+                refused.append(unpack(content))
+            elif kind == _PENDING:
+                pending.append(unpack(content))
+            elif kind == _COUNTERS:
+                counters.update(json.loads(content.to_pybytes()))
+            else:
+                for shard, arrival_us in json.loads(content.to_pybytes()).items():
+                    newest = batch.newest_arrivals_us
+                    newest[shard] = max(arrival_us, newest.get(shard, arrival_us))
+    batch.tables, batch.facts = together(tables), together(facts)
+    batch.quarantine = pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *refused])
+    batch.pending = pa.concat_tables([PENDING_SCHEMA.empty_table(), *pending])
+    batch.counters = counters
+    return batch
+
+
+def _newest_arrivals_us(batch: pa.RecordBatch) -> dict[str, int]:
+    arrivals = pa.table(
+        {
+            "shard": batch.column("shard_id"),
+            "arrival": batch.column("approximate_arrival_timestamp").cast(pa.int64()),
+        }
+    )
+    newest = arrivals.group_by("shard").aggregate([("arrival", "max")])
+    pairs = zip(newest["shard"].to_pylist(), newest["arrival_max"].to_pylist(), strict=True)
+    return {shard: arrival for shard, arrival in pairs if arrival is not None}

@@ -1,0 +1,328 @@
+"""Spark source `kinesis`: a stream's user records, in exact and repeatable micro-batches; the sink is `sink`.
+
+Offsets are sequence numbers in Spark's checkpoint; nothing else is kept. Planning happens in one
+process on the driver, reading in the executors' Python workers. A batch read (`spark.read`) takes what
+the stream holds when it is planned.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from headpond.kinesis.api.calls import calls_of
+from headpond.kinesis.fanout import MOST_IDLE_EVENTS, find_consumer, reading_calls
+from headpond.kinesis.planning.options import Limits, SourceSettings, read_options
+from headpond.kinesis.planning.planner import Planner
+from headpond.kinesis.planning.stream_state import refuse_another
+from headpond.kinesis.reading.cursor import LossRule
+from headpond.kinesis.reading.positions import Offset, read_offset
+from headpond.kinesis.reading.reader import TIP_PATIENCE, ShardRange, in_batches, read_pages
+from headpond.kpl.batch import OpenCounters
+from headpond.kpl.records import open_records
+from headpond.spark.errors import carried
+from headpond.spark.session.settings import redact_options
+from headpond.spark.session.workers import freeze_worker_heap
+from headpond.spark.sinks.kinesis import KinesisStreamWriter, KinesisWriter, prepare
+from headpond.spark.sources.rows import (
+    RULES,
+    Decoding,
+    DecodingDataSource,
+    as_spark,
+    chosen_columns,
+    source_schema,
+    without_rules,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from headpond.kinesis.api.calls import StreamCalls
+    from headpond.kinesis.api.replies import Record
+
+logger = logging.getLogger(__name__)
+
+MOST_TASKS = 16
+"""Of a batch, unless `shardsPerTask` says how many: a task costs as much as reading some 4 MiB."""
+
+_MOST = (1 << 63) - 1
+
+
+@dataclass
+class KinesisPartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+    """What one task reads: a range in each of a few shards."""
+
+    ranges: list[ShardRange] = field(default_factory=list)
+    retention_ms: int = 0
+    created_ms: int = 0  # when the stream was created that the ranges are of
+    consumer_arn: str | None = None  # of enhanced fan-out; None: polling
+
+
+@carried
+def _read_task(settings: SourceSettings, task: KinesisPartition) -> Iterator[pa.RecordBatch]:
+    with reading_calls(settings.connection, task.consumer_arn) as calls:
+        freeze_worker_heap()
+        if settings.hash_range_filter == "off":
+            yield from _opened(calls, settings, task, task.ranges)
+            return
+        for wanted in task.ranges:
+            # Records are judged by the hash keys of one shard at a time.
+            yield from _opened(calls, settings, task, [wanted])
+
+
+def _opened(
+    calls: StreamCalls, settings: SourceSettings, task: KinesisPartition, ranges: list[ShardRange]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the user records of ranges; of one shard where they are filtered by hash keys."""
+    found = OpenCounters()
+    pages = (page for wanted in ranges for page in _pages(calls, settings, task, wanted))
+    for records in in_batches(pages, settings.connection.stream):
+        for opened in open_records(
+            records,
+            deaggregate=settings.deaggregate,
+            on_malformed=settings.on_malformed,
+            tags=settings.tags,
+            hash_range_filter=settings.hash_range_filter,
+            hash_keys=ranges[0].hash_keys,
+            counters=found,
+        ):
+            yield as_spark(opened)
+    if found.range_filtered:
+        logger.info(
+            "%d user records of %s lie outside its hash keys and were left out (hashRangeFilter is %s).",
+            found.range_filtered,
+            ranges[0].shard_id,
+            settings.hash_range_filter,
+        )
+
+
+def _pages(
+    calls: StreamCalls, settings: SourceSettings, task: KinesisPartition, wanted: ShardRange
+) -> Iterator[tuple[str, list[Record]]]:
+    stream = settings.connection.stream
+
+    def check() -> None:
+        refuse_another(stream, task.created_ms, calls.describe().created_ms)
+
+    loss = LossRule(
+        stream, task.retention_ms, settings.fail_on_data_loss, wanted.known_ms, tolerated=None, check=check
+    )
+    for records in read_pages(
+        calls,
+        wanted,
+        loss,
+        stream=stream,
+        records_per_page=settings.records_per_page,
+        most_idle=TIP_PATIENCE if task.consumer_arn is None else MOST_IDLE_EVENTS,
+    ):
+        yield wanted.shard_id, records
+
+
+def _only(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted columns, not copied."""
+    for batch in batches:
+        yield batch.select(columns.names).cast(columns)
+
+
+class _Planning:
+    """What the batch and the streaming reader share; sent to workers without its planner."""
+
+    def __init__(self, settings: SourceSettings, columns: pa.Schema | None = None) -> None:
+        self.settings = settings
+        self._columns = columns  # None: all
+        self._planner: Planner | None = None
+        self._consumer_arn: str | None = None
+
+    @property
+    def planner(self) -> Planner:
+        """Return the planner, which connects when first asked for: reading in a worker needs none."""
+        if self._planner is None:
+            calls = calls_of(self.settings.connection)
+            if self.settings.consumer_name is not None:
+                # Looked for here, so that a query with a wrong name does not begin.
+                self._consumer_arn = find_consumer(
+                    calls, self.settings.connection, self.settings.consumer_name
+                )
+            self._planner = Planner(calls, self.settings)
+        return self._planner
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planner": None}
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges."""
+        assert isinstance(partition, KinesisPartition)
+        batches = _read_task(self.settings, partition)
+        columns = self._columns
+        return batches if columns is None else _only(batches, columns)
+
+    def tasks(self, start: Offset, end: Offset) -> list[KinesisPartition]:
+        """Deal the ranges out, `shardsPerTask` to each task, or so that tasks are not many."""
+        ranges = self.planner.ranges(start, end)
+        many = self.settings.shards_per_task or max(1, ceil(len(ranges) / MOST_TASKS))
+        tasks = []
+        for first in range(0, len(ranges), many):
+            task = KinesisPartition(None)
+            task.ranges = ranges[first : first + many]
+            task.retention_ms, task.created_ms = self.planner.retention_ms, end.created_ms
+            task.consumer_arn = self._consumer_arn
+            tasks.append(task)
+        return tasks
+
+
+class KinesisStreamReader(_Planning, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is untyped here
+    """Micro-batches of a stream."""
+
+    @carried
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query begins."""
+        return self.planner.initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return that there are bounds; the planner knows all of them, these types only one each."""
+        records, size_bytes = self.settings.max_records, self.settings.max_bytes
+        if records is not None:
+            return ReadMaxRows(records)
+        if size_bytes is None and self.settings.max_span_ms is not None:
+            return ReadMaxBytes(_MOST)  # Spark has no limit of time; only "everything" must not be said
+        return ReadAllAvailable() if size_bytes is None else ReadMaxBytes(size_bytes)
+
+    @carried
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the stream's ends now."""
+        self.planner.fix_ends()
+
+    @carried
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Plan the end of the next batch."""
+        # Spark asks for everything where the user's trigger does (`once`); else it hands our bounds back.
+        limits = Limits() if isinstance(limit, ReadAllAvailable) else self.planner.limits
+        return self.planner.latest(read_offset(start), limits).to_json()
+
+    @carried
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Report how far each shard's planning is behind its tip, and the gaps passed."""
+        return {
+            "millis_behind_latest": self.planner.behind_ms(),
+            "tolerated_losses": self.planner.tolerated_losses,
+        }
+
+    @carried
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut a batch into tasks."""
+        return self.tasks(read_offset(start), read_offset(end))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: Spark's checkpoint is the only memory."""
+
+    def stop(self) -> None:
+        """End the planner's threads."""
+        if self._planner is not None:
+            self._planner.close()
+
+
+class KinesisReader(_Planning, DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
+    """What the stream holds now."""
+
+    @carried
+    def partitions(self) -> Sequence[InputPartition]:
+        """Cut everything from the starting position to the ends of now into tasks."""
+        try:
+            start, end = self.planner.span()
+            # Spark calls `read` once even where there is nothing to read.
+            return self.tasks(start, end) or [KinesisPartition(None)]
+        finally:
+            self.planner.close()
+
+
+class KinesisDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
+    """`spark.readStream.format("headpond-kinesis")`, `read`, `writeStream` and `write`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name that no platform has of its own."""
+        return "headpond-kinesis"
+
+    @carried
+    def schema(self) -> StructType:
+        """Return the columns of user records."""
+        return source_schema(tags=read_options(self.options).tags)
+
+    @carried
+    def reader(self, schema: StructType) -> KinesisReader:
+        """Read once, by default from the horizon."""
+        settings = read_options({"startingposition": "TRIM_HORIZON", **self.options})
+        return KinesisReader(settings, chosen_columns(schema, tags=settings.tags))
+
+    @carried
+    def streamReader(self, schema: StructType) -> KinesisStreamReader:
+        """Read in micro-batches."""
+        settings = read_options(self.options)
+        return KinesisStreamReader(settings, chosen_columns(schema, tags=settings.tags))
+
+    @carried
+    def writer(self, schema: StructType, overwrite: bool) -> KinesisWriter:  # noqa: FBT001 (Spark's signature)
+        """Write a frame."""
+        return KinesisWriter(prepare(self.options, schema, overwrite=overwrite))
+
+    @carried
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KinesisStreamWriter:  # noqa: FBT001 (Spark's name and signature)
+        """Write micro-batches."""
+        return KinesisStreamWriter(prepare(self.options, schema, overwrite=overwrite))
+
+
+class ShortNamedKinesisDataSource(KinesisDataSource):
+    """The same under the name `kinesis`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the short name."""
+        return "kinesis"
+
+
+class DecodingKinesisReader(Decoding, KinesisStreamReader):
+    """Micro-batches of a stream, decoded."""
+
+
+class DecodedKinesisSource(DecodingDataSource):
+    """`spark.readStream.format("headpond-decoded-kinesis")`: for `follow` alone."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "headpond-decoded-kinesis"
+
+    @carried
+    def streamReader(self, schema: StructType) -> DecodingKinesisReader:
+        """Read in micro-batches."""
+        reader = DecodingKinesisReader(read_options(without_rules(self.options)))
+        reader.written = self.options[RULES]
+        return reader
+
+
+def register(spark: SparkSession) -> None:
+    """Register `headpond-kinesis`, `kinesis` (both also sinks) and `headpond-archive`; again changes nothing.
+
+    Some platforms have a built-in `kinesis`; there the long name reaches ours. Secret options are left out of
+    what the session shows (`redact_options`).
+    """
+    from headpond.spark.sources.archive import ArchiveDataSource
+
+    for source in (KinesisDataSource, ShortNamedKinesisDataSource, ArchiveDataSource):
+        spark.dataSource.register(source)
+    redact_options(spark)

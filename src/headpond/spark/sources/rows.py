@@ -1,0 +1,158 @@
+"""What the tasks of a source return: user records in Spark's types, or changes decoded where they were read.
+
+::
+
+    one task:   page or part of a file ─► user records ─► Spark                                  kinesis
+                                                       └► decode ─► cells (`FRAME_SCHEMA`) ─► Spark
+
+Decoded in the task, a record never passes through the JVM: it would cross to it as a row and back to another
+Python worker, which costs several times what decoding does.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from headpond.core.errors import ConfigurationError
+from headpond.core.schemas import USER_RECORD_SCHEMA
+from headpond.kpl.records import USER_RECORD_SCHEMA_WITH_TAGS
+from headpond.spark.errors import carried
+from headpond.spark.session.workers import freeze_worker_heap
+from headpond.spark.sources.cells import FRAME_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import StructType
+
+    from headpond.core.formats import ChangeFormat
+
+
+def source_schema(*, tags: bool) -> StructType:
+    """Return the columns of a source of user records."""
+    schema: StructType = from_arrow_schema(USER_RECORD_SCHEMA_WITH_TAGS if tags else USER_RECORD_SCHEMA)
+    return schema
+
+
+_AS_SPARK = {
+    tags: to_arrow_schema(source_schema(tags=tags), timezone="UTC") for tags in (False, True)
+}  # what Spark compares a batch's schema with, to the letter
+
+
+def as_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with the schema Spark compares it with; columns are not copied where types agree."""
+    schema = _AS_SPARK["tags" in batch.schema.names]
+    return batch if batch.schema.equals(schema) else batch.cast(schema)
+
+
+def chosen_columns(schema: StructType, *, tags: bool) -> pa.Schema | None:
+    """Read which columns the user wants, where `schema(…)` says it; Spark itself prunes none of these.
+
+    Returns:
+        What a batch has to look like, in the frame's order; None for all columns as they are.
+
+    Raises:
+        ConfigurationError: A column is not one of the source's, or is of another type there.
+    """
+    own = {field.name: field.dataType.simpleString() for field in source_schema(tags=tags).fields}
+    wanted = tuple(field.name for field in schema.fields)
+    wrong = [field.name for field in schema.fields if own.get(field.name) != field.dataType.simpleString()]
+    if wrong or len(set(wanted)) < len(wanted):
+        expected = ", ".join(f"{name} {kind}" for name, kind in own.items())
+        what = ", ".join(wrong) or "a column comes twice"
+        raise ConfigurationError(
+            f"The schema given to the source kinesis does not fit: {what}.",
+            next_step=f"Choose out of {expected}.",
+            columns=list(wanted),
+        )
+    found = to_arrow_schema(schema, timezone="UTC")
+    return None if found.equals(_AS_SPARK[tags]) else found
+
+
+RULES = "changerules"
+"""The option that holds the tables and rules; all others are those of the wrapped source."""
+
+BYTES_PER_DECODE = 16 << 20
+"""Data gathered before it is decoded: many small pages cost more one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decoding needs.
+
+    Attributes:
+        config: the tables and rules.
+        summary: as for `decode_partition`.
+        folder: as for `decode_partition`.
+    """
+
+    config: ChangeFormat
+    summary: bool = False
+    folder: str | None = None
+
+
+def written_rules(rules: Rules) -> str:
+    """Return the rules as the text of the option `RULES`."""
+    return base64.b64encode(pickle.dumps(rules)).decode()
+
+
+def without_rules(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of the source wrapped."""
+    return {name: value for name, value in options.items() if name.lower() != RULES}
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], size_bytes: int = BYTES_PER_DECODE
+) -> Iterator[pa.RecordBatch]:
+    """Put small batches together, up to about `size_bytes` each."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if waiting and size + batch.nbytes > size_bytes:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+        waiting.append(batch)
+        size += batch.nbytes
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+class Decoding:
+    """A reader whose tasks give frames."""
+
+    written: str
+    """The option `RULES`: planning leaves it as it is, for rules bring their decoder with them."""
+
+    @property
+    def rules(self) -> Rules:
+        """Return the tables and rules, written by `written_rules` in the driver of the same query."""
+        rules: Rules = pickle.loads(base64.b64decode(self.written))  # noqa: S301 - our own driver's
+        return rules
+
+    @carried
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read and decode one task's part."""
+        from headpond.spark.sources.decoded import decode_partition
+
+        records: Iterator[pa.RecordBatch] = super().read(partition)  # type: ignore[misc]  # the other base's
+        rules = self.rules
+        freeze_worker_heap()
+        return decode_partition(rules.config, gathered(records), summary=rules.summary, folder=rules.folder)
+
+
+class DecodingDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
+    """What both sources share."""
+
+    @carried
+    def schema(self) -> StructType:
+        """Return the columns of frames."""
+        schema: StructType = from_arrow_schema(FRAME_SCHEMA)
+        return schema

@@ -1,0 +1,236 @@
+"""Archive lines become Kinesis records; what is no record becomes a row that says so."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headpond.kinesis.archive.lines import (
+    BAD_LINE,
+    cut_text,
+    fast_line,
+    fast_text,
+    read_line,
+    read_lines,
+    read_text,
+)
+from headpond.kpl.records import KINESIS_RECORD_SCHEMA
+from tests.kit.support import vector_bytes
+
+SPLICES = [b"", b'"', b",", b"}", b'"shard":"z",', b"\\u0041", b"NaN", b" ", b"\xff", b"1"]
+
+
+def read(*lines: bytes, first_line: int = 1) -> list[dict[str, object]]:
+    return read_lines(lines, stream="s", file="f.jsonl", first_line=first_line).to_pylist()
+
+
+def line(**fields: object) -> bytes:
+    return json.dumps({"data": base64.b64encode(b"x").decode(), **fields}).encode() + b"\n"
+
+
+def test_vectors_read_whole() -> None:
+    """Every line of the DSQL vectors is one record with its own shard, number, key and time."""
+    lines = vector_bytes("dsql/small.jsonl").splitlines(keepends=True)
+    rows = read(*lines)
+    said = [json.loads(text) for text in lines]
+    assert [record["sequenceNumber"] for record in said] == [row["sequence_number"] for row in rows]
+    assert [record["shard"] for record in said] == [row["shard_id"] for row in rows]
+    assert [record["partitionKey"] for record in said] == [row["partition_key"] for row in rows]
+    assert [base64.b64decode(record["data"]) for record in said] == [row["data"] for row in rows]
+    arrivals = [record["approximateArrivalTimestamp"] for record in said]
+    assert arrivals == [round(row["approximate_arrival_timestamp"].timestamp() * 1000) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{",
+        b"[]",
+        b'"text"',
+        b"\xff\xfe",
+        b"{}",
+        line(data=None),
+        line(data=7),
+        line(data="a"),
+        line(data="YQ"),
+        line(data="YQ==="),
+        line(data="Y Q=="),
+        line(data="é"),
+        line(shard=3),
+        line(sequenceNumber="12x"),
+        line(sequenceNumber=-1),
+        line(sequenceNumber=True),
+        line(sequenceNumber="٣"),
+        line(sequenceNumber="1" * 201),
+        line(partitionKey={}),
+        line(approximateArrivalTimestamp="yesterday"),
+        line(approximateArrivalTimestamp="2026-01-01T00:00:00"),
+        line(approximateArrivalTimestamp=-1),
+        line(approximateArrivalTimestamp=1e18),
+        line(approximateArrivalTimestamp=[]),
+    ],
+)
+def test_bad_lines_are_kept_with_their_bytes(text: bytes) -> None:
+    """A line that is no record is a row with the reason and the line, identified by file and line."""
+    (row,) = read(text, first_line=41)
+    assert row["problem"] == BAD_LINE
+    assert row["data"] == text.rstrip(b"\n")
+    assert (row["shard_id"], row["sequence_number"]) == ("f.jsonl", "41")
+
+
+@pytest.mark.parametrize(
+    ("shard", "number"),
+    [("shard", "sequenceNumber"), ("shard_id", "sequence_number"), ("shardId", "sequenceNumber")],
+)
+def test_every_spelling_is_understood(shard: str, number: str) -> None:
+    """Names of the service, of Python and of the vectors mean the same."""
+    (row,) = read(line(**{shard: "s-1", number: "0012", "partition_key": "k"}))
+    assert (row["shard_id"], row["sequence_number"], row["partition_key"]) == ("s-1", "0012", "k")
+    assert row["problem"] is None
+
+
+@pytest.mark.parametrize("fields", [{}, {"shard": "s-1"}, {"sequenceNumber": "12"}, {"shard": None}])
+def test_identity_is_file_and_line_where_either_part_is_missing(fields: dict[str, object]) -> None:
+    """Half an identity is none: two files could hold the same half."""
+    rows = read(line(), b"\r\n", line(**fields), first_line=10)
+    assert [(r["shard_id"], r["sequence_number"]) for r in rows] == [("f.jsonl", "10"), ("f.jsonl", "12")]
+
+
+@pytest.mark.parametrize(
+    "when", [1783500011001, 1783500011.001, "2026-07-08T08:40:11.001+00:00", "2026-07-08T10:40:11.001+02:00"]
+)
+def test_arrival_in_each_form(when: object) -> None:
+    """Milliseconds, seconds and ISO 8601 with an offset name the same moment."""
+    (row,) = read(line(approximateArrivalTimestamp=when))
+    assert row["approximate_arrival_timestamp"].timestamp() == 1783500011.001  # type: ignore[attr-defined]
+
+
+@given(st.lists(st.binary(max_size=40).filter(lambda b: b"\n" not in b), max_size=8))
+@settings(max_examples=150)
+def test_no_line_is_fatal_and_none_is_lost(lines: list[bytes]) -> None:
+    """Whatever the bytes, each line that is not blank gives exactly one row."""
+    batch = read_lines(lines, stream="s", file="f")
+    assert batch.schema == KINESIS_RECORD_SCHEMA
+    assert batch.num_rows == sum(bool(text.rstrip(b"\r\n").strip()) for text in lines)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_the_quick_reader_agrees_with_the_strict_one(data: st.DataObject) -> None:
+    """On lines of every form, whole and damaged: it reads them alike or not at all."""
+    values = st.sampled_from(
+        [
+            "s", "", "7", "007", "12x", "٣", "YQ==", "YR==", "YQ", "a b", "\n", 7, -1, 0, True, None, 1.0,
+            1e12, 1783600000000, 99999999999, 2**70, "2026-01-01T00:00:00Z", [], {}, "1" * 201,
+        ]
+    )  # fmt: skip
+    names = [
+        "data", "shard", "shard_id", "shardId", "sequenceNumber", "sequence_number", "partitionKey",
+        "partition_key", "approximateArrivalTimestamp", "approximate_arrival_timestamp", "other",
+    ]  # fmt: skip
+    fields = {
+        "data": "YWI=",
+        "shard": "s",
+        "sequenceNumber": "17",
+        "approximateArrivalTimestamp": 1783600000000,
+    }
+    fields |= data.draw(st.dictionaries(st.sampled_from(names), values, max_size=3))
+    text = json.dumps(fields, ensure_ascii=data.draw(st.booleans())).encode()
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(text)))
+        splice = data.draw(st.sampled_from(SPLICES))
+        text = text[:at] + splice + text[at + data.draw(st.integers(0, 2)) :]
+    found = fast_line(text)
+    if found is not None:
+        assert found == read_line(text, file="f", line=1)
+
+
+def test_lines_of_the_common_form_are_read_quickly() -> None:
+    """The form that `headpond` and the vectors use needs no second reader."""
+    assert all(fast_line(text) is not None for text in vector_bytes("dsql/small.jsonl").splitlines())
+
+
+OBJECTS = [
+    '{"data":"YWI=","shard":"s","sequenceNumber":"17"}',
+    '{"data":"YWI=","shard":"s","sequenceNumber":"18","approximateArrivalTimestamp":1783600000000}',
+    '{"data":"","shardId":"t","sequence_number":"19","partitionKey":"k"}',
+    '{"data":"YWI=","shard":"s","shardId":"t","sequenceNumber":"20"}',
+    '{"data":"YWI=","sequenceNumber":"21"}',
+    '{"data":"YWI=","shard":"s","sequenceNumber":"x"}',
+    '{"data":"YWI=","shard":"s","sequenceNumber":"17","more":{}',
+    ',"sequenceNumber":"17"}',
+    '{"data":"YWI=","shard":"s",',
+    '"sequenceNumber":"17"}',
+    "{}",
+    "",
+]
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(OBJECTS), st.sampled_from(["", " ", OBJECTS[0], "\r"])),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([b"\n", b"\r\n", b""]),
+)
+def test_many_lines_are_read_like_each_of_them(parts: list[tuple[str, str]], end: bytes) -> None:
+    """Whole, cut, with two values, blank, of different spellings: at once as one by one, or not at once."""
+    lines = [(first + second).encode() + b"\n" for first, second in parts]
+    lines[-1] = lines[-1][:-1] + end
+    found = fast_text(b"".join(lines))
+    if found is not None:
+        rows = [fast_line(text.rstrip(b"\r\n")) for text in lines]
+        assert [(*row[:4], None, row[4]) for row in zip(*found, strict=True)] == rows
+
+
+def test_lines_of_one_form_are_read_at_once() -> None:
+    """With either end of lines; what holds another number of values than of lines is not."""
+    lines = [OBJECTS[1].encode() + b"\r\n"] * 3 + [OBJECTS[1].encode()]
+    assert fast_text(b"".join(lines)) == (
+        ["s"] * 4, ["18"] * 4, [None] * 4, [1783600000000000] * 4, [b"ab"] * 4
+    )  # fmt: skip
+    one = OBJECTS[0].encode()
+    assert fast_text(one + b"\n" + one) is not None
+    for text in (one * 2 + b"\n\n", one * 2, one + b"\n\n" + one, one + b"\r", b"\n" + one, b"\n", b""):
+        found = fast_text(text)
+        assert found is None or (text == one + b"\r" and len(found[-1]) == 1)
+
+
+def test_a_line_with_a_line_end_inside_is_one_line() -> None:
+    """Lines that are given one by one are not split again."""
+    pretty = OBJECTS[0].encode().replace(b",", b",\n")
+    assert [row["sequence_number"] for row in read(pretty, OBJECTS[1].encode())] == ["17", "18"]
+    joined = read_text(pretty + b"\n" + OBJECTS[1].encode(), stream="s", file="f")
+    assert [row["problem"] for row in joined.to_pylist()] == [BAD_LINE] * 3 + [None]
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.sampled_from([b"", b"a", b"bc\r", *(text.encode() for text in OBJECTS[:3])]), max_size=12),
+    st.sampled_from([b"", b"\n"]),
+    st.integers(1, 200),
+    st.integers(1, 5),
+)
+def test_a_text_is_cut_between_its_lines(
+    lines: list[bytes], ended: bytes, size_bytes: int, most_lines: int
+) -> None:
+    """The pieces make up the text, count its lines, keep their bounds, and read as the whole does."""
+    text = b"\n".join(lines) + (ended if lines else b"")
+    pieces = list(cut_text(text, size_bytes, most_lines))
+    assert b"".join(piece for piece, _ in pieces) == text
+    rows = []
+    first = 1
+    for number, (piece, count) in enumerate(pieces, 1):
+        assert count == piece.count(b"\n") + (not piece.endswith(b"\n"))
+        assert 1 <= count <= most_lines
+        assert len(piece) <= size_bytes or count == 1
+        assert piece.endswith(b"\n") or number == len(pieces)
+        rows += read_text(piece, stream="s", file="f.jsonl", first_line=first).to_pylist()
+        first += count
+    assert rows == read_text(text, stream="s", file="f.jsonl").to_pylist() == read(*text.split(b"\n"))

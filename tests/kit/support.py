@@ -1,0 +1,30 @@
+"""What every test shares: the golden vectors, plain or gzip-compressed, found by name."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+"""The checkout."""
+VECTORS = ROOT / "tests" / "vectors"
+
+
+def vector_bytes(name: str) -> bytes:
+    """Read `tests/vectors/NAME`, or its compressed form `NAME.gz`."""
+    plain = VECTORS / name
+    if plain.exists():
+        return plain.read_bytes()
+    return gzip.decompress(plain.with_name(plain.name + ".gz").read_bytes())
+
+
+def vector_json(name: str) -> Any:
+    """Read one JSON document."""
+    return json.loads(vector_bytes(name))
+
+
+def vector_lines(name: str) -> list[Any]:
+    """Read JSON Lines."""
+    return [json.loads(line) for line in vector_bytes(name).splitlines() if line.strip()]

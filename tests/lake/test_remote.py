@@ -1,0 +1,251 @@
+"""A lake in an object store: the same as in a folder, safe with two writers, silent about its keys."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake.exceptions import DeltaError
+
+from headpond.core.errors import (
+    AccessDenied,
+    ConfigurationError,
+    EndpointUnreachable,
+    HeadpondError,
+    MissingRequirement,
+)
+from headpond.lake.apply import apply_batch
+from headpond.lake.reports import BatchReport, batches_in, lake_summary, sizes_of
+from headpond.lake.state.run_mark import mark_in
+from headpond.lake.storage import file_system, is_s3, option_of, storage_errors, table_of
+from headpond.pipeline import loads
+from headpond.pipeline.lake import open_lake, row_changes
+from tests.kit.s3_server import SECRET, Store, refusing_store, s3_store
+from tests.lake.lakes import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headpond.dsql.decode import DsqlConfig
+    from headpond.lake.lake import Lake
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with s3_store() as running:
+        yield running
+
+
+def lake_at(store: Store, path: str) -> tuple[Lake, DsqlConfig]:
+    text = f"""[source]
+archive = "x.jsonl"
+format = "dsql"
+[target]
+path = "{path}"
+storage_options = {store.toml}
+[tables."public.t"]
+keys = ["id"]
+columns = {{ id = "bigint", v = "text" }}
+"""
+    pipeline = loads(text)
+    return open_lake(pipeline), row_changes(pipeline)
+
+
+def change(number: int, ts_ns: int, row: dict[str, Any], *, delete: bool = False) -> bytes:
+    source = {"version": "1.0", "ts_ns": ts_ns, "txId": "t", "schema": "public", "table": "t", "cluster": "c"}
+    images = {"before": {"id": row["id"]}, "after": None} if delete else {"after": row}
+    body = {"type": "full", "op": "d" if delete else "c", "source": source} | images
+    data = base64.b64encode(json.dumps(body).encode()).decode()
+    return json.dumps({"data": data, "shard": "s", "sequenceNumber": str(number)}).encode()
+
+
+@pytest.mark.slow
+def test_a_lake_in_a_bucket_is_as_one_in_a_folder(store: Store) -> None:
+    """Tables, quarantine and tombstones, read back by a lake that was opened anew."""
+    lake, config = lake_at(store, "s3://lake/one")
+    lake.prepare()
+    lines = [change(1, 1, {"id": 1, "v": "a"}), change(2, 2, {"id": 2, "v": "b"}), b"no record"]
+    apply_batch(lake, decoded(config, lines))
+    apply_batch(lake, decoded(config, [change(3, 3, {"id": 1}, delete=True)]))
+    apply_batch(lake, decoded(config, lines))
+    again, _ = lake_at(store, "s3://lake/one/")
+    summary = lake_summary(again)
+    assert summary["tables"]["public.t"]["rows"] == 1
+    assert summary["tables"]["public.t"]["path"] == "s3://lake/one/public.t"
+    assert summary["quarantined"] == {"archive_bad_line": 1}
+    assert summary["tombstones"] == {"public.t": 1}
+    assert again.typed["public.t"].file.read(["id", "v"]).to_pylist() == [{"id": 2, "v": "b"}]
+    assert SECRET not in json.dumps(summary)
+
+
+@pytest.mark.thorough
+@pytest.mark.thorough
+def test_a_run_leaves_its_mark_and_batches_in_a_bucket(store: Store) -> None:
+    """Written, replaced and trimmed there as in a folder; sizes come from the tables' logs."""
+    lake, config = lake_at(store, "s3://lake/measured")
+    lake.prepare()
+    apply_batch(lake, decoded(config, [change(1, 1, {"id": 1, "v": "a"})]))
+    options = store.options
+    mark = mark_in("s3://lake/measured", options)
+    assert mark.read() is None
+    for number in range(2):
+        mark.write(state="running", batch_id=number)
+    found = mark.read()
+    assert found is not None
+    assert found["batch_id"] == 1
+    log = batches_in("s3://lake/measured", options, keep=1)
+    assert log.last(5) == []
+    for number in range(3):
+        log.add([BatchReport(run_id="r", batch_id=number, begun_ms=number, duration_ms=1)])
+    log.trim()
+    assert [row["batch_id"] for row in log.last(5)] == [2]
+    assert sizes_of(lake)["public.t"].rows == 1
+
+
+@pytest.mark.slow
+def test_two_writers_at_once_lose_nothing(store: Store) -> None:
+    """Commits of log entries are conditional: who is second computes anew, and no row is lost."""
+    first, config = lake_at(store, "s3://lake/two")
+    first.prepare()
+    choice = random.Random(7)
+    changes = [change(n, n, {"id": n % 12, "v": str(n)}) for n in range(1, 61)]
+    failures: list[BaseException] = []
+
+    def write(lines: list[bytes]) -> None:
+        lake, _ = lake_at(store, "s3://lake/two")
+        try:
+            for start in range(0, len(lines), 10):
+                apply_batch(lake, decoded(config, lines[start : start + 10]))
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            failures.append(error)
+
+    halves = [choice.sample(changes, 40), choice.sample(changes, 40) + changes]
+    threads = [threading.Thread(target=write, args=(half,)) for half in halves]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    rows = first.typed["public.t"].file.read(["id", "v"]).to_pylist()
+    assert {row["id"]: row["v"] for row in rows} == {n % 12: str(n) for n in range(49, 61)}
+    assert len(rows) == 12
+
+
+def said_of(store: Store, path: str) -> HeadpondError:
+    lake, _ = lake_at(store, path)
+    with pytest.raises(HeadpondError) as caught:
+        lake.prepare()
+    text = str(caught.value)
+    assert SECRET not in text + repr(caught.value.facts)
+    assert "\x1b" not in text
+    assert "\n" not in text
+    assert caught.value.exit_code == 3
+    assert caught.value.__cause__ is None
+    return caught.value
+
+
+def test_a_missing_bucket_is_one_sentence(store: Store) -> None:
+    """With the service's own word for it."""
+    error = said_of(store, "s3://nowhere/lake")
+    assert type(error) is MissingRequirement
+    assert "s3://nowhere/lake" in error.message
+    assert "NoSuchBucket" in error.message
+
+
+def test_refused_keys_are_one_sentence_without_them() -> None:
+    """A store may repeat what it was given; we do not."""
+    body = (
+        f"<?xml version='1.0'?><Error><Code>InvalidAccessKeyId</Code><Message>No key {SECRET} here</Message>"
+        "<AWSAccessKeyId>AKIAEXAMPLE</AWSAccessKeyId></Error>"
+    )
+    with refusing_store(403, body) as store:
+        error = said_of(store, "s3://lake/x")
+    assert type(error) is AccessDenied
+    assert "InvalidAccessKeyId: No key *** here" in error.message
+
+
+@pytest.mark.slow
+def test_an_endpoint_that_is_away_is_one_sentence() -> None:
+    """A port where nobody listens; the client's own tries take a while."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        error = said_of(Store(f"http://127.0.0.1:{taken.getsockname()[1]}"), "s3://lake/x")
+    assert type(error) is EndpointUnreachable
+    assert "s3://lake/x" in error.message
+
+
+def test_the_file_system_reads_what_the_options_say(store: Store) -> None:
+    """One set of options for Delta tables and for files, however their names are written."""
+    client = store.client()
+    client.put_object(Bucket="lake", Key="files/a.jsonl", Body=b"x\n")
+    client.close()
+    names = [
+        store.options,
+        {name.lower(): value for name, value in store.options.items()},
+        {name.removeprefix("AWS_").lower(): value for name, value in store.options.items()},
+    ]
+    for options in names:
+        for scheme in ("s3", "s3a"):
+            files, folder = file_system(f"{scheme}://lake/files/", options)
+            assert folder == "lake/files"
+            with files.open_input_file(f"{folder}/a.jsonl") as opened:
+                assert opened.read() == b"x\n"
+
+
+def test_plain_http_must_be_allowed(store: Store) -> None:
+    """As deltalake has it."""
+    options = {name: value for name, value in store.options.items() if name != "AWS_ALLOW_HTTP"}
+    with pytest.raises(ConfigurationError, match="AWS_ALLOW_HTTP"):
+        file_system("s3://lake/files", options)
+
+
+def test_a_scheme_that_nobody_knows_is_refused() -> None:
+    """With the URL."""
+    with pytest.raises(ConfigurationError, match="ftp://host/files is not in a place"):
+        file_system("ftp://host/files")
+
+
+def test_what_fails_in_a_folder_names_the_folder() -> None:
+    """A disk can fail as well."""
+    with (
+        pytest.raises(MissingRequirement, match="/lake/t cannot be used: no space"),
+        storage_errors("/lake/t"),
+    ):
+        raise OSError("no space")
+
+
+def test_a_full_disk_is_no_damaged_table() -> None:
+    """Deltalake wraps it in words of Parquet; what it says of a table itself passes, with the place."""
+    full = "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file: "
+    full += "No space left on device (os error 28)"
+    expected = pytest.raises(MissingRequirement, match=r"^/lake/t cannot be used: .*No space left")
+    with expected as caught, storage_errors("/lake/t"):
+        raise DeltaError(full)
+    assert "space that is left" in caught.value.next_step
+    with pytest.raises(DeltaError) as passed, storage_errors("/lake/t"):
+        raise DeltaError("Object at location /lake/t/x.parquet not found (os error 2)")
+    assert table_of(passed.value) == "/lake/t"
+
+
+def test_what_is_no_failure_of_the_store_passes() -> None:
+    """Only the store's own failures are told in its name."""
+    with pytest.raises(KeyError), storage_errors("s3://lake/t"):
+        raise KeyError
+
+
+@pytest.mark.slow
+def test_places_and_options_are_told_apart() -> None:
+    """Small things that all of the above rests on."""
+    assert [is_s3(place) for place in ("s3://b/x", "S3A://b", "gs://b", "/s3/x")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert option_of({"aws_token": "", "TOKEN": "x"}, "session_token", "token") == "x"
+    assert option_of({}, "token") is None

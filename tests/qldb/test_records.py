@@ -1,0 +1,224 @@
+"""QLDB records one by one: every vector, every verdict, every byte damaged."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from headpond.ion.stream import IonPart
+from headpond.ion.text_reader import to_binary
+from headpond.qldb import records as qldb
+from headpond.qldb.hash import digest_of_proof, dot, merkle_root, revision_hash_ok, statement_hash
+from tests.kit.support import vector_json, vector_lines
+
+MALFORMED = vector_lines("qldb/malformed.jsonl")
+EXPECTED = vector_json("qldb/expected.json")
+
+
+def blobs_of(name: str) -> list[bytes]:
+    return [base64.b64decode(line["data"]) for line in vector_lines(f"qldb/{name}.jsonl")]
+
+
+def record_of(text: str) -> Any:
+    return qldb.read(to_binary(text))
+
+
+@pytest.mark.parametrize("case", MALFORMED, ids=lambda case: case["what"][:40])
+def test_every_verdict(case: dict[str, Any]) -> None:
+    """Each malformed datum gets the verdict of the vectors, with where and what."""
+    record = qldb.read(base64.b64decode(case["data"]))
+    if not isinstance(record, qldb.Refused):
+        assert case["expect"].startswith("ok")
+        return
+    assert record.verdict in (case["expect"], "too_deep" if "too_deep" in case["expect"] else "")
+    assert record.verdict in qldb.VERDICTS
+    assert record.detail.startswith(f"byte {record.offset}: ")
+
+
+def test_an_aggregate_is_told_as_one() -> None:
+    """The commonest "invalid Ion": nobody opened the aggregate."""
+    record = qldb.read(blobs_of("aggregated")[0])
+    assert isinstance(record, qldb.Refused)
+    assert record.verdict == "not_binary_ion"
+    assert "KPL aggregate that was not opened" in record.detail
+
+
+def test_the_real_block() -> None:
+    """What QLDB itself computed in 2019: every hash is found again."""
+    expected = vector_json("qldb/real_block.expected.json")
+    block, revision = (qldb.read(blob) for blob in blobs_of("real_block"))
+    assert isinstance(block, qldb.BlockSummary)
+    assert isinstance(revision, qldb.RevisionDetails)
+    assert revision.data is not None
+    assert block.transaction_info is not None
+    hashes = {
+        "ion_hash_metadata_hex": revision.metadata.ion_hash(),
+        "ion_hash_data_hex": revision.data.ion_hash(),
+        "revision_hash_hex": revision.hash,
+        "ion_hash_transaction_info_hex": block.transaction_info.ion_hash(),
+        "entries_hash_hex": merkle_root(block.entries_hash_list),
+        "previous_block_hash_hex": block.previous_block_hash,
+        "block_hash_hex": dot(block.entries_hash, block.previous_block_hash),
+        "statement_digest_hex": statement_hash(block.statements[0].statement),
+    }
+    assert {name: found.hex() for name, found in hashes.items()} == {name: expected[name] for name in hashes}
+    assert (block.entries_hash, block.block_hash) == (
+        merkle_root(block.entries_hash_list),
+        dot(block.entries_hash, block.previous_block_hash),
+    )
+    entries = block.entries_hash_list
+    assert entries.index(block.transaction_info.ion_hash()) == expected["transaction_info_index_in_entries"]
+    root = merkle_root([one.hash for one in block.revision_summaries])
+    assert entries.index(root) == expected["revisions_root_index_in_entries"]
+    assert block.statements[0].statement_digest == statement_hash(block.statements[0].statement)
+
+
+def test_the_page_examples() -> None:
+    """The documentation's own records; the block's hashes hold although the page says they are not real."""
+    created, completed, block, revision = (qldb.read(blob) for blob in blobs_of("page_examples"))
+    assert isinstance(created, qldb.Control)
+    assert isinstance(completed, qldb.Control)
+    assert (created.control_record_type, completed.control_record_type) == ("CREATED", "COMPLETED")
+    assert isinstance(block, qldb.BlockSummary)
+    assert isinstance(revision, qldb.RevisionDetails)
+    assert (block.strand_id, block.sequence_no) == ("ElYL30RGoqrFCbbaQn3K6m", 60807)
+    assert block.block_timestamp.text == "2019-09-18T17:00:14.601000001Z"
+    assert block.block_timestamp.ns == 1_568_826_014_601_000_001
+    assert [one.statement for one in block.statements][1] == "INSERT INTO Person ?"
+    assert [(one.document_id, one.statements) for one in block.documents] == [
+        ("7z2OpEBgVCvCtwvx4a2JGn", (1,)),
+        ("K0FpsSLpydLDr7hi6KUzqk", (2,)),
+    ]
+    assert merkle_root(block.entries_hash_list) == block.entries_hash
+    assert dot(block.entries_hash, block.previous_block_hash) == block.block_hash
+    assert (revision.table_name, revision.document_id, revision.version, revision.kind) == (
+        "VehicleRegistration",
+        "K0FpsSLpydLDr7hi6KUzqk",
+        0,
+        "insert",
+    )
+
+
+def test_the_clean_stream() -> None:
+    """Counts and the final state of the vectors, by the Ion hash of each document's data."""
+    records = [qldb.read(blob) for blob in blobs_of("clean")]
+    kinds = Counter(type(record).__name__ for record in records)
+    counts = EXPECTED["counts"]
+    assert kinds == {
+        "Control": counts["control"],
+        "BlockSummary": counts["block_summary"],
+        "RevisionDetails": counts["revision_details"],
+    }
+    newest: dict[str, qldb.RevisionDetails] = {}
+    for record in records:
+        if isinstance(record, qldb.RevisionDetails):
+            before = newest.get(record.document_id)
+            if before is None or before.version < record.version:
+                newest[record.document_id] = record
+            data_hash = None if record.data is None else record.data.ion_hash()
+            assert revision_hash_ok(record.hash, record.metadata.ion_hash(), data_hash, record.data_hash)
+    revisions = [record for record in records if isinstance(record, qldb.RevisionDetails)]
+    assert Counter(record.kind for record in revisions)["redacted"] == counts["redacted"]
+    assert Counter(record.kind for record in revisions)["delete"] == counts["deletes"]
+    assert len(newest) == len(EXPECTED["final_state"])
+    for document in EXPECTED["final_state"]:
+        record = newest[document["documentId"]]
+        assert (record.version, record.table_name) == (document["version"], document["tableName"])
+        assert (record.kind == "delete") == document["deleted"]
+        if record.data is not None:
+            assert record.data.ion_hash().hex() == document["data_ion_hash_hex"]
+
+
+def test_a_saved_digest() -> None:
+    """The proof folds from the last block's hash to the digest."""
+    check = EXPECTED["digest_check"]
+    proof = [base64.b64decode(one) for one in check["proof_b64"]]
+    leaf = bytes.fromhex(EXPECTED["last_block_hash_hex"])
+    assert digest_of_proof(leaf, proof) == base64.b64decode(check["digest_b64"])
+    assert digest_of_proof(leaf, proof[:-1]) != base64.b64decode(check["digest_b64"])
+
+
+def test_dot_compares_signed_bytes_from_the_last() -> None:
+    """Order of the two does not matter; what is smaller does."""
+    low, high = bytes(31) + b"\x80", bytes(31) + b"\x7f"  # -128 is less than 127
+    assert dot(low, high) == dot(high, low) == dot(bytes(low), high)
+    assert dot(b"", high) == dot(high, b"") == high
+    odd = [bytes([number]) * 32 for number in range(3)]
+    assert merkle_root(odd) == dot(dot(odd[0], odd[1]), odd[2])
+    assert (merkle_root([]), merkle_root(odd[:1])) == (b"", odd[0])
+
+
+ARN = "arn:aws:qldb:us-east-1:123456789012:stream/exampleLedger/IiPT4brpZCqCq3f4MTHbYy"
+H = "{{" + base64.b64encode(bytes(range(32))).decode() + "}}"
+REVISION = (
+    '{qldbStreamArn:"%s",recordType:"REVISION_DETAILS",payload:{tableInfo:{tableName:"T",tableId:"t"},'  # noqa: UP031 - braces all over
+    'revision:{blockAddress:{strandId:"s",sequenceNo:7},hash:%s,data:{a:1,a:2},'
+    'metadata:{id:"d",version:1,txTime:2019-09-18T17:00:14.602Z,txId:"x"}}}}' % (ARN, H)
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        ("data:{a:1,a:2}", "data:x::{a:1,a:2}", "update"),
+        ("data:{a:1,a:2}", "data:null", "delete"),
+        ("data:{a:1,a:2}", "data:null.struct", "delete"),
+        ("data:{a:1,a:2},", "", "delete"),
+        ("data:{a:1,a:2}", f"dataHash:{H}", "redacted"),
+        ("data:{a:1,a:2}", f"data:{{}},dataHash:{H}", "update"),
+        ("data:{a:1,a:2}", "data:{},dataHash:null.blob", "update"),
+        ("data:{a:1,a:2}", "dataHash:{{AAAA}}", "wrong_type"),
+        ("data:{a:1,a:2}", "data:[1]", "wrong_type"),
+        ("data:{a:1,a:2}", "data:{a:1},data:{a:1}", "wrong_type"),
+        ('tableName:"T"', 'tableName:"T",tableName:"T"', "wrong_type"),
+        ('tableName:"T"', "tableName:T,more:[1],more:2", "update"),
+        ('tableName:"T"', 'tableName:"T",$0:1', "unknown_symbol"),
+        ('tableName:"T"', "tableName:$0", "unknown_symbol"),
+        ("sequenceNo:7", "sequenceNo:-7", "wrong_type"),
+        ("sequenceNo:7", "sequenceNo:9223372036854775807", "update"),
+        ("sequenceNo:7", "sequenceNo:9223372036854775808", "wrong_type"),
+        ("version:1", "version:0", "insert"),
+        ("version:1", "version:1,reason:[{}]", "update"),
+        ("2019-09-18T17:00:14.602Z", "2019-09-18", "update"),
+        ("2019-09-18T17:00:14.602Z", "null.timestamp", "wrong_type"),
+    ],
+)
+def test_forms_of_a_revision(old: str, new: str, verdict: str) -> None:
+    """Optional parts, unknown fields, repeated names, nulls: the kind, or what is refused."""
+    assert old in REVISION
+    record = record_of(REVISION.replace(old, new))
+    found = record.verdict if isinstance(record, qldb.Refused) else record.kind
+    assert found == verdict
+
+
+def outcome(data: bytes) -> str:
+    record = qldb.read(data)
+    if isinstance(record, qldb.Refused):
+        assert record.verdict in qldb.VERDICTS
+        return record.verdict
+    if isinstance(record, qldb.RevisionDetails):
+        record.metadata.ion_hash()
+        if record.data is not None:
+            record.data.ion_hash()
+            assert IonPart.alone(record.data.raw).ion_hash() == record.data.ion_hash()
+    return "ok"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_byte_cut_and_flipped(number: int) -> None:
+    """A verdict for every prefix; a verdict or a record for every byte changed; nothing else."""
+    datum = blobs_of("real_block")[number]
+    cuts = Counter(outcome(datum[:end]) for end in range(len(datum)))
+    assert set(cuts) <= {"empty", "not_binary_ion", "truncated", "no_value"}
+    assert cuts["truncated"] > len(datum) - 20
+    flips = Counter()
+    for at in range(len(datum)):
+        damaged = bytearray(datum)
+        damaged[at] ^= 0xFF
+        flips[outcome(bytes(damaged))] += 1
+    assert flips["ok"] > 20  # contents that mean nothing to the reader
+    assert flips["truncated"] > 20
+    assert outcome(datum + b"\x0f") == "multiple_values"
