@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 SET_UP := $(PYTHON) scripts/set_up.py
 PYTEST := $(BIN)/python -m pytest
+# Hundreds of processes load the same modules in a run: they are compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo check quick test test-thorough test-oldest test-newest test-package test-all fuzz soak bench docs constraints clean
 

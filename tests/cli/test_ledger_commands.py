@@ -42,6 +42,7 @@ def lake_of(file: Path, *, kind: str, more: str = "") -> Lake:
     return lake
 
 
+@pytest.mark.slow
 def test_a_ledger_is_looked_at_fed_again_and_redacted(cli: Callable[..., Any], tmp_path: Path) -> None:
     """Status counts; requeue takes what the entry was mended for; optimize and redact leave the rows."""
     file = tmp_path / "p.toml"
@@ -87,6 +88,7 @@ def test_documents_need_no_first_load(
 
 
 @pytest.mark.parametrize("keep", ["current", pytest.param("history", marks=pytest.mark.thorough)])
+@pytest.mark.slow
 def test_documents_are_dealt_out_anew(cli: Callable[..., Any], tmp_path: Path, keep: str) -> None:
     """Into folders of a column and of buckets of the document; later revisions find theirs."""
     file = tmp_path / "p.toml"

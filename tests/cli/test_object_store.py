@@ -84,6 +84,7 @@ def test_a_checkpoint_in_s3_without_its_jars_is_refused_before_spark(store: Stor
     assert SECRET not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_checkpoint_in_s3_is_taken_with_its_jars(store: Store, tmp_path: Path) -> None:
     """They come with Spark, or through a setting; a checkpoint in a folder needs none."""
     bare = loads(pipeline_text(store, "x"))
@@ -96,6 +97,7 @@ def test_a_checkpoint_in_s3_is_taken_with_its_jars(store: Store, tmp_path: Path)
     check_checkpoint(bare, jars=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_jars_of_spark_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the package, or of the Spark that SPARK_HOME names."""
     monkeypatch.delenv("SPARK_HOME", raising=False)

@@ -91,6 +91,7 @@ def test_the_target_size_of_the_file_holds(cli: Cli, file: Path) -> None:
         (["--unsafe-retention"], "are for --vacuum"),
     ],
 )
+@pytest.mark.slow
 def test_wrong_use_is_refused(cli: Cli, file: Path, arguments: list[str], said: str) -> None:
     """With one sentence, before anything is done."""
     done = cli("optimize", file, *arguments)

@@ -223,6 +223,7 @@ def test_without_a_region_the_lag_is_unknown_and_the_rest_is_shown(
 
 
 @pytest.mark.parametrize("throttled", [False, True])
+@pytest.mark.slow
 def test_a_look_waits_for_seconds_at_most_and_leaves_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, throttled: bool
 ) -> None:

@@ -161,6 +161,7 @@ def test_stats_draw_a_chart(unpacked: Any, capsys: pytest.CaptureFixture[str]) -
     assert [bar(count, 80) for count in (0, 1, 80)] == ["", "▌", "█" * 40]
 
 
+@pytest.mark.slow
 def test_migrate_asks_before_timestamps_go(unpacked: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Wrong use is exit code 2 and changes nothing; with the switch it is done, a second time not again."""
     directory = unpacked("disk/timestamped-duplicates")

@@ -138,6 +138,7 @@ def test_a_journal_export_is_proved_alike(cli: Cli, tmp_path: Path, *, binary: b
     assert kinds == {"revision_not_in_block", "entries_hash_mismatch", "block_hash_mismatch"}
 
 
+@pytest.mark.slow
 def test_a_manifest_names_the_objects_beside_it(cli: Cli, tmp_path: Path) -> None:
     """A key's folders may be there or not; an object that is not there is named."""
     (tmp_path / "one.ion").write_bytes(exported(binary=True))

@@ -63,6 +63,7 @@ def test_every_refusal_is_the_scalar_one() -> None:
 
 @settings(max_examples=300)
 @given(seed=st.integers(0, 2**32), base=st.integers(0, len(SHORT) - 1))
+@pytest.mark.slow
 def test_mutated_records_are_decoded_as_one_by_one(seed: int, base: int) -> None:
     """Broken copies of a record among whole ones."""
     draw = random.Random(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ def test_bytes_compare_as_the_tuple(first: tuple[int, str, bool], second: tuple[
 
 
 @given(st.lists(changes, max_size=5))
+@pytest.mark.slow
 def test_a_column_of_versions_is_encoded_as_one_by_one(rows: list[tuple[int, str, bool]]) -> None:
     """And can be read back."""
     columns = [

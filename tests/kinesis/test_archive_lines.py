@@ -120,6 +120,7 @@ def test_no_line_is_fatal_and_none_is_lost(lines: list[bytes]) -> None:
 
 @settings(max_examples=300)
 @given(data=st.data())
+@pytest.mark.slow
 def test_the_quick_reader_agrees_with_the_strict_one(data: st.DataObject) -> None:
     """On lines of every form, whole and damaged: it reads them alike or not at all."""
     values = st.sampled_from(
@@ -217,6 +218,7 @@ def test_a_line_with_a_line_end_inside_is_one_line() -> None:
     st.integers(1, 200),
     st.integers(1, 5),
 )
+@pytest.mark.slow
 def test_a_text_is_cut_between_its_lines(
     lines: list[bytes], ended: bytes, size_bytes: int, most_lines: int
 ) -> None:

@@ -59,6 +59,7 @@ def at(kinesis: LocalKinesis, stream: str = "orders") -> ConnectionSettings:
     return ConnectionSettings(stream_name=stream, endpoint_url=kinesis.endpoint_url)
 
 
+@pytest.mark.slow
 def test_check_stream_tells_what_is_there(kinesis: LocalKinesis) -> None:
     """The check gives name, ARN, status, creation time, retention and open shards, by name and by ARN."""
     found = check_stream(at(kinesis))
@@ -131,6 +132,7 @@ def test_refusals_become_our_errors_without_the_service_words(
         (503, "answered DescribeStreamSummary with 503"),
     ],
 )
+@pytest.mark.slow
 def test_what_is_no_kinesis_is_told_from_one_that_is_busy(status: int, told: str) -> None:
     """Another server at the address answers in words of its own; the stream is named once."""
 
@@ -184,6 +186,7 @@ def test_no_region_no_profile_no_credentials(monkeypatch: pytest.MonkeyPatch) ->
     assert connect(ConnectionSettings(stream_name="orders")).meta.region_name == "eu-west-3"
 
 
+@pytest.mark.slow
 def test_region_of_the_arn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ARN's region is used unless another is given, before that of the environment."""
     monkeypatch.setenv("AWS_REGION", "us-west-2")
@@ -301,6 +304,7 @@ def test_passing_failures_are_retried(kinesis: LocalKinesis) -> None:
     assert client.list_streams()["StreamNames"] == ["orders", "orders-cdc", "zebra"]
 
 
+@pytest.mark.slow
 def test_a_reply_cut_every_time_is_an_error(kinesis: LocalKinesis) -> None:
     """A reply that stays cut is unreachable, never an empty success."""
     kinesis.faults.cut(when="reply")

@@ -86,6 +86,7 @@ def test_the_profile_signs(kinesis: LocalKinesis) -> None:
     assert signers == [KEY]
 
 
+@pytest.mark.slow
 def test_a_role_is_renewed_before_it_expires(
     kinesis: LocalKinesis, sts: Sts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_long_reader_goes_on_over_renewals(kinesis: LocalKinesis, sts: Sts) ->
 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "ExpiredTokenException", "InvalidClientTokenId"])
+@pytest.mark.slow
 def test_a_role_that_is_refused_is_told(kinesis: LocalKinesis, sts: Sts, code: str) -> None:
     """What may not be done, and for which role; none of the service's words."""
     sts.refusing = code

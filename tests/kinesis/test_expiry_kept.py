@@ -30,6 +30,7 @@ class TestRetention:
 
     @pytest.mark.parametrize("bound", BOUNDS)
     @pytest.mark.parametrize("left", [5, 0])
+    @pytest.mark.slow
     def test_at_a_time(self, kinesis: LocalKinesis, clock: ManualClock, bound: str, left: int) -> None:
         """LATEST resolved, ten records, a pause beyond the retention; also where nothing is left to see."""
         options = {"startingPosition": "LATEST", "maxBytesPerTrigger": bound}

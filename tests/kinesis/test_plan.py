@@ -85,6 +85,7 @@ def test_a_restart_plans_on_from_the_offset_alone(kinesis: LocalKinesis) -> None
 
 
 @pytest.mark.parametrize("records", ["3", "1000"])
+@pytest.mark.slow
 def test_parents_are_read_before_children(kinesis: LocalKinesis, clock: ManualClock, records: str) -> None:
     """Through a split and a merge of its children, no child's batch comes before its parents'."""
     put(kinesis, 12)
@@ -265,6 +266,7 @@ class TestLoss:
         assert caught.value.facts["shard_id"] == "shardId-000000000000"
 
     @pytest.mark.parametrize("bound", ["none", "64 MiB"])
+    @pytest.mark.slow
     def test_or_are_warned_of(
         self, kinesis: LocalKinesis, caplog: pytest.LogCaptureFixture, bound: str
     ) -> None:

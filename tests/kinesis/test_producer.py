@@ -37,6 +37,7 @@ def test_one_record_is_sent_raw_and_tells_where_it_is(kinesis: LocalKinesis) -> 
     assert attempt.end_ms >= attempt.start_ms
 
 
+@pytest.mark.slow
 def test_many_records_are_aggregated_by_shard_and_in_order(kinesis: LocalKinesis) -> None:
     """Many small records become few Kinesis records under the key "a", each in its own shard and in order."""
     put = records_of(3000)
@@ -143,6 +144,7 @@ def test_after_a_split_only_what_landed_wrong_goes_again(kinesis: LocalKinesis) 
     assert metrics.of("ErrorsByCode", code="Wrong Shard").times >= 1
 
 
+@pytest.mark.slow
 def test_after_a_merge_nothing_goes_again(kinesis: LocalKinesis) -> None:
     """A merged shard takes all records of its parents: nothing is sent twice, though it was never seen."""
     put = records_of(300)
@@ -170,6 +172,7 @@ def test_the_map_refreshes_for_a_single_record_too(kinesis: LocalKinesis) -> Non
     run(kinesis, work)
 
 
+@pytest.mark.slow
 def test_a_child_that_was_split_again_is_still_judged(kinesis: LocalKinesis) -> None:
     """A shard that opened and closed between two listings is found among all, and its records judged."""
     put = [("k", b"%d" % n, str(n)) for n in range(20)]

@@ -70,6 +70,7 @@ def test_failed_requests_go_again_in_order(kinesis: LocalKinesis, fault: str) ->
         assert_order_within_keys(kinesis)
 
 
+@pytest.mark.slow
 def test_order_holds_with_slow_and_fast_requests(kinesis: LocalKinesis) -> None:
     """Requests of very different duration do not overtake each other within a key."""
     kinesis.faults.delay(60, 0.5, calls=("PutRecords",))
@@ -126,6 +127,7 @@ def test_refusals_fail_at_once(kinesis: LocalKinesis) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_one_wrong_record_does_not_take_others_along(kinesis: LocalKinesis) -> None:
     """A record that the stream does not take fails alone; those in the same request are put."""
     settings = ProducerSettings(record_max_buffered_time_ms=50, max_user_record_bytes=3 * 1024 * 1024)

@@ -139,6 +139,7 @@ def test_a_fault_of_ours_fails_records_and_is_seen(kinesis: LocalKinesis) -> Non
     assert [type(error) for error in seen] == [ZeroDivisionError]
 
 
+@pytest.mark.slow
 def test_wrong_input_is_refused_before_it_enters(kinesis: LocalKinesis) -> None:
     """Keys, hash keys and data out of bounds raise at the call; the producer goes on."""
 
@@ -215,6 +216,7 @@ def test_metrics_add_up(kinesis: LocalKinesis) -> None:
     assert metrics.of("AllErrors").times == 0
 
 
+@pytest.mark.slow
 def test_blocking_face(kinesis: LocalKinesis) -> None:
     """For scripts: put gives a future, put_all the results in order; leaving flushes."""
     put = records_of(12_000)

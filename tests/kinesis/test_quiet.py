@@ -185,6 +185,7 @@ def test_a_task_asks_for_no_more_than_its_range_holds(kinesis: LocalKinesis, clo
     assert again.read(start, end) == rows
 
 
+@pytest.mark.slow
 def test_the_ends_of_now_have_the_records_of_the_last_moment() -> None:
     """What was acknowledged before the ends were taken is before them, however much it is."""
     with local_kinesis(STREAM, shards=1) as kinesis:

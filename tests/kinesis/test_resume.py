@@ -129,6 +129,7 @@ def test_an_iterator_that_expired_is_no_loss(
 
 
 @pytest.mark.parametrize("change", [{"skip": 1}, {"skip": 40}, {"first": "1"}, {"iterator": "of nobody"}])
+@pytest.mark.slow
 def test_what_does_not_come_again_as_it_was_counts_for_nothing(
     kinesis: LocalKinesis, change: dict[str, Any]
 ) -> None:
@@ -149,6 +150,7 @@ def test_what_does_not_come_again_as_it_was_counts_for_nothing(
 
 @pytest.mark.parametrize("later_ms", [180_000, 360_000], ids=["iterator alive", "iterator expired"])
 @pytest.mark.parametrize("fatal", [True, False], ids=["fatal", "tolerated"])
+@pytest.mark.slow
 def test_what_expired_meanwhile_is_told_as_ever(
     kinesis: LocalKinesis, clock: ManualClock, later_ms: int, *, fatal: bool
 ) -> None:

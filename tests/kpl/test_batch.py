@@ -110,6 +110,7 @@ def test_each_vector_alone(at: int) -> None:
 
 @settings(max_examples=150)
 @given(st.lists(kpl_blobs.any_blobs, max_size=6))
+@pytest.mark.slow
 def test_same_as_scalar(blobs: list[bytes]) -> None:
     """Generated, mutated and truncated blobs give the scalar codec's rows and counters."""
     assert opened(blobs) == expected_rows(blobs)

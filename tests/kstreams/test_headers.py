@@ -49,6 +49,7 @@ def test_varints_are_zigzag_groups_of_seven_bits(number: int, data: str) -> None
 
 @given(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=4))
 @settings(max_examples=200)
+@pytest.mark.slow
 def test_a_varint_ends_where_it_ends(number: int, behind: bytes) -> None:
     """Whatever follows a varint is left alone."""
     data = encode_varint(number)

@@ -52,6 +52,7 @@ def pairs(decoded: pa.Array) -> list[list[tuple[str, bytes | None]]]:
 
 @settings(max_examples=60)
 @given(ROWS, ROWS)
+@pytest.mark.slow
 def test_columns_are_what_single_records_are(rows: list[Any], others: list[Any]) -> None:
     """Encoding, decoding, slices, merging, and values with their headers before them."""
     encoded = encode_headers_column(column(rows))
@@ -75,6 +76,7 @@ def test_columns_are_what_single_records_are(rows: list[Any], others: list[Any])
 
 @settings(max_examples=150)
 @given(st.lists(st.binary(max_size=8) | HEADERS.map(encode_headers), max_size=4))
+@pytest.mark.slow
 def test_any_bytes_have_the_outcome_of_the_scalar_reader(blocks: list[bytes]) -> None:
     """The same headers, or the same reason for the first row that has one."""
     wanted: Any

@@ -145,6 +145,7 @@ def test_puts_and_deletes_reach_both_column_families(
 
 
 @pytest.mark.parametrize(("old", "new"), UPGRADES)
+@pytest.mark.slow
 def test_reading_only_converts_without_writing(old: ValueFormat, new: ValueFormat, tmp_path: Path) -> None:
     """Point reads of a store opened for reading leave everything where it is."""
     directory = old_directory(tmp_path, old)

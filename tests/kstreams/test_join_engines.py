@@ -105,6 +105,7 @@ def hashes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
             monkeypatch.setattr(module, "hash_keys", lambda keys: np.zeros(len(keys), np.uint64))
 
 
+@pytest.mark.slow
 def test_both_engines_agree(hashes: None) -> None:
     """Results in order, headers, times, counters and clock."""
     for seed in range(12):

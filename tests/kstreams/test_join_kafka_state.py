@@ -134,6 +134,7 @@ def test_the_second_half_is_that_of_the_undivided_run(name: str, source: str, tm
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_nothing_needs_to_be_given(name: str, tmp_path: Path) -> None:
     """With the times that the stores tell all results come, each with its own headers."""
     handover = Handover(name, HeadersOf.OWN)

@@ -167,6 +167,7 @@ def test_timestamps_that_say_nothing_may_go(timestamp: int, tmp_path: Path) -> N
     assert migrate(tmp_path / "win").dropped_timestamps == 0
 
 
+@pytest.mark.slow
 def test_a_directory_half_migrated_in_place_is_finished(tmp_path: Path) -> None:
     """Two formats in one segment become one; of a key in both the newer counts."""
     directory = make_store(tmp_path, ValueFormat.TIMESTAMPED_HEADERS)
@@ -181,6 +182,7 @@ def test_a_directory_half_migrated_in_place_is_finished(tmp_path: Path) -> None:
     assert StoreDirectory(directory).formats() == {ValueFormat.PLAIN_HEADERS}
 
 
+@pytest.mark.slow
 def test_a_mixed_segment_keeps_its_speaking_timestamps_too(tmp_path: Path) -> None:
     """The check for lost timestamps also runs where two formats alternate."""
     directory = make_store(tmp_path, ValueFormat.TIMESTAMPED, shift_ms=5)

@@ -247,6 +247,7 @@ def test_an_upsert_older_than_a_dropped_tombstone_is_quarantined(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("engine")
+@pytest.mark.slow
 def test_a_delete_that_another_writer_applies_meanwhile_hits_its_row(tmp_path: Path) -> None:
     """Both batches were decided on an empty table; the older upsert is written last and does not stay."""
     lake, config = lake_in(tmp_path, ONE_TABLE)

@@ -72,6 +72,7 @@ def as_numbers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_values_stay_in_their_columns(keep: str, columns: str, tmp_path: Path) -> None:
     """Insert, columns that appear, update, late change, delete, restart, compaction, on every target."""
     typed = columns == "declared"

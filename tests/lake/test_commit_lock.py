@@ -43,6 +43,7 @@ def test_where_only_deltalake_writes_there_is_no_lock(tmp_path: Path) -> None:
         assert not Path("s3:").exists()
 
 
+@pytest.mark.slow
 def test_a_commit_waits_for_another_process_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told when that takes too long, and done when the other lets go or dies."""
     file = file_in(tmp_path)

@@ -27,6 +27,7 @@ def change(number: int, key: str, value: int, *, op: str = "c") -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["real", "double precision"])
+@pytest.mark.slow
 def test_a_row_is_found_again_by_its_float(kind: str, tmp_path: Path) -> None:
     """A second version, a delete, the other zero, infinities; a change of NaN touches no row."""
     entry = f'[tables."public.t"]\nkeys = ["k"]\ncolumns = {{ k = "{kind}", n = "bigint" }}\n'

@@ -68,6 +68,7 @@ class OneFile:
 
 
 @pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.slow
 def test_records_one_after_the_other(tmp_path: Path, *, packed: bool) -> None:
     """Without delimiters or with newlines, compressed or not; a damaged one loses only itself."""
     blobs = datums("shuffled")
@@ -81,6 +82,7 @@ def test_records_one_after_the_other(tmp_path: Path, *, packed: bool) -> None:
 
 
 @pytest.mark.parametrize("binary", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.slow
 def test_an_export_becomes_the_documents_of_the_stream(tmp_path: Path, *, binary: bool) -> None:
     """Ion binary and Ion text, with the blocks and statements that the stream has."""
     content = simpleion.dumps(exported(), binary=binary, sequence_as_stream=True)

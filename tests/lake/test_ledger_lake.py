@@ -124,6 +124,7 @@ def conflict_of(lake: Lake) -> tuple[Any, ...]:
         ),
     ],
 )
+@pytest.mark.slow
 def test_the_revision_that_its_block_lists_stands(tmp_path: Path, order: tuple[int, ...]) -> None:
     """Of two revisions of one version the listed one stands, even where its block comes last."""
     lake = applied(tmp_path, config_of("Person"), *([CONTENDERS[at]] for at in order))
@@ -188,6 +189,7 @@ BATCHES = [
 
 
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.slow
 def test_a_stop_at_every_write(tmp_path: Path, step: int) -> None:
     """A batch that was stopped before one of its writes and comes again leaves what a whole one leaves."""
     config = config_of("Person", honour=True)
@@ -242,6 +244,7 @@ def test_contenders_whose_contents_are_redacted_are_still_known(
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.slow
 def test_copies_of_a_block_that_list_other_revisions_are_both_kept(
     tmp_path: Path, order: tuple[int, ...]
 ) -> None:

@@ -35,6 +35,7 @@ def holders(folder: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("asked", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.slow
 def test_no_file_holds_what_was_redacted(tmp_path: Path, *, asked: bool) -> None:
     """Tables, histories, raw columns, conflicts, quarantine and logs are free of it; all else stays."""
     config = config_of("Person", raw_ion=True, canonical_json=True, honour=True)

@@ -149,6 +149,7 @@ def said_of(store: Store, path: str) -> HeadpondError:
     return caught.value
 
 
+@pytest.mark.slow
 def test_a_missing_bucket_is_one_sentence(store: Store) -> None:
     """With the service's own word for it."""
     error = said_of(store, "s3://nowhere/lake")
@@ -157,6 +158,7 @@ def test_a_missing_bucket_is_one_sentence(store: Store) -> None:
     assert "NoSuchBucket" in error.message
 
 
+@pytest.mark.slow
 def test_refused_keys_are_one_sentence_without_them() -> None:
     """A store may repeat what it was given; we do not."""
     body = (
@@ -232,6 +234,7 @@ def test_a_full_disk_is_no_damaged_table() -> None:
     assert table_of(passed.value) == "/lake/t"
 
 
+@pytest.mark.slow
 def test_what_is_no_failure_of_the_store_passes() -> None:
     """Only the store's own failures are told in its name."""
     with pytest.raises(KeyError), storage_errors("s3://lake/t"):

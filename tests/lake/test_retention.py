@@ -35,6 +35,7 @@ def with_a_dropped_tombstone(folder: Path) -> tuple[Lake, DsqlConfig]:
 
 
 @pytest.mark.parametrize("batches", [[[OLDER_DELETE], [UPSERT]], [[OLDER_DELETE, UPSERT]] * 2])
+@pytest.mark.slow
 def test_a_late_delete_lets_no_late_upsert_through(batches: list[list[bytes]], tmp_path: Path) -> None:
     """In a batch before it, or in its own that is applied again."""
     lake, config = with_a_dropped_tombstone(tmp_path)

@@ -91,6 +91,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 def test_nothing_leaves_the_lake_whatever_a_table_is_called(tmp_path: Path) -> None:
     """Every hostile name gets a folder of its own, told apart on any file system, and nothing else."""
     (tmp_path / "inside").mkdir()

@@ -45,6 +45,7 @@ LONG = {
 
 @pytest.mark.parametrize("kind", ["numeric", "numeric(1000,999)"])
 @pytest.mark.parametrize("digits", LONG.values(), ids=list(LONG))
+@pytest.mark.slow
 def test_a_numeric_of_1000_digits_comes_through_to_the_digit(kind: str, digits: str, tmp_path: Path) -> None:
     """One by one, in a batch of others, and in the table: the text that was sent."""
     token = json.dumps(digits)

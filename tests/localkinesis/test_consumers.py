@@ -135,6 +135,7 @@ def test_states_last_and_numbers_are_limited(clock: ManualClock) -> None:
         )
 
 
+@pytest.mark.slow
 def test_events_carry_records_as_they_come(kinesis: LocalKinesis, clock: ManualClock) -> None:
     """A subscription gives what is there, then what comes, with a continuation also where nothing does."""
     put(kinesis, b"one", b"\x00\xff")
@@ -204,6 +205,7 @@ def test_a_closed_shard_ends_with_its_children(kinesis: LocalKinesis) -> None:
     assert [child["ParentShards"] for child in event["ChildShards"]] == [[SHARD], [SHARD]]
 
 
+@pytest.mark.slow
 def test_five_seconds_between_subscriptions(kinesis: LocalKinesis, clock: ManualClock) -> None:
     """Within 5 s the shard is in use; after that the new subscription takes over and the old one ends."""
     consumer, client = registered(kinesis), kinesis.client()
@@ -264,6 +266,7 @@ def test_faults_strike_subscriptions(kinesis: LocalKinesis, clock: ManualClock) 
         list(subscribed(kinesis, consumer))
 
 
+@pytest.mark.slow
 def test_events_are_bounded(clock: ManualClock) -> None:
     """An event holds so many bytes of data and keys, or one record."""
     settings = Settings(event_bytes=250, heartbeat_ms=20)

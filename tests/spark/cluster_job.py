@@ -2,7 +2,7 @@
 
 Arguments: endpoint, folder, and the master of a cluster if not one of its own. Each batch is read by two
 actions; both results go to `rows/<batch>.json`, and a line in `begun` says when a batch begins. Spark's
-events go to `events`.
+events go to `events`. It imports nothing of the tests: spark-submit brings headpond along, and not them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from headpond.spark import register
 from headpond.spark.session.start import spark_session
-from tests.spark.cluster_kit import event_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +34,9 @@ def main(endpoint: str, folder: Path, master: str) -> None:
     """Run the query to the end of what is there."""
     # Or the workers would leave their folders in Spark's installation.
     os.environ["SPARK_WORKER_DIR"] = str(folder / "work")
-    conf = CONF | event_settings(folder) | {"spark.master": master}
+    (folder / "events").mkdir()
+    events = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": (folder / "events").as_uri()}
+    conf = CONF | events | {"spark.eventLog.compress": "false", "spark.master": master}
     spark = spark_session("cluster", conf=conf, log_path=folder / "spark.log")
     register(spark)
     (folder / "rows").mkdir()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import gc
 import sys
 import types
-from typing import TYPE_CHECKING
+
+import pytest
 
 from headpond.spark.session import workers
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_objects_are_exempted_once_and_again_when_modules_came(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +26,7 @@ def test_objects_are_exempted_once_and_again_when_modules_came(monkeypatch: pyte
     assert calls == ["collect", "freeze"] * 2
 
 
+@pytest.mark.slow
 def test_collections_after_it_do_not_walk_what_stayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What there was is in no generation any more; what comes after is collected as ever."""
     monkeypatch.setitem(workers._frozen, "modules", 0)

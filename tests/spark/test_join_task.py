@@ -256,6 +256,7 @@ def test_tasks_give_what_the_reference_engine_gives(rules: JoinRules) -> None:
 
 
 @pytest.mark.parametrize("kind", ["inner", "left", "outer", "self"])
+@pytest.mark.slow
 def test_batches_without_records_for_a_task_change_nothing(kind: str) -> None:
     """Neither the first one nor one between; nor does a side that has none."""
     rules = JoinRules(kind, RULES.windows)
@@ -295,6 +296,7 @@ def test_records_without_a_place_or_time_end_the_query() -> None:
         (plan(rules=JoinRules("outer", JoinWindows(12, 9, 16))), "windows"),
     ],
 )
+@pytest.mark.slow
 def test_the_state_of_another_join_is_refused(other: JoinPlan, said: str) -> None:
     """By every task, in the first batch."""
     store = Store()

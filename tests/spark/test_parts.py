@@ -261,6 +261,7 @@ def test_rows_that_no_file_can_take_stay_in_their_cells(tmp_path: Path) -> None:
     assert cells(config, lines(40), folder=str(tmp_path / "absent")).equals(cells(config, lines(40)))
 
 
+@pytest.mark.slow
 def test_folders_of_killed_runs_are_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

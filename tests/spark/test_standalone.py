@@ -220,7 +220,7 @@ def test_who_needs_headpond_brought(tmp_path: Path) -> None:
     asked = """
 import sys; sys.path.insert(0, "other.zip")
 from pathlib import Path
-import headpond.spark.shipping as shipping
+import headpond.spark.session.cluster as shipping
 other = Path("other.zip").read_bytes()
 print(shipping.PACKAGE.parent.name, shipping.package_zip(Path()).read_bytes() == other)
 """
