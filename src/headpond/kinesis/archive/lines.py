@@ -168,7 +168,6 @@ def _spelled(records: list[_Line], names: tuple[str, ...]) -> list[Any]:
 BAD_LINE = "archive_bad_line"
 
 _BLOCK = "blockAddress"
-_LF = 0x0A
 
 
 class BadLine(ValueError):
