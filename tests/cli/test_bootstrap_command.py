@@ -49,6 +49,7 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_dump_is_loaded_once(cli: Cli, file: Path) -> None:
     """The figures as JSON; a second load writes nothing."""
     dump = file.parent / "*.parquet"

@@ -109,6 +109,7 @@ def test_names_cannot_write_into_the_page(lake: Path) -> None:
     assert page.count("&lt;script&gt;") >= 8
 
 
+@pytest.mark.slow
 def test_lines_stay_on_the_canvas_and_keep_peaks() -> None:
     """However many points there are; runs are lines of their own."""
     points = [Point(n, "a" if n < 5_000 else "b", 5.0 if n == 3_333 else 1.0) for n in range(10_000)]

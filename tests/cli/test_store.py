@@ -41,6 +41,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.slow
 def test_show_prints_what_kafka_streams_lists(
     kind: str, unpacked: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +119,7 @@ def test_show_speaks_to_people(unpacked: Any, capsys: pytest.CaptureFixture[str]
     assert "trace-id=0x9850" in printed
 
 
+@pytest.mark.slow
 def test_stats_count_and_foretell_the_migration(unpacked: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """What `stats` foretells is what `migrate` saves; afterwards there is nothing to save."""
     directory = str(unpacked("disk/headers-duplicates"))
@@ -174,6 +176,7 @@ def test_migrate_asks_before_timestamps_go(unpacked: Any, capsys: pytest.Capture
     assert "nothing was done" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_migrate_elsewhere_leaves_the_old_one(unpacked: Any, tmp_path: Path) -> None:
     """--out names a new directory; the old one keeps its format."""
     directory = unpacked("disk/plain-duplicates")

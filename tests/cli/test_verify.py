@@ -207,6 +207,7 @@ def test_a_saved_digest_is_checked(cli: Cli, tmp_path: Path) -> None:
     assert cli("verify", archive, "--digest", tmp_path / "none").code == 2
 
 
+@pytest.mark.slow
 def test_what_may_still_come_is_pending(cli: Cli, tmp_path: Path) -> None:
     """--open turns absences into pending ones, and the code into 0."""
     path = tmp_path / "m.jsonl"
@@ -216,6 +217,7 @@ def test_what_may_still_come_is_pending(cli: Cli, tmp_path: Path) -> None:
     assert "Pending" in cli("verify", path, "--open").stdout.decode()
 
 
+@pytest.mark.slow
 def test_the_page_is_written(cli: Cli, tmp_path: Path) -> None:
     """With what was found; a place that cannot be written is said."""
     archive, page = tmp_path / "c.jsonl", tmp_path / "report.html"

@@ -52,6 +52,7 @@ def test_no_spans(text: str) -> None:
 
 
 @given(st.integers(0, 10**12), st.sampled_from(["B", "kB", "KiB", "MiB"]))
+@pytest.mark.slow
 def test_whole_sizes_are_exact(number: int, unit: str) -> None:
     """No size goes through a binary fraction."""
     factor = {"B": 1, "kB": 1000, "KiB": 1024, "MiB": 1024**2}[unit]

@@ -162,6 +162,7 @@ def test_what_is_no_change_is_counted() -> None:
 
 
 @pytest.mark.parametrize("name", ["dsql/small.jsonl", "dsql/stream.jsonl"])
+@pytest.mark.slow
 def test_a_proposal_refuses_nothing_that_was_seen(name: str) -> None:
     """Decoding the same records with it finds no cast error, no wrong key and no unknown table."""
     batches = list(open_records(read_lines(vector_bytes(name).splitlines(), stream="s", file="f")))

@@ -180,6 +180,7 @@ OBJECTS = [
     ),
     st.sampled_from([b"\n", b"\r\n", b""]),
 )
+@pytest.mark.slow
 def test_many_lines_are_read_like_each_of_them(parts: list[tuple[str, str]], end: bytes) -> None:
     """Whole, cut, with two values, blank, of different spellings: at once as one by one, or not at once."""
     lines = [(first + second).encode() + b"\n" for first, second in parts]

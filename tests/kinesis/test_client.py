@@ -68,6 +68,7 @@ def test_check_stream_tells_what_is_there(kinesis: LocalKinesis) -> None:
     assert check_stream(ConnectionSettings(stream_arn=stream.arn, endpoint_url=kinesis.endpoint_url)) == found
 
 
+@pytest.mark.slow
 def test_a_missing_stream_names_the_nearest(kinesis: LocalKinesis) -> None:
     """A wrong name is answered with the streams that exist, nearest first, where they may be listed."""
     with pytest.raises(
@@ -245,6 +246,7 @@ def test_settings_from_options_in_any_case() -> None:
     assert settings.name == "orders"
 
 
+@pytest.mark.slow
 def test_a_role_is_assumed_when_first_needed(kinesis: LocalKinesis, monkeypatch: pytest.MonkeyPatch) -> None:
     """With role_arn the calls are signed with the role's credentials, asked for with external id and name."""
     asked: list[dict[str, Any]] = []
@@ -294,6 +296,7 @@ def test_a_role_is_assumed_when_first_needed(kinesis: LocalKinesis, monkeypatch:
     assert all(SECRETS[0] in header for header in signed)
 
 
+@pytest.mark.slow
 def test_passing_failures_are_retried(kinesis: LocalKinesis) -> None:
     """Cut connections, cut replies, throttling and internal failures are tried again."""
     client = connect(at(kinesis), max_attempts=3)

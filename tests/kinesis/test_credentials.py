@@ -73,6 +73,7 @@ def signers_of(client: Any) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_profile_signs(kinesis: LocalKinesis) -> None:
     """With a profile its keys and region are used, without one the environment's."""
     named = ConnectionSettings(stream_name=STREAM, endpoint_url=kinesis.endpoint_url, profile="etl")

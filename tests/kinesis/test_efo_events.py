@@ -93,6 +93,7 @@ def record(number: int) -> dict[str, Any]:
     st.lists(st.tuples(st.lists(RECORDS, max_size=3), st.integers(0, 10**56).map(str)), max_size=3),
     st.booleans(),
 )
+@pytest.mark.slow
 def test_the_same_events_as_botocores_own(events: Any, ends: bool) -> None:  # noqa: FBT001 (drawn)
     """Any events, and the last one of a shard, are read alike."""
     data = b"".join(frame(records, continuation) for records, continuation in events)

@@ -52,6 +52,7 @@ class TestRetention:
         assert tolerant.planner.tolerated_losses == 1
 
     @pytest.mark.parametrize("available_now", [False, True])
+    @pytest.mark.slow
     def test_at_a_childs_horizon(
         self, kinesis: LocalKinesis, clock: ManualClock, *, available_now: bool
     ) -> None:

@@ -75,6 +75,7 @@ def test_a_query_that_goes_on_comes_over_gaps_in_time(history: History) -> None:
     assert sorted(history.rows) == sorted(history.held())
 
 
+@pytest.mark.slow
 def test_a_shard_that_never_comes_nearer_to_its_tip_is_told(history: History) -> None:
     """Where all that is there is asked for, it is an error, and not nothing."""
     assert isinstance(history.calls, Gaps)

@@ -66,6 +66,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.slow
 def test_every_shape_of_export_reads_the_same(shape: str, *, packed: bool, tmp_path: Path) -> None:
     """A list, lines, an export to S3, a scan, a table of several streams; gzipped or not."""
     path = tmp_path / "leases.json"

@@ -313,6 +313,7 @@ class TestLoss:
         assert {row[0] for row in flat(batches)} == {"shardId-000000000001"}
 
     @pytest.mark.parametrize("bound", ["64 MiB", "none"])
+    @pytest.mark.slow
     def test_an_idle_shard_that_was_watched_lost_nothing(
         self, kinesis: LocalKinesis, clock: ManualClock, bound: str
     ) -> None:
@@ -365,6 +366,7 @@ class TestFaults:
         _, batches = driver.run(driver.initial())
         assert flat(batches) == expected
 
+    @pytest.mark.slow
     def test_cut_connections(self, kinesis: LocalKinesis) -> None:
         """A reply cut in the middle is read again."""
         put(kinesis, 60)
@@ -386,6 +388,7 @@ def test_horizon_is_where_an_unnamed_shard_starts() -> None:
 
 
 @pytest.mark.parametrize(("mode", "kept"), [("off", [0, 1, 2]), ("per_record", [0, 2]), ("kcl", [])])
+@pytest.mark.slow
 def test_ranges_carry_the_shards_hash_keys(kinesis: LocalKinesis, mode: str, kept: list[int]) -> None:
     """An aggregate with a record of the other shard: all, those inside, or none; also after a restart."""
     low, high = "1", str((1 << 128) - 1)

@@ -116,6 +116,7 @@ def test_a_lone_record_that_looks_like_an_aggregate_is_wrapped(kinesis: LocalKin
     assert [(each.partition_key, each.data) for each in stored(kinesis)] == [("key", looks)]
 
 
+@pytest.mark.slow
 def test_after_a_split_only_what_landed_wrong_goes_again(kinesis: LocalKinesis) -> None:
     """Records of a stale aggregate that fit the child are acknowledged there; only the others go again."""
     put = records_of(300)

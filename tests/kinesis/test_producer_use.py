@@ -87,6 +87,7 @@ def test_flush_does_not_wait_for_company(kinesis: LocalKinesis) -> None:
     run(kinesis, work, ProducerSettings(record_max_buffered_time_ms=250_000, record_ttl_ms=250_000))
 
 
+@pytest.mark.slow
 def test_leaving_by_an_exception_still_flushes(kinesis: LocalKinesis) -> None:
     """What was taken in is put even if the block ends with an error."""
 
@@ -99,6 +100,7 @@ def test_leaving_by_an_exception_still_flushes(kinesis: LocalKinesis) -> None:
     assert len(stored(kinesis)) == 1
 
 
+@pytest.mark.slow
 def test_a_cancelled_close_fails_what_is_left(kinesis: LocalKinesis) -> None:
     """If flushing is cancelled, every record still outstanding fails: none is left without an answer."""
     kinesis.faults.throttle(calls=("PutRecords",))
@@ -279,6 +281,7 @@ def test_an_interrupt_while_flushing_answers_and_closes_all(kinesis: LocalKinesi
     assert inner._pool is None
 
 
+@pytest.mark.slow
 def test_blocking_back_pressure(kinesis: LocalKinesis) -> None:
     """The blocking put waits for room, too."""
     kinesis.faults.delay(20, calls=("PutRecords",))

@@ -117,6 +117,7 @@ def test_a_young_record_is_taken_as_soon_as_it_is_old_enough(
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.slow
 def test_shards_that_are_at_their_fixed_end_are_left_alone(
     kinesis: LocalKinesis, clock: ManualClock, bound: str
 ) -> None:

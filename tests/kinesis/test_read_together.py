@@ -56,6 +56,7 @@ def rows(batches: list[pa.RecordBatch]) -> list[dict[str, object]]:
 
 
 @given(pages_of_shards(), st.sampled_from([1, 40, 200, read.BATCH_BYTES]))
+@pytest.mark.slow
 def test_batches_hold_what_the_pages_held(pages: Pages, size_bytes: int) -> None:
     """Every record once, in order, with its own shard; no batch is empty or goes on once it is full."""
     batches = list(in_batches(pages, STREAM, size_bytes))

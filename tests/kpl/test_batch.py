@@ -210,6 +210,7 @@ def test_any_proportion(aggregates: int, records: int, size: int) -> None:
     assert opened(blobs) == expected_rows(blobs)
 
 
+@pytest.mark.slow
 def test_aggregates_of_very_different_lengths() -> None:
     """One aggregate that is a hundred times longer than its neighbours is followed to its end."""
     blobs = [encode([UserRecord(f"k{at}", b"x" * at) for at in range(count)]).data for count in range(2, 60)]

@@ -149,6 +149,7 @@ def test_data_whose_items_are_no_bytes(company: list[UserRecord]) -> None:
 
 @settings(max_examples=100)
 @given(st.integers(0, 300), st.integers(1, 200), st.integers(1, 150))
+@pytest.mark.slow
 def test_records_of_one_length(length: int, count: int, keys: int) -> None:
     """Records of one length, which are packed by a shorter way, come back as they are."""
     records = tuple(UserRecord(f"key-{at % keys}", bytes([at]) * length) for at in range(count + 1))

@@ -97,6 +97,7 @@ def test_any_bytes_have_the_outcome_of_the_scalar_reader(blocks: list[bytes]) ->
 
 @settings(max_examples=150)
 @given(st.lists(st.binary(max_size=8) | HEADERS.map(lambda h: encode_plain_headers(b"v", h)), max_size=4))
+@pytest.mark.slow
 def test_any_payload_is_split_as_the_scalar_reader_splits_it(payloads: list[bytes]) -> None:
     """Or refused for the reason of the first one that cannot be."""
     sound = True

@@ -62,6 +62,7 @@ def test_every_scenario_in_any_cut_with_bad_hashes(name: str, bad_hashes: None) 
 
 
 @pytest.mark.parametrize("name", ["random-inner-2", "random-outer-2", "self-join-grace-HEADERS"])
+@pytest.mark.slow
 def test_a_batch_with_too_many_pairs_is_worked_off_in_parts(name: str) -> None:
     """The same results, with no more pairs at once than allowed."""
     scenario = SCENARIOS[name]

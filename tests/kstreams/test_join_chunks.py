@@ -120,6 +120,7 @@ def test_a_chunk_of_the_first_version_is_read() -> None:
     assert same(written, decode_chunk(sink.getvalue().to_pybytes(), SCHEMA))
 
 
+@pytest.mark.slow
 def test_a_damaged_chunk_is_an_error_and_nothing_else() -> None:
     """Cut at every byte, and bytes that are no chunk."""
     data = encode_chunk(rows(40), ValueFormat.PLAIN_HEADERS)
@@ -148,6 +149,7 @@ def test_murmur2_is_kafkas() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
+@pytest.mark.slow
 def test_hashes_depend_on_the_key_alone(keys: list[bytes]) -> None:
     """Not on neighbours, slices or nulls beside it; different keys rarely share one."""
     column = pa.array([None, *keys], pa.binary())
@@ -168,6 +170,7 @@ TIMES = st.integers(0, 12) | st.sampled_from([1 << 40, 1 << 61, (1 << 62) - 1])
     st.lists(st.tuples(st.integers(0, 3), TIMES), max_size=12),
     st.lists(st.tuples(st.integers(0, 4), TIMES, TIMES), max_size=6),
 )
+@pytest.mark.slow
 def test_a_run_finds_what_a_loop_finds(
     entries: list[tuple[int, int]], questions: list[tuple[int, int, int]]
 ) -> None:

@@ -41,6 +41,7 @@ def simple(**more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FEW)
+@pytest.mark.slow
 def test_a_scenario_comes_back_as_kafka_streams_played_it(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +89,7 @@ def test_the_picture_in_the_documentation_is_what_is_drawn() -> None:
 
 @pytest.mark.parametrize("width", [20, 80, 500])
 @pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.slow
 def test_no_picture_is_wider_than_its_terminal(name: str, width: int) -> None:
     """Between 60 and 110 columns; every record has its row."""
     scenario = read_scenario(SCENARIOS[name])

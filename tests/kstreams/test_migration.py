@@ -195,6 +195,7 @@ def test_a_mixed_segment_keeps_its_speaking_timestamps_too(tmp_path: Path) -> No
     assert migrate(directory, drop_timestamps=True).dropped_timestamps == 30
 
 
+@pytest.mark.slow
 def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
     """A plain+headers directory is left as it is."""
     directory = make_store(tmp_path, ValueFormat.PLAIN)
@@ -204,6 +205,7 @@ def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
     assert snapshot(directory) == files
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished segments are not copied again; the old directory is whole until the end."""
     directory = make_store(tmp_path, ValueFormat.TIMESTAMPED_HEADERS)
@@ -250,6 +252,7 @@ def _stop(_migration: Any) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_kill_between_the_two_renames_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where names cannot be exchanged at once, the next run finds the new directory and puts it in place."""
     directory = make_store(tmp_path, ValueFormat.TIMESTAMPED)
@@ -267,6 +270,7 @@ def test_a_kill_between_the_two_renames_is_repaired(tmp_path: Path, monkeypatch:
     assert [path.name for path in tmp_path.iterdir()] == ["win"]
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_old_one_is_removed_is_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ def test_the_outer_join_buffer_equals_the_vectors() -> None:
 
 @given(st.lists(st.binary(max_size=9), max_size=5), st.binary(min_size=1, max_size=3))
 @settings(max_examples=100)
+@pytest.mark.slow
 def test_a_damaged_list_is_never_read(elements: list[bytes], behind: bytes) -> None:
     """Every cut and every addition is found."""
     data = encode_buffer_list(elements)

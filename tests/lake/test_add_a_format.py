@@ -102,6 +102,7 @@ def test_changes_of_a_new_format_become_a_table(tmp_path: Path) -> None:
     assert REFUSED.items() <= kept.items()
 
 
+@pytest.mark.slow
 def test_neither_order_nor_repeats_change_the_table(tmp_path: Path) -> None:
     """Versions decide: shuffled, cut and given twice, the changes make the same rows."""
     whole, _ = written(tmp_path / "whole", CHANGES)

@@ -98,6 +98,7 @@ NARROW = (
 )
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_goes_to_quarantine_and_can_be_fed_in_again(tmp_path: Path) -> None:
     """As whole records, made of what the log knows."""
     lake, config = lake_in(tmp_path, OPEN)

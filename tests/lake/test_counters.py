@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from headpond.lake.apply import Applied, Chunks, apply_batch
 from headpond.lake.reports import lake_summary
 from tests.lake.lakes import decoded, lake_in
@@ -75,6 +77,7 @@ def test_a_run_that_found_nothing_tells_every_counter(tmp_path: Path) -> None:
     assert (told["quarantined"], told["pending"]) == ({}, 0)
 
 
+@pytest.mark.slow
 def test_every_counter_counts_what_its_name_says(tmp_path: Path) -> None:
     """One run in which each of them is met, with the reasons of what was refused."""
     lines = [
@@ -129,6 +132,7 @@ def test_every_counter_counts_what_its_name_says(tmp_path: Path) -> None:
     assert told["pending"] == 2
 
 
+@pytest.mark.slow
 def test_open_groups_are_those_that_wait_now(tmp_path: Path) -> None:
     """Not those that waited after each batch, added up; also in batches that do not touch them."""
     lake, config = lake_in(tmp_path, TABLES)

@@ -209,6 +209,7 @@ def hash_of(line: bytes) -> bytes:
 
 
 @pytest.mark.usefixtures("engine")
+@pytest.mark.slow
 def test_a_writer_that_read_too_early_cannot_undo_another(tmp_path: Path) -> None:
     """Of two outcomes computed from one state the earlier end and the greater image stay, in either order."""
     first, second = [change(30, {"id": 1, "v": 3})], [change(20, {"id": 1, "v": 2})]

@@ -212,6 +212,7 @@ HUGE = ["1e999999999", "-1e-999999999", '"1e999999999"']
 
 
 @pytest.mark.parametrize("number", HUGE)
+@pytest.mark.slow
 def test_dsql_numbers_are_not_written_out(tmp_path: Path, number: str) -> None:
     """A short number that stands for a thousand million digits stays short, or is refused."""
     source = '{"version": "1.0", "ts_ns": 1, "txId": "t", "schema": "public", "table": "t"}'

@@ -53,6 +53,7 @@ def ids(lake: Lake) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.slow
 def test_many_files_become_one_and_the_rows_stay(filled: tuple[Lake, DsqlConfig]) -> None:
     """Of every table that is there, those of headpond's own too; the log gets a checkpoint."""
     lake, _ = filled
@@ -67,6 +68,7 @@ def test_many_files_become_one_and_the_rows_stay(filled: tuple[Lake, DsqlConfig]
     assert (log / "_last_checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_a_target_size_is_kept_to(filled: tuple[Lake, DsqlConfig]) -> None:
     """Files that are large enough are left as they are."""
     lake, _ = filled
@@ -74,6 +76,7 @@ def test_a_target_size_is_kept_to(filled: tuple[Lake, DsqlConfig]) -> None:
     assert found.before == found.after
 
 
+@pytest.mark.slow
 def test_a_vacuum_removes_what_is_old_and_nothing_younger(filled: tuple[Lake, DsqlConfig]) -> None:
     """A retention below seven days is refused, unless it is meant."""
     lake, _ = filled
@@ -105,6 +108,7 @@ def interfering(monkeypatch: pytest.MonkeyPatch, uri: str, meanwhile: object) ->
     return done
 
 
+@pytest.mark.slow
 def test_a_batch_whose_table_is_compacted_meanwhile_is_applied(
     filled: tuple[Lake, DsqlConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +132,7 @@ def test_a_batch_whose_table_is_compacted_meanwhile_is_applied(
     assert ids(lake) == list(range(12))
 
 
+@pytest.mark.slow
 def test_a_compaction_whose_table_is_written_meanwhile_ends_well(
     filled: tuple[Lake, DsqlConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def from_the_future(file: DeltaFile) -> None:
     write_deltalake(file.uri, later, mode="append")
 
 
+@pytest.mark.slow
 def test_a_later_format_in_a_lake_of_changes_is_refused(tmp_path: Path) -> None:
     """Whichever of its own tables has it; the lake is as it was."""
     lake, config = lake_in(tmp_path, TABLES)

@@ -143,6 +143,7 @@ def test_a_group_beyond_the_bounds_goes_to_quarantine_with_its_bytes(
     assert lake.pending.open_groups() == 0
 
 
+@pytest.mark.slow
 def test_copies_do_not_make_a_group_too_large(tmp_path: Path) -> None:
     """All of it five times in one batch, or in many, ends as if it had come once."""
     for name, cut in (("at once", 100), ("in batches", 3)):

@@ -181,6 +181,7 @@ def test_an_endpoint_that_is_away_is_one_sentence() -> None:
     assert "s3://lake/x" in error.message
 
 
+@pytest.mark.slow
 def test_the_file_system_reads_what_the_options_say(store: Store) -> None:
     """One set of options for Delta tables and for files, however their names are written."""
     client = store.client()
@@ -221,6 +222,7 @@ def test_what_fails_in_a_folder_names_the_folder() -> None:
         raise OSError("no space")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_no_damaged_table() -> None:
     """Deltalake wraps it in words of Parquet; what it says of a table itself passes, with the place."""
     full = "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file: "

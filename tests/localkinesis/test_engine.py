@@ -50,6 +50,7 @@ def play(steps: list[tuple[str, int]]) -> tuple[Engine, list[tuple[int, bytes]]]
 
 @settings(max_examples=120)
 @given(STEPS, st.integers(1, 5))
+@pytest.mark.slow
 def test_reading_every_shard_gives_every_record_once(steps: list[tuple[str, int]], limit: int) -> None:
     """Whatever the history, reading all shards in small replies gives each record once, in order."""
     engine, put = play(steps)
@@ -78,6 +79,7 @@ def test_reading_every_shard_gives_every_record_once(steps: list[tuple[str, int]
 
 @settings(max_examples=120)
 @given(STEPS)
+@pytest.mark.slow
 def test_open_shards_always_tile_the_key_space(steps: list[tuple[str, int]]) -> None:
     """Open shards cover every hash key once; children lie below their parents and start above their ends."""
     engine, _ = play(steps)
@@ -95,6 +97,7 @@ def test_open_shards_always_tile_the_key_space(steps: list[tuple[str, int]]) -> 
 
 @settings(max_examples=120)
 @given(STEPS, st.integers(-1000, 2000))
+@pytest.mark.slow
 def test_a_time_place_gives_what_arrived_from_then(steps: list[tuple[str, int]], offset: int) -> None:
     """AT_TIMESTAMP gives exactly the records that arrived at or after the time."""
     engine, _ = play(steps)

@@ -162,6 +162,7 @@ def test_measurements_are_for_this_machine_unless_told(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=30))
+@pytest.mark.slow
 def test_any_text_in_any_place_is_a_value_or_a_refusal(text: str) -> None:
     """Whatever stands in a string, reading ends with a pipeline or one of our errors."""
     escaped = "".join(f"\\U{ord(c):08x}" if not 0xD800 <= ord(c) < 0xE000 else "?" for c in text)

@@ -92,6 +92,7 @@ def test_alike_or_one_by_one(shapes: list[str], pool: list[str], draw: Any, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_each_type_from_values_that_are_alike(kind: str) -> None:
     """Every scalar as often as a shape needs: the way through the shapes is the one that is tried."""
     for text in (

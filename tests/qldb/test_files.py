@@ -181,6 +181,7 @@ TEXTS, DOCUMENTS = exported()
 STREAM = decode_qldb(pa.array(BLOBS, pa.binary()))
 
 
+@pytest.mark.slow
 def test_an_export_says_what_the_stream_says() -> None:
     """Ion text and Ion binary: blocks and revisions are those of the stream, hashes verified."""
     for data in ("\n".join(["$ion_1_0", *TEXTS]).encode(), b"".join(map(to_binary, TEXTS))):

@@ -210,6 +210,7 @@ def test_what_may_still_come_is_pending(clean: JournalFacts) -> None:
     assert closed.pending == {"revisions_without_block": opened.pending["revisions_without_block"]}
 
 
+@pytest.mark.slow
 def test_a_completed_stream_misses_the_blocks_of_its_last_revisions() -> None:
     """COMPLETED says that nothing follows: revisions beyond the last block prove that blocks are absent."""
     blobs = datums("clean.jsonl")

@@ -51,6 +51,7 @@ CONTENTS = st.lists(st.binary(max_size=6).map(lambda b: b.replace(b"\x1f", b""))
     st.integers(1, 20),
 )
 @settings(max_examples=150)
+@pytest.mark.slow
 def test_every_line_is_read_once(contents: dict[str, bytes], max_bytes: int | None, piece: int) -> None:
     """However batches and tasks are cut, the pieces are the files, in whole lines with their numbers."""
     files = Held(contents)

@@ -268,6 +268,7 @@ def test_batches_without_records_for_a_task_change_nothing(kind: str) -> None:
     assert counted(rows) == wanted(rules, batches, TASKS)[0]
 
 
+@pytest.mark.slow
 def test_records_without_a_place_or_time_end_the_query() -> None:
     """The error names the record; nothing is guessed."""
     use = plan()
