@@ -120,7 +120,7 @@ async def start_server(desk: Desk, host: str, port: int) -> tuple[web.AppRunner,
     application = web.Application(client_max_size=_MAX_BODY_BYTES)
     handler = _Handler(desk)
     application.router.add_post("/", handler.handle)
-    application.on_cleanup.append(handler.abort_cut)
+    application.on_cleanup.append(handler.abort_connections)
     runner = web.AppRunner(
         application,
         access_log=None,
@@ -140,23 +140,21 @@ async def start_server(desk: Desk, host: str, port: int) -> tuple[web.AppRunner,
 class _Handler:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        # Closed with bytes still unsent; nobody but the loop knows of them, and it may end first.
-        self._closing: WeakSet[asyncio.Transport] = WeakSet()
+        # A connection that is closed with bytes still unsent is known to the loop alone, which may end first.
+        self._connections: WeakSet[asyncio.Transport] = WeakSet()
 
-    async def abort_cut(self, _application: web.Application) -> None:
-        """Abort connections that were cut but have not sent all they were to send."""
-        for transport in list(self._closing):
+    async def abort_connections(self, _application: web.Application) -> None:
+        """Abort connections that have not sent all they were to send."""
+        for transport in list(self._connections):
             transport.abort()
         # One turn of the loop aborts them, the next closes their sockets.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    def _close(self, transport: asyncio.Transport) -> None:
-        self._closing.add(transport)
-        transport.close()
-
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request, with the faults whose rules hit it."""
+        if request.transport is not None:
+            self._connections.add(request.transport)
         call = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
         body = await request.read()
         faults = {rule.effect: rule for rule in self._desk.faults.hitting(call)}
@@ -216,7 +214,7 @@ class _Handler:
                     break
                 if cutting or cut_here:
                     await response.write(frame[: len(frame) // 2])
-                    self._close(transport)
+                    transport.close()
                     break
                 await response.write(frame)
             else:
@@ -231,15 +229,16 @@ class _Handler:
             request.transport.abort()
         return web.Response()
 
+    @staticmethod
     async def _cut_reply(
-        self, request: web.Request, status: int, reply: bytes, headers: dict[str, str]
+        request: web.Request, status: int, reply: bytes, headers: dict[str, str]
     ) -> web.StreamResponse:
         half = web.StreamResponse(status=status, headers={**headers, "Content-Length": str(len(reply) + 1)})
         await half.prepare(request)
         await half.write(reply[: len(reply) // 2 + 1])
         if request.transport is not None:
             # A close lets the written half out; an abort could swallow it.
-            self._close(request.transport)
+            request.transport.close()
         return half
 
 

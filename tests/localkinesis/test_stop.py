@@ -1,0 +1,36 @@
+"""The end of a local Kinesis: nothing that it opened stays open."""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+import time
+
+import pytest
+
+from headpond.localkinesis import LocalKinesis
+from headpond.localkinesis.testing import put_all
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_reply_that_nobody_reads_is_given_up() -> None:
+    """A client asks for more than the sockets hold and reads nothing: its connection ends with the server."""
+    with LocalKinesis() as kinesis, socket.create_connection(("127.0.0.1", kinesis.port)) as connection:
+        kinesis.engine.create_stream("orders", 1)
+        client = kinesis.client()
+        put_all(client, "orders", [("k", b"x" * 1_000_000)] * 8)
+        iterator = client.get_shard_iterator(
+            StreamName="orders", ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        body = json.dumps({"ShardIterator": iterator}).encode()
+        head = (
+            "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Amz-Target: Kinesis_20131202.GetRecords\r\n"
+            f"Content-Type: application/x-amz-json-1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        connection.sendall(head.encode() + body)
+        while not connection.recv(1, socket.MSG_PEEK):
+            time.sleep(0.01)
+        kinesis.stop()
+        gc.collect()  # what is left open warns when it is collected
