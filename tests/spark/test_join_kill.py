@@ -23,7 +23,7 @@ from tests.spark.join_streams import random_batches, rows_of, wanted, write
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(1500)]
 
 HERE = Path(__file__).parent
 DEADLINE_S = 240
@@ -84,7 +84,6 @@ def test_a_killed_driver(spark: SparkSession, tmp_path: Path) -> None:
     check(spark, tmp_path, 31, 3)
 
 
-@pytest.mark.thorough
 def test_drivers_killed_again_and_again(spark: SparkSession, tmp_path: Path) -> None:
     """At random moments of random batches."""
     seed = int.from_bytes(os.urandom(4))
@@ -107,7 +106,6 @@ def joining(process: subprocess.Popen[bytes], folder: Path) -> list[psutil.Proce
     return []
 
 
-@pytest.mark.thorough
 def test_python_workers_killed_at_work(spark: SparkSession, tmp_path: Path) -> None:
     """The workers of the join, several times a batch; Spark runs their tasks again."""
     seed = int.from_bytes(os.urandom(4))
@@ -128,7 +126,6 @@ def test_python_workers_killed_at_work(spark: SparkSession, tmp_path: Path) -> N
     check(spark, tmp_path, seed, 5)
 
 
-@pytest.mark.thorough
 def test_executors_killed_at_work(spark: SparkSession, tmp_path: Path) -> None:
     """Two executors, killed in the middle of batches, with speculative attempts beside."""
     seed = int.from_bytes(os.urandom(4))

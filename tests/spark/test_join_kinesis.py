@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headpond.localkinesis import LocalKinesis
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 STREAM = "cdc"
 TABLES = {Side.LEFT: "orders", Side.RIGHT: "payments"}

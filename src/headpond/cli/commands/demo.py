@@ -6,8 +6,8 @@
     revisions of a ledger ► stream ──► tables and their proof; a copy with one letter changed is found out
     orders, payments ─────► streams ──► windowed join, traces kept as headers ──► stream of KPL aggregates
 
-`data/demo.json.gz` has the records, and the rows that the tables must have; neither was made by headpond.
-What the join must return is known from how orders and payments are drawn.
+`data/demo.json.gz` has the records, and the rows that the tables must have; neither was made by headpond. The
+pipeline files are beside it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from headpond.cli.verify_pieces import Examined, examine, pieces
 from headpond.core.errors import UsageError
 from headpond.kinesis import BlockingProducer, ConnectionSettings
 from headpond.kstreams import JoinWindows
-from headpond.lake.naming import OWN_COLUMNS
 from headpond.lake.reports import lake_summary
 from headpond.localkinesis import LocalKinesis
 from headpond.localkinesis.testing import put_all, read_all
@@ -53,14 +52,13 @@ if TYPE_CHECKING:
 
     from headpond.cli.output import Output, Show
 
+DATA = resources.files("headpond.cli").joinpath("data")
 CHANGES, LEDGER = "shop-changes", "vehicle-ledger"
 ORDERS, PAYMENTS, JOINED = "orders", "payments", "paid-orders"
 SHARDS, JOIN_SHARDS = 4, 2
 RUN_LENGTH = 8  # change records that go out plain, then as many in one aggregate, and so on
 SAMPLE, SAMPLE_ROWS = "public.order_items", 4
-PERSON = 'columns = { FirstName = "string", DOB = "timestamp", GovId = "string" }'
-ORDER_COUNT = 400
-BEGIN_MS, MINUTE_MS = 1_790_000_000_000, 60_000
+MINUTE_MS = 60_000
 
 
 @click.command()
@@ -69,10 +67,8 @@ BEGIN_MS, MINUTE_MS = 1_790_000_000_000, 60_000
 def demo(output: Output, folder: Path | None) -> int:
     """Show everything on embedded parts: a local Kinesis, and Spark on this machine.
 
-    Aurora DSQL changes (half of them packed into KPL aggregates) become Delta tables; so do the revisions of
-    a QLDB ledger, whose journal is proven, and proven again with one letter changed; orders are joined with
-    their payments in a time window, headers kept, and the results put back to Kinesis as aggregates. All of
-    it is compared with what must come out.
+    Changes and a ledger become Delta tables, the ledger's journal is proven, and orders are joined with their
+    payments. All of it is compared with what must come out.
     """
     find_java()
     root = (folder or Path(tempfile.mkdtemp(prefix="headpond-demo-"))).absolute()
@@ -100,48 +96,39 @@ def demo(output: Output, folder: Path | None) -> int:
 
 @cache
 def demo_data() -> dict[str, Any]:
-    """Return the packaged records (`changes`, `ledger`) and rows (`tables`, `revisions`)."""
-    file = resources.files("headpond.cli").joinpath("data", "demo.json.gz")
-    document: dict[str, Any] = json.loads(gzip.decompress(file.read_bytes()))
+    """Return the packaged records, and the rows that must come out of them."""
+    document: dict[str, Any] = json.loads(gzip.decompress((DATA / "demo.json.gz").read_bytes()))
     return document
 
 
 def _changes(root: Path, kinesis: LocalKinesis, show: Show) -> dict[str, Any]:
     """Take DSQL changes from a stream to tables."""
     show("filling a local Kinesis stream", done=0)
-    data = demo_data()
-    # JSON's arrays and strings are TOML's too.
-    tables = "".join(
-        f"\n[tables.{json.dumps(name)}]\nkeys = {json.dumps(table['keys'])}\n"
-        f"[tables.{json.dumps(name)}.columns]\n"
-        + "".join(f"{json.dumps(column)} = {json.dumps(kind)}\n" for column, kind in table["columns"].items())
-        for name, table in data["tables"].items()
-    )
-    _write_lines(root / "records.jsonl", data["changes"])
-    archive = '[source]\narchive = "records.jsonl"\nformat = "dsql"\n[target]\npath = "lake-from-archive"\n'
-    (root / "archive.toml").write_text(archive + tables, encoding="utf-8")
-    records = _user_records(data["changes"])
+    changes, tables = demo_data()["changes"], demo_data()["tables"]
+    _write_lines(root / "records.jsonl", changes)
+    records = _user_records(changes)
     runs = [records[at : at + RUN_LENGTH] for at in range(0, len(records), RUN_LENGTH)]
     groups = [group for n, run in enumerate(runs) for group in ([run] if n % 2 else [[r] for r in run])]
     _fill(kinesis, CHANGES, map(kpl.encode, groups))
-    # In some batches, so that there is something to plot.
-    rest = f'max_records_per_trigger = 24\nformat = "dsql"\n[target]\npath = "lake"\n{tables}'
-    (root / "pipeline.toml").write_text(_source(kinesis, CHANGES) + rest, encoding="utf-8")
-    job, lake, summary = _followed(root / "pipeline.toml", show)
-    columns = [column for column in lake.typed[SAMPLE].columns if column not in OWN_COLUMNS]
-    rows = lake.typed[SAMPLE].file.read(columns).slice(0, SAMPLE_ROWS).to_pylist()
-    shown = [[None if value is None else str(value) for value in row.values()] for row in rows]
+    file = _pipeline_file(root, "pipeline.toml", kinesis)
+    live = file.read_text()  # the same tables of an archive, for later
+    source = 'archive = "records.jsonl"\nformat = "dsql"\n\n[target]\npath = "lake-from-archive"\n\n[tables.'
+    (root / "archive.toml").write_text(f"[source]\n{source}{live.partition('[tables.')[2]}", encoding="utf-8")
+    job, lake, summary = _followed(file, show)
+    columns = list(tables[SAMPLE]["columns"])
     sent = {"user_records": len(records), "kinesis_records": len(groups), "shards": SHARDS}
-    wrong = []
-    for name, table in data["tables"].items():
-        found = _rows(lake, name, map(lake.typed[name].column, table["columns"]))
-        wrong += _differences(name, table["rows"], found)
     return summary | {
         "sent": sent | {"aggregates": sum(len(group) > 1 for group in groups)},
-        "sample": {"table": SAMPLE, "columns": columns, "rows": shown},
+        "sample": {"table": SAMPLE, "columns": columns, "rows": _rows(lake, SAMPLE, columns)[:SAMPLE_ROWS]},
         "spark_start_seconds": round(job.start_seconds, 1),
         "seconds": round(job.query_seconds, 1),
-        "differences": wrong,
+        "differences": [
+            difference
+            for name, table in tables.items()
+            for difference in _differences(
+                name, table["rows"], _rows(lake, name, map(lake.typed[name].column, table["columns"]))
+            )
+        ],
     }
 
 
@@ -151,15 +138,9 @@ def _ledger(root: Path, kinesis: LocalKinesis, show: Show) -> dict[str, Any]:
     records, revisions = demo_data()["ledger"], demo_data()["revisions"]
     forged = root / "ledger-forged.jsonl"
     _write_lines(root / "ledger.jsonl", records)
-    _write_lines(forged, with_a_letter_changed(records))
+    _write_lines(forged, forged_ledger())
     _fill(kinesis, LEDGER, _user_records(records))
-    text = _source(kinesis, LEDGER) + 'format = "qldb"\n[target]\npath = "lake-of-ledger"\n'
-    for name in revisions:
-        table = name.removesuffix("_history")
-        kept = PERSON if name == "Person" else "" if name == table else 'keep = "history"'
-        text += f'\n[tables."{name}"]\ntable = "{table}"\n{kept}\n'
-    (root / "ledger.toml").write_text(f"{text}\n[verify]\nenabled = true\n", encoding="utf-8")
-    _, lake, found = _followed(root / "ledger.toml", show)
+    _, lake, found = _followed(_pipeline_file(root, "ledger.toml", kinesis), show)
     show("proving a forged copy of the ledger")
     anomalies = anomalies_of(forged)
     wrong = [f"the ledger has the anomaly {kind}" for kind in found["anomalies"]]
@@ -170,12 +151,10 @@ def _ledger(root: Path, kinesis: LocalKinesis, show: Show) -> dict[str, Any]:
     return found | {"records": len(records), "forged": anomalies, "differences": wrong}
 
 
-def with_a_letter_changed(records: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the ledger's records with one letter of one revision changed, and every length as it was."""
-    contents = [base64.b64decode(record["data"]) for record in records]
-    at = next(n for n, each in enumerate(contents) if b"REVISION_DETAILS" in each and b"Lewis" in each)
-    forged = base64.b64encode(contents[at].replace(b"Lewis", b"Louis", 1)).decode()
-    return [*records[:at], records[at] | {"data": forged}, *records[at + 1 :]]
+def forged_ledger() -> list[dict[str, str]]:
+    """Return the ledger's records, with one letter of one revision changed."""
+    records, forged = demo_data()["ledger"], demo_data()["forged"]
+    return [*records[: forged["at"]], forged["record"], *records[forged["at"] + 1 :]]
 
 
 def anomalies_of(archive: Path) -> list[dict[str, Any]]:
@@ -190,7 +169,7 @@ def anomalies_of(archive: Path) -> list[dict[str, Any]]:
 def _join(root: Path, kinesis: LocalKinesis, show: Show) -> dict[str, Any]:
     """Put orders and payments, join them on Spark into a third stream, and read that."""
     show("orders and their payments", done=2)
-    orders, payments, wanted, may_wait = orders_and_payments()
+    orders, payments = demo_data()["orders"], demo_data()["payments"]
     for stream, records in ((ORDERS, orders), (PAYMENTS, payments), (JOINED, [])):
         kinesis.engine.create_stream(stream, JOIN_SHARDS)
         place = ConnectionSettings(stream, endpoint_url=kinesis.endpoint_url, region="us-east-1")
@@ -203,51 +182,21 @@ def _join(root: Path, kinesis: LocalKinesis, show: Show) -> dict[str, Any]:
     finally:
         session.stop()
     show("reading the aggregates that the join's results went out in")
-    results, aggregates = [], 0
+    aggregates, data = 0, []
     for record in read_all(kinesis.client(), JOINED):
-        opened = kpl.decode(record.data)
+        opened = kpl.decode(record.data)  # a result that had no company goes out as it is
         aggregates += isinstance(opened, kpl.Aggregate)
-        # A result that had no company goes out as it is.
-        results += [
-            json.loads(each.data)
-            for each in (opened.records if isinstance(opened, kpl.Aggregate) else [record])
-        ]
+        data += [r.data for r in opened.records] if isinstance(opened, kpl.Aggregate) else [record.data]
+    results = [json.loads(each) for each in data]
     found = [(result["key"], *result["traces"]) for result in results]
-    due = [row for row in wanted if row in found or row not in may_wait]
     return {
         "orders": len(orders),
         "payments": len(payments),
         "joined": sum(result["paid"] for result in results),
         "unmatched": sum(not result["paid"] for result in results),
         "aggregates": aggregates,
-        "differences": _differences("join", due, found),
+        "differences": _differences("join", demo_data()["joined"], found),
     }
-
-
-def orders_and_payments() -> tuple[list[Any], list[Any], list[tuple[str, ...]], set[tuple[str, ...]]]:
-    """Draw orders and payments: seven orders in eight are paid, one in eight of these too late.
-
-    Returns:
-        Orders, payments, the results that must come out (key, trace of the order and of the payment that came
-        within a minute), and those of them that may still wait when the streams end.
-    """
-    orders: list[dict[str, Any]] = []
-    payments: list[dict[str, Any]] = []
-    wanted: list[tuple[str, ...]] = []
-    for number in range(ORDER_COUNT):
-        key, at, kind = f"order-{number:03}", BEGIN_MS + number * 1000, number % 8
-        after = MINUTE_MS + number if kind == 1 else kind * 8_000  # not later than a minute otherwise
-        traces = f"{number:016x}", f"{ORDER_COUNT + number:016x}"
-        orders.append({"key": key, "at_ms": at, "trace": traces[0]})
-        if kind:
-            payments.append({"key": key, "at_ms": at + after, "trace": traces[1]})
-        wanted.append((key, *traces[: 2 if kind > 1 else 1]))
-    payments.sort(key=lambda payment: payment["at_ms"])
-    # An unmatched order comes out when its minute and its grace have passed.
-    may_wait: set[tuple[str, ...]] = {
-        (each["key"], each["trace"]) for each in orders if each["at_ms"] + 3 * MINUTE_MS > at
-    }
-    return orders, payments, wanted, may_wait
 
 
 def _run_join(session: Any, kinesis: LocalKinesis) -> None:
@@ -286,9 +235,11 @@ def _user_records(lines: Iterable[dict[str, str]]) -> list[kpl.UserRecord]:
     return [kpl.UserRecord(line["partitionKey"], base64.b64decode(line["data"])) for line in lines]
 
 
-def _source(kinesis: LocalKinesis, stream: str) -> str:
-    where = f'stream = "{stream}"\nendpoint_url = "{kinesis.endpoint_url}"'
-    return f'[source]\n{where}\nstart = "TRIM_HORIZON"\n'
+def _pipeline_file(root: Path, name: str, kinesis: LocalKinesis) -> Path:
+    """Write a packaged pipeline file, which wants to know where Kinesis is."""
+    text = (DATA / name).read_text(encoding="utf-8")
+    (root / name).write_text(text.replace("{endpoint_url}", kinesis.endpoint_url), encoding="utf-8")
+    return root / name
 
 
 def _fill(kinesis: LocalKinesis, stream: str, records: Iterable[Any]) -> None:
@@ -305,8 +256,10 @@ def _followed(file: Path, show: Show) -> tuple[Run, Any, dict[str, Any]]:
 
 def _rows(lake: Any, name: str, columns: Iterable[str]) -> list[list[str]]:
     """Read rows of a table, values as text."""
-    lake.typed[name].prepare()
-    return [list(map(str, row.values())) for row in lake.typed[name].file.read(list(columns)).to_pylist()]
+    table = lake.typed[name]
+    table.prepare()
+    rows = table.file.read(list(columns)).to_pylist()
+    return [list(map(str, row.values())) for row in rows]
 
 
 def _differences(name: str, wanted: Iterable[Sequence[str]], found: Iterable[Sequence[str]]) -> list[str]:
@@ -318,48 +271,35 @@ def _differences(name: str, wanted: Iterable[Sequence[str]], found: Iterable[Seq
 
 def _drawn(root: Path, summary: dict[str, Any]) -> RenderableType:
     sent, sample, ledger, join = (summary[name] for name in ("sent", "sample", "ledger", "join"))
-    revisions = sum(facts["rows"] for name, facts in ledger["tables"].items() if name.endswith("_history"))
-    documents = sum(facts["rows"] for facts in ledger["tables"].values()) - revisions
-    anomalies = sum(ledger["anomalies"].values())
-    proven = "the journal's hashes hold" if not anomalies else f"{anomalies} anomalies in the journal"
-    changed = "\nWith one letter changed in a copy: {kind}, document {document_id}, version {version}."
-    forged = "".join(changed.format(**row) for row in ledger["forged"])
-    verdict = Text("Every table, proof and result is as expected.", style="bold green")
-    if wrong := summary["differences"][:20]:
-        verdict = Text("\n".join(["These are NOT as expected:", *wrong]), style="bold red")
-    here = Path(sys.argv[0])  # what to type: its path where it is not on the search path
-    found = shutil.which("headpond")
-    known = here.name != "headpond" or (found and Path(found).resolve() == here.resolve())
-    command = "headpond" if known else os.path.relpath(here) if here.is_relative_to(Path.cwd()) else here
+    rows = {name: facts["rows"] for name, facts in ledger["tables"].items()}
+    revisions = sum(count for name, count in rows.items() if name.endswith("_history"))
+    changed = "With one letter changed in a copy: {kind}, document {document_id}, version {version}.\n"
+    command = "headpond" if shutil.which("headpond") else f"{os.path.relpath(sys.executable)} -m headpond"
+    wrong = "\n".join(["These are NOT as expected:", *summary["differences"][:20]])
     return Group(
         Text("Aurora DSQL changes", style="bold"),
-        Text(
-            f"{sent['user_records']} change records in {sent['kinesis_records']} Kinesis records "
-            f"({sent['aggregates']} KPL aggregates) on {sent['shards']} shards, "
-            f"applied in {summary['seconds']} s (most of it the first batch's warm-up) after "
-            f"{summary['spark_start_seconds']} s of Spark's start.\n"
-        ),
+        f"{sent['user_records']} change records in {sent['kinesis_records']} Kinesis records "
+        f"({sent['aggregates']} KPL aggregates) on {sent['shards']} shards, applied "
+        f"in {summary['seconds']} s (most of it the first batch's warm-up) after "
+        f"{summary['spark_start_seconds']} s of Spark's start.\n",
         draw_summary(summary),
-        Text(),
+        "",
         draw_rows(sample["table"], sample["columns"], sample["rows"]),
         Text("\nQLDB ledger", style="bold"),
-        Text(
-            f"{ledger['records']} stream records: {documents} documents with {revisions} revisions in "
-            f"{len(ledger['tables'])} tables; {proven}.{forged}"
-        ),
-        Text("\nWindowed join", style="bold"),
-        Text(
-            f"{join['orders']} orders and {join['payments']} payments: {join['joined']} paid within "
-            f"a minute, with the trace headers of both; {join['unmatched']} not, with their own. "
-            f"Put back to Kinesis in {join['aggregates']} KPL aggregates.\n"
-        ),
-        verdict,
+        f"{ledger['records']} stream records: {sum(rows.values()) - revisions} documents with {revisions} "
+        f"revisions in {len(rows)} tables; {sum(ledger['anomalies'].values())} anomalies in the journal.\n"
+        + "".join(changed.format(**row) for row in ledger["forged"]),
+        Text("Windowed join", style="bold"),
+        f"{join['orders']} orders and {join['payments']} payments: {join['joined']} paid within a minute, "
+        f"with the trace headers of both; {join['unmatched']} not, with their own. "
+        f"Put back to Kinesis in {join['aggregates']} KPL aggregates.\n",
+        Text(wrong, style="bold red")
+        if summary["differences"]
+        else Text("Every table, proof and result is as expected.", style="bold green"),
         Text(f"\nPlots of the batches: {summary['page']}", overflow="fold"),
         Text("\nTry next:", style="bold"),
-        Text(
-            f"  {command} inspect {root}/records.jsonl\n"
-            f"  {command} run {root}/archive.toml --until-caught-up\n"
-            f"  {command} status {root}/archive.toml\n"
-            f"  {command} verify {root}/ledger-forged.jsonl --html report.html"
-        ),
+        f"  {command} inspect {root}/records.jsonl\n"
+        f"  {command} run {root}/archive.toml --until-caught-up\n"
+        f"  {command} status {root}/archive.toml\n"
+        f"  {command} verify {root}/ledger-forged.jsonl --html report.html",
     )
