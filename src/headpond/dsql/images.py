@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from headpond.core.arrow import int64_array, mask_of, offsets_of, ranges
 from headpond.dsql.columns import counts_between, first_bytes
-from headpond.dsql.strict_json import DEEPEST, RefusedJson, check_json
+from headpond.dsql.strict_json import is_strict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,10 +116,10 @@ class Images:
         first = first_bytes(self.tokens)
         nested = np.flatnonzero((first == ord("{")) | (first == ord("[")))
         texts = self.tokens.take(pa.array(nested)).cast(pa.string()).to_pylist()
+        if is_strict(f"[{','.join(texts)}]"):
+            return found
         for token, text in zip(nested.tolist(), texts, strict=True):
-            try:
-                check_json(text, max_depth=DEEPEST)
-            except RefusedJson:
+            if not is_strict(text):
                 found[np.searchsorted(self.starts, token, side="right") - 1] = 1
         return found
 

@@ -125,6 +125,17 @@ def check_json(text: str, *, max_depth: int = MAX_DEPTH) -> bool:
     return value is _OBJECT
 
 
+def is_strict(text: str) -> bool:
+    """Return whether `check_json` takes a text whose nesting is known to be bounded."""
+    try:
+        _STRICT.decode(text)
+        if "\\u" in text:
+            _VALUE.decode(text)
+    except (RefusedJson, _NotJson, json.JSONDecodeError, msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
 class _NotJson(Exception):
     """`NaN` or an infinity stands in the text."""
 
@@ -151,12 +162,12 @@ def _first_beyond(text: str, most: int) -> int | None:
 
 
 def _at_end_of_object(members: list[tuple[str, Any]]) -> object:
-    names = {name for name, _ in members}
-    if len(names) < len(members):
+    if len(dict(members)) < len(members):
+        seen: set[str] = set()
         for name, _ in members:
-            if name not in names:
+            if name in seen:
                 _refuse("duplicate_json_key", f"the name {name[:80]!r} twice in one object")
-            names.remove(name)
+            seen.add(name)
     return _OBJECT
 
 
