@@ -49,6 +49,13 @@ class ShapeHash:
 
     def _serialised(self, item: Item, lead: bytes) -> list[bytes]:
         """A value of each datum, serialised, behind constant bytes."""
+        if item.annotations:
+            lead += b"\x0b\xe0" + item.annotations
+            return [one + _END for one in self._bare(item, lead)]
+        return self._bare(item, lead)
+
+    def _bare(self, item: Item, lead: bytes) -> list[bytes]:
+        """A value of each datum without its annotations."""
         if item.low == binary.IS_NULL:
             kind = binary.INT if item.kind == binary.NEGATIVE_INT else item.kind
             return [lead + bytes((0x0B, kind << 4 | binary.IS_NULL, 0x0E))] * self._count

@@ -56,6 +56,8 @@ class Item:
 
     kind: int
     low: int
+    annotations: bytes = b""
+    """Its annotations serialised for the Ion hash."""
     name: bytes = b""
     """Its field name serialised for the Ion hash; empty outside of structs and where it varies."""
     slot: int = -1
@@ -84,7 +86,7 @@ class Found(NamedTuple):
     tags: dict[int, Ints]
     """The type byte of bools and ints, whose low bits or sign vary."""
     spans: dict[int, tuple[Ints, Ints]]
-    """Where the noted containers start and stop."""
+    """Where the noted containers start and stop, annotations included."""
 
     def pick(self, keep: Ints) -> Found:
         """Some of the datums."""
@@ -360,18 +362,22 @@ class _Compiler:
         return bool(self.symbols.imported) or None in self.symbols.own
 
     def value(self, found: Node, path: Path) -> Item:
-        if len(path) > _MAX_DEPTH or found.annotated:
+        if len(path) > _MAX_DEPTH:
             raise NoShapeError
         item = Item(found.kind, found.low)
         if self.noted is not None and self.noted(path):
             item.span = self.spans
             self.spans += 1
+        span = item.span
+        if found.annotated:
+            self.annotate(found, item)
+            span = -1
         if found.is_null:
             self.pending.append(found.kind << 4 | binary.IS_NULL)
         elif found.kind >= binary.LIST:
             if found.kind == binary.STRUCT and found.low == 1:
                 raise NoShapeError
-            self.open(found.kind, item.span)
+            self.open(found.kind, span)
             self.children(found, item, path)
             self.close()
         elif found.kind == binary.FLOAT:
@@ -379,7 +385,19 @@ class _Compiler:
             item.slot = self.fixed(found.low)
         else:
             item.slot = self.scalar(found.kind)
+        if found.annotated:
+            self.close()
         return item
+
+    def annotate(self, found: Node, item: Item) -> None:
+        ids = annotation_ids(self.data, found)
+        if any(sid in self.text_slots for sid in ids):
+            raise NoShapeError
+        item.annotations = b"".join(symbol(self.symbols.need(sid, found.start)) for sid in ids)
+        _, _, at, _ = header(self.data, found.start, found.stop)
+        length, names = var_uint(self.data, at, found.stop)
+        self.open(binary.ANNOTATED, item.span)
+        self.pending += self.data[at : names + length]
 
     def children(self, found: Node, item: Item, path: Path) -> None:
         at, is_struct = found.body, found.kind == binary.STRUCT
