@@ -221,7 +221,7 @@ def _add_parsed(rows: pa.RecordBatch, place: Ints, blobs: list[bytes], max_depth
 
 
 def scalar_row(data: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """The row of one record as the oracle sees it; columns that are null are left out."""
+    """Return the row of one record as the oracle sees it; columns that are null are left out."""
     record = parse(data, max_depth=max_depth)
     if isinstance(record, Fragment):
         return {

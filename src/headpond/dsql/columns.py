@@ -93,13 +93,13 @@ def cast_column(pg_type: str | PgType, tokens: pa.Array, options: CastOptions = 
 
 
 def null_tokens_as_null(tokens: pa.Array) -> pa.Array:
-    """The tokens with JSON `null` made an Arrow null; no other JSON value begins with an n."""
+    """Return the tokens with JSON `null` made an Arrow null; no other JSON value begins with an n."""
     is_null = (first_bytes(tokens) == _LETTER_N) & valid(tokens)
     return pc.if_else(pa.array(is_null), pa.scalar(None, tokens.type), tokens) if is_null.any() else tokens
 
 
 def first_bytes(values: pa.Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The first byte of each value, 0 for empty and null ones."""
+    """Return the first byte of each value, 0 for empty and null ones."""
     offsets, data = offsets_of(values), bytes_of(values)
     if len(data) == 0:
         return np.zeros(len(values), np.uint8)
@@ -139,7 +139,7 @@ def texts_of(tokens: pa.Array) -> pa.Array:
 
 
 def holding(values: pa.Array, byte: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which binary values hold a byte."""
+    """Return which binary values hold a byte."""
     found = np.zeros(len(values), bool)
     offsets = offsets_of(values)
     at = np.flatnonzero(bytes_of(values)[offsets[0] : offsets[-1]] == byte) + offsets[0]

@@ -92,16 +92,16 @@ class TableSpec(TableEntry):
         return {column: self.type_of(column) for column in self.columns}
 
     def type_of(self, column: str) -> pa.DataType:
-        """Give the Arrow type of a declared column."""
+        """Return the Arrow type of a declared column."""
         kind = arrow_type(self.columns[column])
         return UTC_TIMESTAMP if self.timestamps == "utc" and kind == NTZ_TIMESTAMP else kind
 
     def is_raw(self, column: str) -> bool:
-        """Say whether a column holds JSON text: it is not declared, or as `any`."""
+        """Return whether a column holds JSON text: it is not declared, or as `any`."""
         return parse_type(self.columns.get(column, "any")).name == "any"
 
     def values_of(self, values: pa.Array) -> pa.Array:
-        """Give values that were cast by PostgreSQL type as this table keeps them."""
+        """Return values that were cast by PostgreSQL type as this table keeps them."""
         if self.timestamps == "utc" and values.type == NTZ_TIMESTAMP:
             return values.cast(UTC_TIMESTAMP)  # the same microseconds
         return values
@@ -194,7 +194,7 @@ MAX_NAME_BYTES = 255
 
 
 def unknown_spec(schema: str, table: str) -> TableSpec:
-    """Give the raw log of a table that is not configured."""
+    """Return the raw log of a table that is not configured."""
     return TableSpec(name=unknown_name(schema, table), schema=schema, table=table, raw=True)
 
 
@@ -204,18 +204,18 @@ def unknown_name(schema: str, table: str) -> str:
 
 
 def is_unknown(name: str) -> bool:
-    """Say whether a name is that of such a log."""
+    """Return whether a name is that of such a log."""
     return name.startswith(UNKNOWN)
 
 
 def schema_and_table(name: str) -> tuple[str, str]:
-    """Give schema and table back from the name of such a log."""
+    """Return schema and table back from the name of such a log."""
     schema, _, table = name.removeprefix(UNKNOWN).partition(".")
     return unquote(schema), unquote(table)
 
 
 def too_long(schema: str, table: str) -> str | None:
-    """Say what is too long for a log's name; null when nothing is."""
+    """Return what is too long for a log's name; None when nothing is."""
     for what, text in (("schema", schema), ("table", table)):
         if (size := len(text.encode())) > MAX_NAME_BYTES:
             return (

@@ -186,7 +186,7 @@ def _wrong_bounds(text: str, why: str) -> ConfigurationError:
 
 
 def arrow_type(pg_type: str | PgType) -> pa.DataType:
-    """The Arrow type of a column of this PostgreSQL type; Spark and Delta follow from it."""
+    """Return the Arrow type of a column of this PostgreSQL type; Spark and Delta follow from it."""
     kind = parse_type(pg_type) if isinstance(pg_type, str) else pg_type
     if kind.is_decimal:
         return pa.decimal128(kind.precision, kind.scale)

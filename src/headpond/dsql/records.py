@@ -122,7 +122,7 @@ def parse(data: bytes, *, max_depth: int = MAX_DEPTH) -> Full | Chunked | Fragme
 
 
 def inspect_view(data: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """What `headpond inspect --as dsql` prints of a record: `verdict`, `reason`, `detail`."""
+    """Return what `headpond inspect --as dsql` prints of a record: `verdict`, `reason`, `detail`."""
     record = parse(data, max_depth=max_depth)
     if isinstance(record, Refused):
         return {"verdict": "quarantine", "reason": record.reason, "detail": record.detail}
@@ -234,7 +234,7 @@ def _string(token: str | None) -> str | None:
 
 
 def _shown(token: str | None) -> str:
-    """A raw token for a message: absent ones named, long ones cut."""
+    """Return a raw token for a message: absent ones named, long ones cut."""
     if token is None:
         return "absent"
     return token if len(token) <= 80 else token[:77] + "..."

@@ -71,11 +71,11 @@ class _Rows:
         return kept
 
     def fact(self, name: str) -> pa.Array:
-        """A column of the decoded rows."""
+        """Return a column of the decoded rows."""
         return self.decoded.column(name).take(pa.array(self.at))
 
     def origin(self, name: str) -> pa.Array:
-        """A column of the user records."""
+        """Return a column of the user records."""
         return self.records.column(name).take(pa.array(self.at))
 
 
@@ -130,7 +130,7 @@ def typed_rows(
     arrays = _own(rows, delete, spec, config)
     arrays["m:image_hash"] = image_hashes(rows.tokens, delete)
     if spec.dedupe == "content":
-        arrays["m:image_hash"] = _told_apart(arrays["m:image_hash"], delete, rows.fact("before"))
+        arrays["m:image_hash"] = _hashes_of_log(arrays["m:image_hash"], delete, rows.fact("before"))
     count = len(rows.at)
     arrays["m:key"] = key_column(spec, values) if spec.keys else pa.nulls(count, pa.string())
     values = {name: array for name, array in values.items() if name not in spec.except_columns}
@@ -322,7 +322,7 @@ def image_hashes(tokens: Mapping[str, pa.Array], delete: pa.Array) -> pa.Array:
     return pc.if_else(delete, pa.scalar(NO_IMAGE_HASH), sha256_each(texts))
 
 
-def _told_apart(hashes: pa.Array, delete: pa.Array, before: pa.Array) -> pa.Array:
+def _hashes_of_log(hashes: pa.Array, delete: pa.Array, before: pa.Array) -> pa.Array:
     """Hashes by which entries of a log are equal: those of deletes are of the key that they name."""
     named = pc.and_(delete, pc.is_valid(before))
     found = [image_hash(text) for text in before.filter(named).to_pylist()]

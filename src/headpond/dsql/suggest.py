@@ -68,7 +68,7 @@ class ColumnSeen:
             self.looks = looks if self.looks is None else self.looks & looks
 
     def guess(self) -> tuple[str, str]:
-        """A type that takes every value seen, and what a person should know of it."""
+        """Return a type that takes every value seen, and what a person should know of it."""
         kinds = {kind for kind, count in self.kinds.items() if count} - {"null"}
         if not kinds:
             return "any", "only null was seen"

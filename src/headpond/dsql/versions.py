@@ -62,12 +62,12 @@ def encode_time(ts_ns: int) -> bytes:
 
 
 def encode_version(ts_ns: int, tx_id: str, *, delete: bool) -> bytes:
-    """Give the version of one DSQL change; `ts_ns` is 0 … 2⁶³ - 1."""
+    """Return the version of one DSQL change; `ts_ns` is 0 … 2⁶³ - 1."""
     return encode_time(ts_ns) + tx_id.encode().replace(b"\x00", b"\x00\xff") + _END + _RANK[delete]
 
 
 def decode_version(version: bytes) -> tuple[int, str, bool]:
-    """Give `ts_ns`, txId and whether it is a delete."""
+    """Return `ts_ns`, txId and whether it is a delete."""
     (ts_ns,) = struct.unpack(">q", version[:8])
     return ts_ns, version[8:-3].replace(b"\x00\xff", b"\x00").decode(), version[-1:] == _RANK[True]
 
@@ -75,7 +75,7 @@ def decode_version(version: bytes) -> tuple[int, str, bool]:
 def encode_versions(
     ts_ns: pa.Array | pa.ChunkedArray, tx_id: pa.Array | pa.ChunkedArray, delete: pa.Array | pa.ChunkedArray
 ) -> pa.Array:
-    """Give the versions of many DSQL changes; null where any part is null."""
+    """Return the versions of many DSQL changes; null where any part is null."""
     ts_ns, tx_id, delete = (whole(column) for column in (ts_ns, tx_id, delete))
     times = pc.fill_null(ts_ns, 0).to_numpy(zero_copy_only=False).astype(">i8")
     heads = pa.Array.from_buffers(pa.binary(8), len(times), [None, pa.py_buffer(times.tobytes())])
@@ -166,7 +166,7 @@ def cast_values(spec: TableSpec, column: str, tokens: pa.Array, options: CastOpt
 
 
 def key_column(spec: TableSpec, values: Mapping[str, pa.Array]) -> pa.Array:
-    """Give `m:key` of each row.
+    """Return `m:key` of each row.
 
     Args:
         spec: the table, with keys.

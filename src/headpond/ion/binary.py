@@ -178,7 +178,7 @@ def header(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
 
 
 def kind_name(kind: int) -> str:
-    """A type's name for a message."""
+    """Return a type's name for a message."""
     return TYPE_NAMES[kind] if kind < len(TYPE_NAMES) else "annotation wrapper"
 
 

@@ -63,7 +63,7 @@ def ion_hash(
 
 
 def escape(raw: bytes) -> bytes:
-    """A representation with its marker bytes escaped."""
+    """Return a representation with its marker bytes escaped."""
     return raw.replace(b"\x0c", b"\x0c\x0c").replace(b"\x0b", b"\x0c\x0b").replace(b"\x0e", b"\x0c\x0e")
 
 
@@ -130,7 +130,7 @@ def _close(stack: list[_Frame], algorithm: Callable[[bytes], Any]) -> None:
 
 
 def _next(data: bytes, at: int, frame: _Frame, symbols: Symbols) -> tuple[bytes, Node] | None:
-    """The next value of a container from `at` on, padding skipped, with its name serialised."""
+    """Return the next value of a container from `at` on, padding skipped, with its name serialised."""
     name = b""
     while at < frame.stop:
         sid = 0

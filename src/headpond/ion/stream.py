@@ -270,7 +270,7 @@ def _table(data: bytes, found: Node, before: Symbols) -> Symbols:
 
 
 def _known(data: bytes, at: int, end: int) -> tuple[Symbols, int] | None:
-    """The symbol table at `at`, if its very bytes were read before."""
+    """Return the symbol table at `at`, if its very bytes were read before."""
     if data[at] != 0xEE:
         return None
     first, stop = data[at + 1 : at + 3], 0
@@ -285,7 +285,7 @@ def _known(data: bytes, at: int, end: int) -> tuple[Symbols, int] | None:
 
 
 def not_ion(start: bytes) -> str:
-    """What bytes that do not begin with the version marker look like."""
+    """Return what bytes that do not begin with the version marker look like."""
     expected = "expected the Ion 1.0 marker E0 01 00 EA, found"
     if start[:4] == b"\xf3\x89\x9a\xc2":
         return f"{expected} F3 89 9A C2: this is a KPL aggregate that was not opened"

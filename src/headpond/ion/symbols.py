@@ -107,7 +107,7 @@ def read_table(data: bytes, table: Node, before: Symbols) -> Symbols:
 
 
 def _imported(data: bytes, one: Node) -> int:
-    """How many ids an element of `imports` takes."""
+    """Return how many ids an element of `imports` takes."""
     if one.kind != binary.STRUCT or one.is_null:
         return 0
     name, max_id = "", None

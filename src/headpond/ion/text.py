@@ -83,7 +83,7 @@ def ion_text(data: bytes, found: Node, symbols: Symbols) -> str:
 
 
 def symbol_text(name: str | None) -> str:
-    """A symbol as Ion text, quoted where it must be; None is $0."""
+    """Return a symbol as Ion text, quoted where it must be; None is $0."""
     if name is None:
         return "$0"
     if _PLAIN_SYMBOL.fullmatch(name) and name not in _KEYWORDS and not _LIKE_AN_ID.fullmatch(name):
@@ -92,7 +92,7 @@ def symbol_text(name: str | None) -> str:
 
 
 def scalar_text(data: bytes, node: Node, symbols: Symbols) -> str:
-    """A scalar or null as Ion text, without annotations."""
+    """Return a scalar or null as Ion text, without annotations."""
     kind = node.kind
     if node.is_null:
         return node.type_name
@@ -147,7 +147,7 @@ def float_of(data: bytes, node: Node) -> float:
 
 
 def float_text(value: float) -> str:
-    """A float as Ion text: an exponent tells it from a decimal."""
+    """Return a float as Ion text: an exponent tells it from a decimal."""
     if math.isnan(value):
         return "nan"
     if math.isinf(value):
@@ -198,7 +198,7 @@ def canonical_json(data: bytes, found: Node, symbols: Symbols) -> str:
 
 
 def field_name(symbols: Symbols, sid: int, node: Node) -> str:
-    """A field's name; `$0` where its text is not known."""
+    """Return a field's name; `$0` where its text is not known."""
     name = symbols.need(sid, node.start)
     return "$0" if name is None else name
 
@@ -227,7 +227,7 @@ def numbered(names: list[str]) -> list[str]:
 
 
 def json_scalar(data: bytes, node: Node, symbols: Symbols) -> str:
-    """A scalar or null without annotations as JSON."""
+    """Return a scalar or null without annotations as JSON."""
     kind = node.kind
     if node.is_null:
         return "null"

@@ -92,7 +92,7 @@ class _Reader:
         self.at = 0
 
     def value(self, at: int) -> tuple[bytes | None, int]:
-        """The value at `at` and where it stops; None for a version marker."""
+        """Return the value at `at` and where it stops; None for a version marker."""
         self.at = at
         while True:
             field = b""

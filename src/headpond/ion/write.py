@@ -36,7 +36,7 @@ class SymbolWriter:
         self._own: list[str] = []
 
     def id_of(self, name: str) -> int:
-        """The id of a name."""
+        """Return the id of a name."""
         found = self._ids.get(name)
         if found is None:
             found = self._ids[name] = len(SYSTEM) + len(self._own)
@@ -44,7 +44,7 @@ class SymbolWriter:
         return found
 
     def datum(self, value: bytes) -> bytes:
-        """A datum of one value: marker, symbol table where one is needed, value."""
+        """Return a datum of one value: marker, symbol table where one is needed, value."""
         if not self._own:
             return binary.MARKER + value
         names = b"".join(tagged(binary.STRING, name.encode()) for name in self._own)
@@ -53,7 +53,7 @@ class SymbolWriter:
 
 
 def tagged(kind: int, body: bytes | bytearray) -> bytes:
-    """A value: its type, the length of its body, and that."""
+    """Return a value: its type, the length of its body, and that."""
     # A struct of one byte would be read as an ordered one.
     if len(body) < _LONG and (kind != binary.STRUCT or len(body) != 1):
         return bytes((kind << 4 | len(body),)) + body
@@ -61,31 +61,31 @@ def tagged(kind: int, body: bytes | bytearray) -> bytes:
 
 
 def annotated(names: Sequence[int], value: bytes) -> bytes:
-    """A value with annotations."""
+    """Return a value with annotations."""
     raw = b"".join(var_uint(name) for name in names)
     return tagged(binary.ANNOTATED, var_uint(len(raw)) + raw + value) if names else value
 
 
 def integer(value: int) -> bytes:
-    """An int."""
+    """Return an int."""
     raw = magnitude(abs(value))
     return tagged(binary.NEGATIVE_INT if value < 0 else binary.INT, raw)
 
 
 def symbol(sid: int) -> bytes:
-    """A symbol."""
+    """Return a symbol."""
     return tagged(binary.SYMBOL, magnitude(sid))
 
 
 def decimal(*, negative: bool, coefficient: int, exponent: int) -> bytes:
-    """A decimal; minus zero is kept."""
+    """Return a decimal; minus zero is kept."""
     if not (negative or coefficient or exponent):
         return tagged(binary.DECIMAL, b"")
     return tagged(binary.DECIMAL, var_int(exponent) + signed(coefficient, negative=negative))
 
 
 def timestamp(time: Timestamp) -> bytes:
-    """A timestamp, with its precision and offset."""
+    """Return a timestamp, with its precision and offset."""
     fields = (time.utc.year, time.utc.month, time.utc.day, time.utc.hour, time.utc.minute, time.utc.second)
     used = PRECISIONS.index(time.precision) + 1
     used += used > 3
@@ -99,12 +99,12 @@ def timestamp(time: Timestamp) -> bytes:
 
 
 def magnitude(value: int) -> bytes:
-    """A UInt of as few bytes as hold it; none for 0."""
+    """Return a UInt of as few bytes as hold it; none for 0."""
     return value.to_bytes((value.bit_length() + 7) // 8)
 
 
 def signed(coefficient: int, *, negative: bool) -> bytes:
-    """An Int of as few bytes as hold it; none for 0, one for minus 0."""
+    """Return an Int of as few bytes as hold it; none for 0, one for minus 0."""
     if not coefficient and not negative:
         return b""
     raw = bytearray(magnitude(coefficient) or b"\x00")
@@ -116,7 +116,7 @@ def signed(coefficient: int, *, negative: bool) -> bytes:
 
 
 def var_uint(value: int) -> bytes:
-    """A VarUInt."""
+    """Return a VarUInt."""
     groups = [value & 0x7F | 0x80]
     while value := value >> 7:
         groups.append(value & 0x7F)
@@ -124,7 +124,7 @@ def var_uint(value: int) -> bytes:
 
 
 def var_int(value: int) -> bytes:
-    """A VarInt."""
+    """Return a VarInt."""
     sign = 0x40 if value < 0 else 0
     value = abs(value)
     groups = []

@@ -182,7 +182,7 @@ def _plain(name: str) -> str:
 
 
 def _cleaned(said: str, options: Mapping[str, str]) -> str:
-    """One line of a store's words: no colours, no trees, no XML, no secrets, no endless text."""
+    """Return one line of a store's words: no colours, no trees, no XML, no secrets, no endless text."""
     for value in secrets_of(options):
         said = said.replace(value, "***")
     said = _COLOUR.sub("", said)

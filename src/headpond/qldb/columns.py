@@ -173,7 +173,7 @@ class _Gathered:
         self.seen[name] = min((row, place), self.seen.get(name, (row, place)))
 
     def result(self, rows: int) -> IonColumns:
-        """All of it: declared fields first."""
+        """Return all columns, declared fields first."""
         others = sorted((at, name) for name, at in self.seen.items() if name not in self.types)
         result = IonColumns({}, dict(sorted(self.repeated.items())), dict(sorted(self.refused.items())))
         for name in (*self.types, *(name for _, name in others)):

@@ -98,7 +98,7 @@ def _boundary(data: bytes, at: int) -> bool:
 
 
 def _whole(data: bytes, at: int, end: int, max_depth: int) -> int | None:
-    """Where the datum at `at` stops, if it has one value and a marker or the end follows."""
+    """Return where the datum at `at` stops, if it has one value and a marker or the end follows."""
     try:
         stop = _skip(data, at, end)
         if stop is None or not _boundary(data, stop):
@@ -169,7 +169,7 @@ def _shared(data: bytes, at: int, max_depth: int, max_datum_bytes: int) -> tuple
 
 
 def _alone(data: bytes, value: Node, symbols: Symbols) -> bytes:
-    """A value with the symbol tables it needs: those before it, unless they are large."""
+    """Return a value with the symbol tables it needs: those before it, unless they are large."""
     if len(symbols.tables) > _LARGE_TABLES:
         return restated(data, value, symbols)
     return MARKER + symbols.tables + data[value.start : value.stop]
@@ -193,7 +193,7 @@ def _by_length(data: bytes, at: int, end: int) -> int | None:
 
 
 def _resume(data: bytes, at: int, max_depth: int, max_datum_bytes: int) -> int:
-    """Where the next marker lies whose value holds, else the end."""
+    """Return where the next marker lies whose value holds, else the end."""
     while True:
         at = data.find(MARKER, at)
         if at < 0:
@@ -258,7 +258,7 @@ def split_mixed(data: bytes) -> Iterator[bytes]:
 
 
 def _next_aggregate(data: bytes, at: int) -> int:
-    """Where the next aggregate begins whose digest holds; the end where there is none."""
+    """Return where the next aggregate begins whose digest holds; the end where there is none."""
     found = data.find(MAGIC, at)
     while found >= 0:
         if _digest_holds(data, found) is not None:
@@ -276,7 +276,7 @@ def _end_of_aggregate(data: bytes, at: int) -> int:
 
 
 def _digest_holds(data: bytes, at: int) -> int | None:
-    """Where an aggregate ends, going from one place where a record may begin to the next."""
+    """Return where an aggregate ends, going from one place where a record may begin to the next."""
     digest = hashlib.md5(usedforsecurity=False)
     hashed = at + len(MAGIC)
     for stop in _ends(data, hashed + _DIGEST_BYTES):
@@ -324,7 +324,7 @@ def split_export(data: bytes, *, max_depth: int = binary.MAX_DEPTH) -> Iterator[
 
 
 def _next_line(data: bytes, at: int, max_depth: int) -> int:
-    """Where the next struct that holds begins at the start of a line; else the end."""
+    """Return where the next struct that holds begins at the start of a line; else the end."""
     while True:
         at = data.find(b"\n{", at)
         if at < 0:

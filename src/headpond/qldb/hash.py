@@ -53,7 +53,7 @@ def digest_of_proof(leaf: bytes, proof: Sequence[bytes]) -> bytes:
 
 
 def delete_hashes(metadata_hash: bytes) -> tuple[bytes, bytes, bytes]:
-    """The hashes accepted for a revision that deletes a document.
+    """Return the hashes accepted for a revision that deletes a document.
 
     No real one is known; these are the readings of public code: nothing hashed, a null, an empty digest.
     """
@@ -81,5 +81,5 @@ def revision_hash_ok(
 
 
 def statement_hash(statement: str) -> bytes:
-    """The digest of a statement that has no parameters: the Ion hash of its text."""
+    """Return the digest of a statement that has no parameters: the Ion hash of its text."""
     return sha256(b"\x0b\x80" + escape(statement.encode()) + b"\x0e").digest()

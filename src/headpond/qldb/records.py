@@ -291,7 +291,7 @@ class Reader:
         return name
 
     def members(self, node: Node, where: str, wanted: frozenset[str]) -> dict[str, Node]:
-        """The wanted fields of a struct that are there, by name."""
+        """Return the wanted fields of a struct that are there, by name."""
         found: dict[str, Node] = {}
         names = self.symbols.by_id
         count = len(names)
@@ -308,14 +308,14 @@ class Reader:
         refuse("wrong_type", node.start, f"{name}: expected {expected}, found {node.type_name}")
 
     def need(self, members: dict[str, Node], name: str, parent: Node) -> Node:
-        """A required field."""
+        """Return a required field."""
         node = members.get(name)
         if node is None:
             refuse("missing_field", parent.start, f"the struct that begins here has no field {name}")
         return node
 
     def text(self, members: dict[str, Node], name: str, parent: Node) -> str:
-        """A required text."""
+        """Return a required text."""
         return self.text_of(self.need(members, name, parent), name)
 
     def text_of(self, node: Node, name: str) -> str:
@@ -330,27 +330,27 @@ class Reader:
         return found
 
     def struct(self, members: dict[str, Node], name: str, parent: Node) -> Node:
-        """A required struct."""
+        """Return a required struct."""
         return self.a_struct(self.need(members, name, parent), name)
 
     def a_struct(self, node: Node, name: str) -> Node:
-        """The struct a node must be."""
+        """Return the struct a node must be."""
         if node.kind != binary.STRUCT or node.is_null:
             self.wrong(node, name, "a struct")
         return node
 
     def items(self, node: Node, name: str) -> list[Node]:
-        """The values of a list."""
+        """Return the values of a list."""
         if node.kind != binary.LIST or node.is_null:
             self.wrong(node, name, "a list")
         return list(children(self.data, node))
 
     def count(self, members: dict[str, Node], name: str, parent: Node) -> int:
-        """A required integer from 0 to 2⁶³ - 1."""
+        """Return a required integer from 0 to 2⁶³ - 1."""
         return self.count_of(self.need(members, name, parent), name)
 
     def count_of(self, node: Node, name: str) -> int:
-        """The integer a node must be, from 0 to 2⁶³ - 1."""
+        """Return the integer a node must be, from 0 to 2⁶³ - 1."""
         if node.kind not in (binary.INT, binary.NEGATIVE_INT) or node.is_null:
             self.wrong(node, name, "an int")
         value = integer(self.data, node)
@@ -360,11 +360,11 @@ class Reader:
         return value
 
     def hash(self, members: dict[str, Node], name: str, parent: Node, *, or_empty: bool = False) -> bytes:
-        """A required hash."""
+        """Return a required hash."""
         return self.hash_of(self.need(members, name, parent), name, or_empty=or_empty)
 
     def hash_of(self, node: Node, name: str, *, or_empty: bool = False) -> bytes:
-        """The blob of 32 bytes a node must be."""
+        """Return the blob of 32 bytes a node must be."""
         if node.kind != binary.BLOB or node.is_null:
             self.wrong(node, name, f"a blob of {HASH_BYTES} bytes")
         raw = self.data[node.body : node.stop]
@@ -373,7 +373,7 @@ class Reader:
         return raw
 
     def timestamp(self, members: dict[str, Node], name: str, parent: Node) -> Timestamp:
-        """A required timestamp."""
+        """Return a required timestamp."""
         node = self.need(members, name, parent)
         if node.kind != binary.TIMESTAMP or node.is_null:
             self.wrong(node, name, "a timestamp")
@@ -395,7 +395,7 @@ class DownConverted(Reader):
     __slots__ = ()
 
     def hash_of(self, node: Node, name: str, *, or_empty: bool = False) -> bytes:
-        """The 32 bytes that a string has as base64."""
+        """Return the 32 bytes that a string has as base64."""
         raw = self._base64(self.text_of(node, name)) if node.kind == binary.STRING else None
         if raw is None:
             self.wrong(node, name, f"{HASH_BYTES} bytes as base64")
@@ -404,7 +404,7 @@ class DownConverted(Reader):
         return raw
 
     def timestamp(self, members: dict[str, Node], name: str, parent: Node) -> Timestamp:
-        """A required timestamp, as text."""
+        """Return a required timestamp, as text."""
         node = self.need(members, name, parent)
         found = parse_text(self.text_of(node, name)) if node.kind == binary.STRING else None
         if found is None:

@@ -123,7 +123,7 @@ def ns_or_none(time: Timestamp) -> int | None:
 
 
 def control_row(index: int, record: Control) -> dict[str, Any]:
-    """A row of `CONTROLS_SCHEMA`."""
+    """Return a row of `CONTROLS_SCHEMA`."""
     return {
         "index": index,
         "stream_arn": record.stream_arn,
@@ -132,7 +132,7 @@ def control_row(index: int, record: Control) -> dict[str, Any]:
 
 
 def block_row(index: int, record: BlockSummary, *, verify: bool) -> dict[str, Any]:
-    """A row of `BLOCKS_SCHEMA`."""
+    """Return a row of `BLOCKS_SCHEMA`."""
     row: dict[str, Any] = {name: getattr(record, name) for name in _OF_BLOCKS}
     row |= {
         "index": index,
@@ -172,7 +172,7 @@ def _block_checks(record: BlockSummary) -> dict[str, Any]:
 
 
 def revision_row(index: int, record: RevisionDetails, *, verify: bool) -> dict[str, Any]:
-    """A row of `REVISIONS_SCHEMA`."""
+    """Return a row of `REVISIONS_SCHEMA`."""
     row: dict[str, Any] = {name: getattr(record, name) for name in _OF_REVISIONS}
     row |= {
         "index": index,

@@ -92,7 +92,7 @@ class FieldSeen:
         self.scale = max(self.scale, -exponent)
 
     def guess(self) -> tuple[str, str]:  # noqa: C901 - one per type
-        """A type that takes every value seen, and what a person should know of it."""
+        """Return a type that takes every value seen, and what a person should know of it."""
         kinds = {kind for kind, count in self.kinds.items() if count} - {"null"}
         if self.annotated:
             return "json", f"{self.annotated:,} values have annotations, which other types leave out"

@@ -204,7 +204,7 @@ def _run_join(session: Any, kinesis: LocalKinesis) -> None:
     place = {"endpointUrl": kinesis.endpoint_url, "region": "us-east-1"}
 
     def records(stream: str) -> Any:
-        """A stream's records with their own time, and their trace as a header."""
+        """Return a stream's records with their own time, and their trace as a header."""
         reader = session.readStream.format("headpond-kinesis").options(**place, streamName=stream)
         body = "from_json(CAST(data AS STRING), 'at_ms BIGINT, trace STRING')"
         own = f"timestamp_millis({body}.at_ms) AS timestamp"

@@ -244,7 +244,7 @@ def _per_second(unit: Callable[[float], str]) -> Callable[[float], str]:
 
 
 def _verdict(found: Mapping[str, Any]) -> tuple[str, str]:
-    """A class and a sentence: `verified`, `problems` or `nothing`."""
+    """Return a class and a sentence: `verified`, `problems` or `nothing`."""
     run = found.get("run")
     refused = sum(found["quarantined"].values())
     if run is not None and run["state"] == "failed":

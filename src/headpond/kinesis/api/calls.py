@@ -73,7 +73,7 @@ class StreamCalls(Protocol):
         """Return the time of the newest reply, in whole seconds: never later than the server's clock."""
 
     def now_ms(self) -> int:
-        """The server's clock, estimated from its replies."""
+        """Return the server's clock, estimated from its replies."""
 
     @property
     def parallel(self) -> int:

@@ -128,7 +128,7 @@ class Arranged:
         return tuple(self.incoming)
 
     def of(self, side: Side) -> Bool:
-        """Which records are of a side."""
+        """Return which records are of a side."""
         return self.left if side is Side.LEFT else ~self.left
 
 

@@ -172,11 +172,11 @@ class JoinRules:
         return self.type is JoinType.OUTER or (self.type is JoinType.LEFT and side is Side.LEFT)
 
     def before_ms(self, side: Side) -> int:
-        """How far before a record of this side its partners may be."""
+        """Return how far before a record of this side its partners may be."""
         return self.windows.before_ms if side is Side.LEFT else self.windows.after_ms
 
     def after_ms(self, side: Side) -> int:
-        """How far after a record of this side its partners may be."""
+        """Return how far after a record of this side its partners may be."""
         return self.windows.after_ms if side is Side.LEFT else self.windows.before_ms
 
     def closed(self, side: Side, timestamp: int, stream_time: int) -> bool:

@@ -349,7 +349,7 @@ def rescaled(states: Sequence[TaskState], tasks: int, rules: JoinRules) -> list[
 
 
 def _shares(states: Sequence[TaskState], side: Side, tasks: int) -> list[list[tuple[Rows, Bool]]]:
-    """One side's records, and which of them wait, by new task."""
+    """Return one side's records, and which of them wait, by new task."""
     shares: list[list[tuple[Rows, Bool]]] = [[] for _ in range(tasks)]
     for number, state in enumerate(states):
         kept = state.sides[side]

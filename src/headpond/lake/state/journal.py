@@ -199,7 +199,7 @@ def _tuples(rows: pa.Table, names: Sequence[str]) -> list[tuple[object, ...]]:
 
 
 def _stored(schema: pa.Schema) -> pa.Schema:
-    """A schema as Delta keeps it: binary has no fixed width."""
+    """Return a schema as Delta keeps it: binary has no fixed width."""
     return pa.schema(
         [f.with_type(pa.binary()) if pa.types.is_fixed_size_binary(f.type) else f for f in schema]
     )

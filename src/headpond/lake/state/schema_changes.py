@@ -198,7 +198,7 @@ def _kinds(values: pa.Array, *, raw: bool) -> Iterator[tuple[str, Bools]]:
 
 
 def _wire_type(kind: pa.DataType) -> str:
-    """How values of a declared type arrive (spec: Aurora DSQL, types)."""
+    """Return how values of a declared type arrive (spec: Aurora DSQL, types)."""
     if pa.types.is_boolean(kind):
         return "boolean"
     if pa.types.is_list(kind):

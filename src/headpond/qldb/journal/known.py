@@ -199,7 +199,7 @@ class Journal:
 
 
 def numbers_of(facts: JournalFacts) -> Ints:
-    """The sequence numbers that blocks have and revisions claim, each once, in order."""
+    """Return the sequence numbers that blocks have and revisions claim, each once, in order."""
     return np.unique(
         np.concatenate([part["sequence_no"].to_numpy() for part in (facts.blocks, facts.revisions)])
     )

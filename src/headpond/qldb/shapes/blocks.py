@@ -343,7 +343,7 @@ class ExportedBlocks(Kind):
 
 
 def _is_noted(path: tuple[str, ...]) -> bool:
-    """The containers whose place a shape notes: the block, and the data of its revisions."""
+    """Return the containers whose place a shape notes: the block, and the data of its revisions."""
     return not path or (path[0] == "revisions" and path[2:] == ("data",))
 
 

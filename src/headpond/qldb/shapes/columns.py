@@ -109,7 +109,7 @@ class Fields(_Values):
 
 
 def _cast(shaped: ShapedRecords, kind: IonType, item: Item) -> ColumnPart:
-    """A field as a column: `cast_ion` of each."""
+    """Return a field as a column: `cast_ion` of each."""
     if item.is_null:
         return ColumnPart(
             shaped.nulls(kind.arrow), shaped.nulls(pa.int16()) if kind.name == "timestamp" else None
@@ -180,7 +180,7 @@ def _ints(shaped: ShapedRecords, item: Item) -> pa.Array:
 
 
 def _distinct(shaped: ShapedRecords, kind: IonType, item: Item) -> ColumnPart:
-    """Each distinct value through the scalar reader."""
+    """Return each distinct value through the scalar reader."""
     raw = shaped.page.pieces(shaped.found.body[item.slot], shaped.found.stop[item.slot]).dictionary_encode()
     type_, low = item.kind, item.low if item.kind == binary.FLOAT else 0
     if type_ in _INTS:

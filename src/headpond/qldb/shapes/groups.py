@@ -53,24 +53,24 @@ class ShapedRecords:
         """Cleared for records that the scalar reader has to judge."""
 
     def member(self, parent: Item, name: str) -> Item:
-        """A field that has to be there."""
+        """Return a field that has to be there."""
         item = parent.members.get(name)
         if item is None:
             raise NoShapeError
         return item
 
     def struct(self, parent: Item, name: str) -> Item:
-        """A field that has to be a struct."""
+        """Return a field that has to be a struct."""
         return self.is_struct(self.member(parent, name))
 
     def is_struct(self, item: Item) -> Item:
-        """The item, if it is a struct."""
+        """Return the item, if it is a struct."""
         if item.kind != binary.STRUCT or item.low == binary.IS_NULL:
             raise NoShapeError
         return item
 
     def items(self, parent: Item, name: str) -> list[Item]:
-        """The items of a list."""
+        """Return the items of a list."""
         item = self.member(parent, name)
         if item.kind != binary.LIST or item.low == binary.IS_NULL:
             raise NoShapeError
@@ -82,7 +82,7 @@ class ShapedRecords:
         return self.found.body[item.slot], self.found.stop[item.slot]
 
     def text(self, parent: Item, name: str) -> pa.Array:
-        """A field of text."""
+        """Return a field of text."""
         return self.texts(*self._place(self.member(parent, name), binary.STRING))
 
     def texts(self, body: Ints, stop: Ints) -> pa.Array:
@@ -101,20 +101,20 @@ class ShapedRecords:
         self.good &= same
 
     def count_of(self, item: Item) -> pa.Array:
-        """An integer from 0 to 2⁶³ - 1."""
+        """Return an integer from 0 to 2⁶³ - 1."""
         body, stop = self._place(item, binary.INT)
         values, good = self.page.unsigned(body, stop)
         self.good &= good & (self.found.tags[item.slot] >> 4 == binary.INT)
         return pa.array(values)
 
     def hash_of(self, item: Item) -> pa.Array:
-        """A hash."""
+        """Return a hash."""
         body, stop = self._place(item, binary.BLOB)
         self.good &= stop - body == HASH_BYTES
         return self.page.fixed(np.minimum(body, len(self.page.data) - HASH_BYTES), HASH_BYTES)
 
     def timestamp(self, parent: Item, name: str) -> tuple[pa.Array, pa.Array]:
-        """A field of a timestamp: its text, and nanoseconds since 1970."""
+        """Return a field of a timestamp: its text, and nanoseconds since 1970."""
         body, stop = self._place(self.member(parent, name), binary.TIMESTAMP)
         times = timestamps(self.page, body, stop)
         self.good &= times.usual & times.zulu
@@ -144,15 +144,15 @@ class ShapedRecords:
                 self.good &= ~np.isin(sid, list(self.shape.varying))
 
     def nulls(self, kind: Any) -> pa.Array:
-        """A column of nothing."""
+        """Return a column of nothing."""
         return pa.nulls(self.count, kind)
 
     def same(self, value: str) -> pa.Array:
-        """A column of one text."""
+        """Return a column of one text."""
         return pa.repeat(value, self.count)
 
     def lists(self, columns: list[pa.Array], kind: Any) -> pa.Array:
-        """A list per record, of one value of each column."""
+        """Return a list per record, of one value of each column."""
         width = len(columns)
         offsets = pa.array(np.arange(self.count + 1, dtype=np.int32) * width)
         if not columns:

@@ -44,18 +44,18 @@ class ShapeHash:
         self._markers = page.markers
 
     def hashes(self, item: Item) -> list[bytes]:
-        """The Ion hash of a value of each datum."""
+        """Return the Ion hash of a value of each datum."""
         return [sha256(one).digest() for one in self._serialised(item, b"")]
 
     def _serialised(self, item: Item, lead: bytes) -> list[bytes]:
-        """A value of each datum, serialised, behind constant bytes."""
+        """Return a value of each datum, serialised, behind constant bytes."""
         if item.annotations:
             lead += b"\x0b\xe0" + item.annotations
             return [one + _END for one in self._bare(item, lead)]
         return self._bare(item, lead)
 
     def _bare(self, item: Item, lead: bytes) -> list[bytes]:
-        """A value of each datum without its annotations."""
+        """Return a value of each datum without its annotations."""
         if item.low == binary.IS_NULL:
             kind = binary.INT if item.kind == binary.NEGATIVE_INT else item.kind
             return [lead + bytes((0x0B, kind << 4 | binary.IS_NULL, 0x0E))] * self._count
@@ -120,7 +120,7 @@ class ShapeHash:
         return found
 
     def _usual(self, kind: int, body: Ints, stop: Ints) -> Bools | None:
-        """Which scalars are encoded as the hash wants them; None for all of them."""
+        """Return which scalars are encoded as the hash wants them; None for all of them."""
         data = self._page.data
         length = stop - body
         if kind in (binary.STRING, binary.BLOB, binary.CLOB):

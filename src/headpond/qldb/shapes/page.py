@@ -67,7 +67,7 @@ class Page:
         return found
 
     def pieces(self, body: Ints, stop: Ints) -> pa.Array:
-        """The bytes [body, stop) of each datum; body ascends."""
+        """Return the bytes [body, stop) of each datum; body ascends."""
         return slices(self.buffer, body, stop)
 
     def fixed(self, body: Ints, width: int) -> pa.Array:

@@ -89,7 +89,7 @@ class Found(NamedTuple):
     """Where the noted containers start and stop, annotations included."""
 
     def pick(self, keep: Ints) -> Found:
-        """Some of the datums."""
+        """Return some of the datums."""
         return Found(
             self.rows[keep],
             [some[keep] for some in self.body],

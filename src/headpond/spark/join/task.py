@@ -73,7 +73,7 @@ class JoinPlan:
     cache: str
 
     def fingerprint(self, task: int) -> dict[str, Any]:
-        """What a task's state depends on; another one's must not be continued."""
+        """Return what a task's state depends on; another one's must not be continued."""
         return {
             "version": FINGERPRINT_VERSION,
             "rules": self.rules.fingerprint,
@@ -256,7 +256,7 @@ class _Work:
         _MEMORY.put(self._name, manifest, state)
 
     def figures(self, state: TaskState) -> dict[str, int]:
-        """What the task holds after the batch, and where it found it."""
+        """Return what the task holds after the batch, and where it found it."""
         return {
             "state_rows": sum(chunk.rows for _, chunk in state.chunks()),
             "state_bytes": sum(chunk.stored_bytes for _, chunk in state.chunks()),

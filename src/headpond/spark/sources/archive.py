@@ -174,7 +174,7 @@ class _Reading:
         return _read_carried(self.files, partition.pieces, self.settings)
 
     def tasks(self, start: Offset, end: Offset) -> list[ArchivePartition]:
-        """One partition per task."""
+        """Return one partition per task."""
         partitions = []
         for task in pieces(self.files, start, end):
             partition = ArchivePartition(None)
