@@ -104,6 +104,7 @@ def encode(
     *,
     max_user_record_bytes: int = DEFAULT_MAX_USER_RECORD_BYTES,
     with_tags: bool = False,
+    wrap: bool = True,
 ) -> KinesisRecord:
     """Pack user records, in this order, into one Kinesis record.
 
@@ -111,6 +112,8 @@ def encode(
         records: At least one.
         max_user_record_bytes: Bound of each record's data, 64 B … 10 MiB.
         with_tags: Write tags. No other writer does; without, a record that has some is refused.
+        wrap: Put a single record whose own bytes are a valid aggregate into one, so that consumers give these
+            bytes and do not open them. Without, they go out as they are.
 
     Raises:
         InvalidUserRecord: A limit is broken.
@@ -141,7 +144,7 @@ def encode(
     api_hash_key = _hash_key_text(first.partition_key) if given is None else canonical_hash_key(given)
     if len(records) == 1 and not first.tags:
         raw = bytes(first.data)
-        if plain_reason(raw) is not None:
+        if not wrap or plain_reason(raw) is not None:
             return KinesisRecord(first.partition_key, api_hash_key, raw)
     md5 = hashlib.md5(head, usedforsecurity=False)
     md5.update(body)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from itertools import islice
-from threading import BoundedSemaphore, Thread
+from threading import Condition, Thread
 from typing import TYPE_CHECKING, Self
 
 from headpond.core.errors import UsageError
 from headpond.kinesis.producer.core import Producer, summary
 from headpond.kinesis.producer.records import PutFailed
+from headpond.kpl.model import check_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from headpond.kinesis.producer.metrics import Metrics
     from headpond.kinesis.producer.records import PutResult, Puttable
     from headpond.kinesis.producer.settings import ProducerSettings
+    from headpond.kpl import Tag
 
     T = TypeVar("T")
 
@@ -53,7 +55,8 @@ class BlockingProducer:
     ) -> None:
         self._stream = connection.stream
         self._producer = Producer(connection, settings, metrics=metrics)
-        self._room = BoundedSemaphore(self._producer.settings.max_outstanding_records)
+        bounds = self._producer.settings
+        self._room = _Room(bounds.max_outstanding_records, bounds.max_outstanding_bytes)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
 
@@ -87,16 +90,27 @@ class BlockingProducer:
             finally:
                 self._end()
 
-    def put(self, partition_key: str, data: bytes, explicit_hash_key: str | None = None) -> Future[PutResult]:
+    def put(
+        self,
+        partition_key: str,
+        data: bytes,
+        explicit_hash_key: str | None = None,
+        tags: tuple[Tag, ...] = (),
+    ) -> Future[PutResult]:
         """Put one user record; return once there is room for it, with a future of its result.
 
         The future raises what `Producer.put` raises. For many records `put_all` is faster.
+
+        Raises:
+            InvalidUserRecord: The data is not bytes.
         """
         loop = self._running()
-        self._room.acquire()
-        work = self._producer.put(partition_key, data, explicit_hash_key)
+        data = _kept(data)
+        size_bytes = len(data)
+        self._room.take(size_bytes)
+        work = self._producer.put(partition_key, data, explicit_hash_key, tags)
         future = asyncio.run_coroutine_threadsafe(work, loop)
-        future.add_done_callback(lambda _: self._room.release())
+        future.add_done_callback(lambda _: self._room.give_back(size_bytes))
         return future
 
     def put_all(self, records: Iterable[Puttable]) -> list[PutResult]:
@@ -134,7 +148,7 @@ class BlockingProducer:
         *,
         stop_at_failure: bool,
     ) -> tuple[dict[int, PutFailed], int]:
-        source = iter(records)
+        source = map(_record_kept, records)
         under_way: deque[tuple[int, Future[list[PutResult]]]] = deque()
         failures: dict[int, PutFailed] = {}
         count = 0
@@ -158,9 +172,18 @@ class BlockingProducer:
             settle()
         return failures, count
 
-    def flush(self) -> None:
-        """Send everything without waiting for company, and wait until nothing is outstanding."""
-        self._call(self._producer.flush())
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Send everything without waiting for company, and wait until nothing is outstanding.
+
+        Raises:
+            TimeoutError: Something was still outstanding after `timeout_s` seconds; it is sent all the same.
+        """
+        self._call(self._producer.flush(), timeout_s)
+
+    @property
+    def outstanding(self) -> int:
+        """User records taken in that have no result yet."""
+        return self._producer.outstanding
 
     @property
     def acknowledged(self) -> int:
@@ -177,13 +200,18 @@ class BlockingProducer:
             raise UsageError("The producer is not running.", next_step="Use it inside `with`.")
         return self._loop
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    def _call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         try:
             loop = self._running()
         except UsageError:
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            raise
 
     def _end(self) -> None:
         assert self._loop is not None
@@ -191,6 +219,39 @@ class BlockingProducer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop = None
+
+
+class _Room:
+    """Room for so many records and bytes, on the side of the threads that put."""
+
+    def __init__(self, records: int, size_bytes: int) -> None:
+        self._records, self._bytes = records, size_bytes
+        self._changed = Condition()
+
+    def take(self, size_bytes: int) -> None:
+        """Wait for room, and take it; the last record may be larger than what was left."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._records > 0 and self._bytes > 0)
+            self._records -= 1
+            self._bytes -= size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give back what was taken."""
+        with self._changed:
+            self._records += 1
+            self._bytes += size_bytes
+            self._changed.notify_all()
+
+
+def _kept(data: Any) -> bytes:
+    """Return data that nobody changes: a caller may use a buffer again before its bytes are sent."""
+    if type(data) is not bytes:
+        check_type(data)
+    return bytes(data)
+
+
+def _record_kept(record: Puttable) -> Puttable:
+    return record if type(record[1]) is bytes else (record[0], _kept(record[1]), *record[2:])
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -85,6 +85,7 @@ class Producer:
         # A deadline never lies behind the expiry.
         self._patience_ms = min(self.settings.record_max_buffered_time_ms, self.settings.record_ttl_ms)
         self._pool: ThreadPoolExecutor | None = None
+        self._closing = False
         self._ledger = Ledger(
             connection.stream, self.settings.max_outstanding_records, self.settings.max_outstanding_bytes
         )
@@ -136,6 +137,7 @@ class Producer:
         """Flush and disconnect; does nothing the second time."""
         if self._pool is None:
             return
+        self._closing = True  # what waits for room is still sent
         try:
             await self.flush()
         finally:
@@ -183,7 +185,7 @@ class Producer:
             InvalidHashKey: The explicit hash key is not a number on the ring.
         """
         ledger = self._ledger
-        explicit_hash_key = self._checked(partition_key, data, explicit_hash_key)
+        data, explicit_hash_key = self._checked(partition_key, data, explicit_hash_key)
         if not ledger.has_room:
             await ledger.wait_for_room(len(data))
         future = self._take_in(partition_key, data, explicit_hash_key, tags)
@@ -252,9 +254,11 @@ class Producer:
         """User records that failed, by reason."""
         return dict(self._ledger.failed)
 
-    def _checked(self, partition_key: str, data: bytes, explicit_hash_key: str | None) -> str | None:
-        """Check what is put; return the explicit hash key in its one spelling."""
-        if self._pool is None:
+    def _checked(
+        self, partition_key: str, data: bytes, explicit_hash_key: str | None
+    ) -> tuple[bytes, str | None]:
+        """Check what is put; return data that nobody changes and the hash key in its one spelling."""
+        if self._pool is None or self._closing:
             raise UsageError("The producer is not running.", next_step="Use it inside `async with`.")
         settings = self.settings
         if (
@@ -265,8 +269,8 @@ class Producer:
         ):
             record = UserRecord(partition_key, data, explicit_hash_key)
             record = validate(record, max_user_record_bytes=settings.max_user_record_bytes)
-            explicit_hash_key = record.explicit_hash_key
-        return explicit_hash_key
+            data, explicit_hash_key = bytes(data), record.explicit_hash_key
+        return data, explicit_hash_key
 
     def _take_in(
         self, partition_key: str, data: bytes, explicit_hash_key: str | None, tags: tuple[Tag, ...]
@@ -300,7 +304,7 @@ class Producer:
             self._client,
             self._connection,
             bundles,
-            self.settings.max_user_record_bytes,
+            self.settings,
         )
 
     async def _list_shards(self, closed_too: bool) -> list[ShardRange]:  # noqa: FBT001 - a callback's only argument

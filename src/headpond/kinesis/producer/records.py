@@ -159,18 +159,20 @@ class Ledger:
         """Wait for one's turn to take a record of this size in, which must be done right after."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((turn, size_bytes))
+        self._idle.clear()
         self._grant()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self._use_grant(size_bytes)
-                self._grant()
+            self._grant()
+            self._check_idle()
             raise
         self._use_grant(size_bytes)
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing is outstanding."""
+        """Wait until nothing is outstanding, and nobody waits for room."""
         await self._idle.wait()
 
     def enter(self, record: Pending) -> None:
@@ -217,7 +219,10 @@ class Ledger:
         self.outstanding.difference_update(records)
         self._bytes -= sum(len(record.data) for record in records)
         self._grant()
-        if not self.outstanding:
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        if not (self.outstanding or self._waiting or self._granted):
             self._idle.set()
 
     def _grant(self) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from headpond.kinesis.api.settings import ConnectionSettings
     from headpond.kinesis.producer.records import Bundle, Pending
+    from headpond.kinesis.producer.settings import ProducerSettings
     from headpond.kpl import UserRecord
 
 CALL_FAILURES = (BotoCoreError, ClientError)
@@ -99,14 +100,20 @@ def put_records(
     client: KinesisClient,
     connection: ConnectionSettings,
     bundles: Sequence[Bundle],
-    max_user_record_bytes: int,
+    settings: ProducerSettings,
 ) -> Reply:
     """Encode and send Kinesis records in one request."""
     entries = []
     for bundle in bundles:
         # Pending records have all that the encoder reads of a UserRecord; copying them would cost more.
         records = cast("Sequence[UserRecord]", bundle.records)
-        record = encode(records, max_user_record_bytes=max_user_record_bytes, with_tags=True)
+        record = encode(
+            records,
+            max_user_record_bytes=settings.max_user_record_bytes,
+            with_tags=True,
+            # An aggregate that is copied from another stream stays one.
+            wrap=settings.aggregation_enabled,
+        )
         entries.append(
             {
                 "PartitionKey": record.partition_key,
