@@ -102,6 +102,13 @@ def test_a_batch_read_opens_aggregates_and_keeps_bad_lines(spark: SparkSession, 
     assert tagged.count() == 5
 
 
+def test_an_empty_archive_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Files without lines are an archive, too."""
+    (tmp_path / "empty.jsonl").touch()
+    register(spark)
+    assert spark.read.format("headpond-archive").load(f"{tmp_path}/*.jsonl").collect() == []
+
+
 def test_our_errors_are_found_again_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     """A wrong option, and a file that changed under the checkpoint, arrive as our own classes."""
     register(spark)

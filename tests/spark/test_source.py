@@ -187,6 +187,16 @@ def test_a_batch_read_opens_aggregates(spark: SparkSession, kinesis: LocalKinesi
     assert closed.count() == 2
 
 
+def test_an_empty_stream_has_no_rows(spark: SparkSession, kinesis: LocalKinesis) -> None:
+    """Read once, from the horizon, from now or from a time: no rows, and no error."""
+    register(spark)
+    reader = spark.read.format("headpond-kinesis").options(
+        streamName=STREAM, endpointUrl=kinesis.endpoint_url
+    )
+    for position in ("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP 2026-01-01T00:00:00Z"):
+        assert reader.option("startingPosition", position).load().collect() == []
+
+
 def test_only_the_columns_that_a_schema_names(
     spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path
 ) -> None:

@@ -175,12 +175,7 @@ class _Reading:
 
     def tasks(self, start: Offset, end: Offset) -> list[ArchivePartition]:
         """Return one partition per task."""
-        partitions = []
-        for task in pieces(self.files, start, end):
-            partition = ArchivePartition(None)
-            partition.pieces = task
-            partitions.append(partition)
-        return partitions
+        return [ArchivePartition(task) for task in pieces(self.files, start, end)]
 
 
 @carried
@@ -253,7 +248,7 @@ class ArchiveReader(_Reading, DataSourceReader):  # type: ignore[misc]  # pyspar
         """Cut everything there is into tasks."""
         end = plan(self.files, self.files.sizes(), {}, None)
         # Spark calls `read` once even where there is nothing to read.
-        return self.tasks({}, end) or [ArchivePartition(None)]
+        return self.tasks({}, end) or [ArchivePartition()]
 
 
 class ArchiveDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here

@@ -175,14 +175,12 @@ class _Planning:
         """Deal the ranges out, `shardsPerTask` to each task, or so that tasks are not many."""
         ranges = self.planner.ranges(start, end)
         many = self.settings.shards_per_task or max(1, ceil(len(ranges) / MOST_TASKS))
-        tasks = []
-        for first in range(0, len(ranges), many):
-            task = KinesisPartition(None)
-            task.ranges = ranges[first : first + many]
-            task.retention_ms, task.created_ms = self.planner.retention_ms, end.created_ms
-            task.consumer_arn = self._consumer_arn
-            tasks.append(task)
-        return tasks
+        return [
+            KinesisPartition(
+                ranges[first : first + many], self.planner.retention_ms, end.created_ms, self._consumer_arn
+            )
+            for first in range(0, len(ranges), many)
+        ]
 
 
 class KinesisStreamReader(_Planning, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is untyped here
@@ -245,7 +243,7 @@ class KinesisReader(_Planning, DataSourceReader):  # type: ignore[misc]  # pyspa
         try:
             start, end = self.planner.span()
             # Spark calls `read` once even where there is nothing to read.
-            return self.tasks(start, end) or [KinesisPartition(None)]
+            return self.tasks(start, end) or [KinesisPartition()]
         finally:
             self.planner.close()
 
