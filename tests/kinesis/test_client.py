@@ -189,10 +189,31 @@ def test_no_region_no_profile_no_credentials(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 def test_region_of_the_arn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ARN's region is used unless another is given, before that of the environment."""
+    """The ARN's region is used, before that of the environment; another one beside it is refused."""
     monkeypatch.setenv("AWS_REGION", "us-west-2")
     assert connect(ConnectionSettings(stream_arn=ARN)).meta.region_name == "eu-west-1"
-    assert connect(ConnectionSettings(stream_arn=ARN, region="eu-west-2")).meta.region_name == "eu-west-2"
+    assert connect(ConnectionSettings(stream_arn=ARN, region="eu-west-1")).meta.region_name == "eu-west-1"
+    with pytest.raises(ConfigurationError, match=r"'eu-west-2'.*eu-west-1"):
+        ConnectionSettings(stream_arn=ARN, region="eu-west-2")
+
+
+@pytest.mark.parametrize(
+    ("host", "region"),
+    [
+        ("kinesis.eu-west-1.amazonaws.com", "eu-west-1"),
+        ("kinesis-fips.us-gov-west-1.amazonaws.com", "us-gov-west-1"),
+        ("kinesis.cn-north-1.amazonaws.com.cn", "cn-north-1"),
+        ("kinesis.eu-west-1.api.aws", "eu-west-1"),
+        ("vpce-0a1b-c2d3.kinesis.eu-west-1.vpce.amazonaws.com", "eu-west-1"),
+        ("127.0.0.1:4567", None),
+        ("kinesis.eu-west-1.example.com", None),
+    ],
+)
+def test_region_of_the_endpoint(host: str, region: str | None) -> None:
+    """The host of an endpoint of AWS names it; what is given goes first."""
+    url = f"https://{host}"
+    assert ConnectionSettings("orders", endpoint_url=url).effective_region == region
+    assert ConnectionSettings("orders", endpoint_url=url, region="eu-west-2").effective_region == "eu-west-2"
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ def test_damaged_offsets_are_named(value: object, says: str) -> None:
     [
         ("LATEST", Start("LATEST")),
         (" trim_horizon ", Start(HORIZON)),
+        ("earliest", Start(HORIZON)),
         ("AT_TIMESTAMP 2026-01-01T00:00:00Z", Start(at_time(1767225600000))),
         ("AT_TIMESTAMP 2026-01-01T02:00:00.5+02:00", Start(at_time(1767225600500))),
         ("AT_TIMESTAMP 1969-01-01T00:00:00Z", Start(at_time(0))),
@@ -133,7 +134,7 @@ def test_starting_positions(text: str, expected: Start) -> None:
     "text",
     [
         "",
-        "EARLIEST",
+        "NEWEST",
         "END",
         "LATEST 3",
         "AT_TIMESTAMP",

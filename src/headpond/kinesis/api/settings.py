@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ARN = re.compile(r"arn:aws[\w-]*:kinesis:([\w-]+):\d{12}:stream/([a-zA-Z0-9_.-]{1,128})")
+_HOST = re.compile(
+    r"(?:[\w-]+\.)?kinesis(?:-fips)?\.([a-z]{2}(?:-[a-z]+)+-\d)\.(?:vpce\.)?(?:amazonaws\.com(?:\.cn)?|api\.aws)"
+)
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _ROLE = re.compile(r"arn:aws[\w-]*:iam::\d{12}:role/\S+")
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -25,7 +28,7 @@ class ConnectionSettings:
     Attributes:
         stream_name: Name of a stream of the credentials' account.
         stream_arn: ARN of a stream, of any account.
-        region: AWS region; the ARN's, or that of the AWS configuration, by default.
+        region: AWS region; by default the ARN's, the endpoint's or that of the AWS configuration.
         profile: Profile of the AWS configuration files.
         endpoint_url: Another address of the service, such as that of `headpond local`.
         role_arn: Role to assume; renewed for as long as the client lives.
@@ -55,6 +58,13 @@ class ConnectionSettings:
         _match("stream_name", self.stream_name, _NAME, "1 to 128 letters, digits, '_', '.' or '-'")
         _match("stream_arn", self.stream_arn, _ARN, "arn:aws:kinesis:REGION:ACCOUNT:stream/NAME")
         _match("role_arn", self.role_arn, _ROLE, "arn:aws:iam::ACCOUNT:role/NAME")
+        found = _ARN.fullmatch(self.stream_arn or "")
+        if found and self.region not in (None, found.group(1)):
+            raise ConfigurationError(
+                f"region is {self.region!r}, and stream_arn names a stream of {found.group(1)}.",
+                next_step="Drop region, or correct it.",
+                option="region",
+            )
         if self.role_arn is None and (self.role_external_id or self.role_session_name):
             raise ConfigurationError(
                 "role_external_id and role_session_name belong to role_arn, which is not given.",
@@ -90,9 +100,12 @@ class ConnectionSettings:
 
     @property
     def effective_region(self) -> str | None:
-        """The region given, or the ARN's."""
-        found = _ARN.fullmatch(self.stream_arn or "")
-        return self.region or (found.group(1) if found else None)
+        """The region given, or that of the ARN, or of the endpoint where that is one of AWS."""
+        if self.region:
+            return self.region
+        host = urlsplit(self.endpoint_url or "").hostname or ""
+        found = _ARN.fullmatch(self.stream_arn or "") or _HOST.fullmatch(host)
+        return found.group(1) if found else None
 
     @property
     def where(self) -> str:

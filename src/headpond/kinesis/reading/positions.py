@@ -297,6 +297,7 @@ def _rule(text: str, whole: str) -> Position | Literal["LATEST"]:
         named: dict[str, Position | Literal["LATEST"]] = {
             "LATEST": "LATEST",
             "TRIM_HORIZON": HORIZON,
+            "EARLIEST": HORIZON,  # as Kafka's and other Kinesis sources call it
             "END": END,
         }
         if word in named and (word != "END" or whole.startswith("{")):
