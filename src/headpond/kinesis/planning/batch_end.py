@@ -161,6 +161,7 @@ class Ends:
         self._quiet = Quiet(clock)
         self._behind_ms: dict[str, int] = {}
         self._looks: dict[str, int] = {}
+        self._waited: dict[str, int] = {}  # batches that a shard's next record had no room in
         self.fixed: FixedEnds | None = None
         self.fixed_ms = 0
         self.counts: dict[tuple[str, Position, Position], int] = {}
@@ -197,11 +198,16 @@ class Ends:
 
     def behind_ms(self) -> dict[str, int]:
         """Return how far each shard's planning is behind its tip, where it is known."""
-        ahead = {name: ahead.behind_ms for name, ahead in self._ahead.items()}
+        now_ms = self._calls.now_ms()
+        ahead = {name: ahead.lag_ms(now_ms) for name, ahead in self._ahead.items()}
         return {name: ms for name, ms in sorted((self._behind_ms | ahead).items()) if ms >= 0}
 
     def _bounded(self, known: dict[str, Position], chosen: list[str], limits: Limits) -> dict[str, Position]:
-        """Look ahead and share the bounds out among the shards, again while some leave their share."""
+        """Look ahead and share the bounds out among the shards, again while some leave their share.
+
+        A record larger than a share goes where the batch has room for it, and the first one always does. Who
+        waited longest has the first turn, else who has the oldest record.
+        """
         left_records, left_bytes = (_UNBOUNDED if bound is None else bound for bound in limits[:2])
         newest_ms = self._newest_ms()
         ends = {shard_id: position_of(known, shard_id) for shard_id in chosen}
@@ -221,14 +227,16 @@ class Ends:
             at_tip = dict(self._each(fill, self._not_quiet(active, known)))
             answered_s = self._clock()
             going_on = []
-            for shard_id in active:
-                ahead = self._ahead[shard_id]
+            for shard_id in sorted(active, key=lambda name: self._turn(name, newest_ms)):
+                ahead, until = self._ahead[shard_id], self._until(shard_id)
+                mark = ahead.next(until=until, newest_ms=newest_ms)
+                fits = mark is not None and mark.size_bytes <= left_bytes and left_records > 0
                 taken = ahead.take(
                     min(records, left_records),
                     min(size_bytes, left_bytes),
-                    until=None if self.fixed is None else self.fixed.end(shard_id),
+                    until=until,
                     newest_ms=newest_ms,
-                    at_least_one=nothing_yet,
+                    at_least_one=nothing_yet or fits,
                 )
                 ends[shard_id] = taken.end
                 counts[shard_id] += taken.records
@@ -241,9 +249,14 @@ class Ends:
                     self._quiet.note(shard_id, taken.end, answered_s, self._hold_ms)
                     if not ahead.held:
                         self._losses.remember(shard_id, position_of(known, shard_id), taken.end, asked_ms)
-                if taken.records and taken.end != END and (ahead.held or ahead.behind_ms):
+                if taken.records and taken.end != END and (ahead.held or not at_tip.get(shard_id, True)):
                     going_on.append(shard_id)
             active = going_on
+        self._waited = {
+            name: self._waited.get(name, 0) + 1
+            for name in chosen
+            if not counts[name] and self._ahead[name].next(until=self._until(name), newest_ms=newest_ms)
+        }
         self.counts = {(name, position_of(known, name), ends[name]): count for name, count in counts.items()}
         self.seen = {
             (name, position_of(known, name), ends[name]): each for name, each in seen.items() if each
@@ -252,6 +265,14 @@ class Ends:
             name: _from_first(position_of(known, name), end, firsts.get(name, NO_RECORD))
             for name, end in ends.items()
         }
+
+    def _until(self, shard_id: str) -> Position | None:
+        return None if self.fixed is None else self.fixed.end(shard_id)
+
+    def _turn(self, shard_id: str, newest_ms: int | None) -> tuple[int, int]:
+        """Return a key that sorts shards by their turn."""
+        mark = self._ahead[shard_id].next(until=self._until(shard_id), newest_ms=newest_ms)
+        return -self._waited.get(shard_id, 0), _UNBOUNDED if mark is None else mark.arrival_ms
 
     def _look_from(self, begins: dict[str, Position]) -> None:
         """Keep the look-aheads of these shards that stand there, begin others, and forget the rest."""

@@ -79,6 +79,19 @@ class Ahead:
         """How far behind the tip the look-ahead is; -1 before the first look."""
         return self._cursor.behind_ms
 
+    def lag_ms(self, now_ms: int) -> int:
+        """Return how old the first record is that was not taken; without one, how far behind this is."""
+        return max(self.behind_ms, now_ms - self._marks[0].arrival_ms) if self._marks else self.behind_ms
+
+    def next(self, *, until: Position | None, newest_ms: int | None) -> Mark | None:
+        """Return the record that may be taken next: not after `until`, and not arrived after `newest_ms`."""
+        if not self._marks or (until is not None and until.kind in ("TS", "HORIZON")):
+            return None
+        mark = self._marks[0]
+        is_after = until is not None and until.kind == "SEQ" and int(mark.sequence_number) > until.number
+        is_young = newest_ms is not None and mark.arrival_ms > newest_ms
+        return None if is_after or is_young else mark
+
     def fill(
         self,
         records: int,
@@ -144,16 +157,9 @@ class Ahead:
         """
         taken, taken_bytes, first, last = 0, 0, None, None
         seen: Resume | None = None
-        stop = until.number if until is not None and until.kind == "SEQ" else None
-        nothing_wanted = until is not None and until.kind in ("TS", "HORIZON")
-        while self._marks and not nothing_wanted:
-            mark = self._marks[0]
+        while (mark := self.next(until=until, newest_ms=newest_ms)) is not None:
             over = taken + 1 > records or taken_bytes + mark.size_bytes > size_bytes
-            if (over and not (at_least_one and not taken)) or (
-                newest_ms is not None and mark.arrival_ms > newest_ms
-            ):
-                break
-            if stop is not None and int(mark.sequence_number) > stop:
+            if over and not (at_least_one and not taken):
                 break
             self._marks.popleft()
             if first is None:
