@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -240,6 +241,21 @@ def test_another_stream_of_the_same_name_is_refused(
         Driver(kinesis, maxBytesPerTrigger=bound).next(at)
     with pytest.raises(ConfigurationError, match="is of stream other"):
         driver.next(Offset("other", at.created_ms, at.shards))
+
+
+def test_a_checkpoint_by_name_goes_on_by_arn_and_back(kinesis: LocalKinesis) -> None:
+    """The time of creation proves that both are one stream; an ARN of another account is another stream."""
+    put(kinesis, 6)
+    arn = kinesis.client().describe_stream_summary(StreamName=STREAM)["StreamDescriptionSummary"]["StreamARN"]
+    by_arn = {"streamName": "", "streamARN": arn, "region": ""}
+    half = Driver(kinesis, maxRecordsPerTrigger="3").next(Driver(kinesis).initial())
+    end, batches = Driver(kinesis, **by_arn).run(half)
+    put(kinesis, 6, first=6)
+    _, more = Driver(kinesis).run(replace(end, stream=arn))
+    assert flat([Driver(kinesis).read(Driver(kinesis).initial(), half), *batches, *more]) == held(kinesis)
+    other = arn.replace(":000000000000:", ":111111111111:")
+    with pytest.raises(ConfigurationError, match="is of stream"):
+        Driver(kinesis, **by_arn).next(replace(half, stream=other))
 
 
 class TestLoss:

@@ -83,7 +83,7 @@ class StreamWatch:
             ConfigurationError: The stream is not the one the offset is of.
         """
         self._rechecked = False
-        if offset.stream != self._stream:
+        if not _may_be_one(offset.stream, self._stream):
             raise ConfigurationError(
                 f"The checkpoint is of stream {offset.stream}, the source is set to read {self._stream}.",
                 next_step="Use that stream's checkpoint, or begin with a new one.",
@@ -109,6 +109,12 @@ class StreamWatch:
     def _describe(self) -> None:
         self._facts = self._calls.describe()
         self._described_at = self._clock()
+
+
+def _may_be_one(one: str, other: str) -> bool:
+    """Return whether two names, one of them an ARN, may be of one stream; its creation time tells."""
+    names = [each.rpartition("/")[2] for each in (one, other)]
+    return one == other or (names[0] == names[1] and (names[0] in (one, other)))
 
 
 def refuse_another(stream: str, expected_ms: int, found_ms: int) -> None:

@@ -66,9 +66,11 @@ class _Values(Kind):
         """Return the shape of a value."""
         try:
             value = only_value(datum)
-            return LearnedShape("", shape_of(datum, value.node, value.symbols), value.symbols)
+            shape = shape_of(datum, value.node, value.symbols)
         except (NoShapeError, RefusedIon):
             return None
+        # What annotations mean to a column is the scalar reader's to say.
+        return None if shape.root.is_annotated else LearnedShape("", shape, value.symbols)
 
     def fill_in(self, shaped: ShapedRecords, parts: list[dict[str, Any]]) -> None:
         """Do nothing: values come without a hash."""

@@ -71,6 +71,11 @@ class Item:
     """The number of a container whose place is noted."""
 
     @property
+    def is_annotated(self) -> bool:
+        """Whether it or a value in it has annotations."""
+        return bool(self.annotations) or any(child.is_annotated for child in self.children)
+
+    @property
     def is_null(self) -> bool:
         """A null of any type."""
         return self.low == binary.IS_NULL and self.slot < 0
