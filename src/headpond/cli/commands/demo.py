@@ -254,15 +254,17 @@ def _followed(file: Path, show: Show) -> tuple[Run, Any, dict[str, Any]]:
     return job, lake, lake_summary(lake, job.applied)
 
 
-def _rows(lake: Any, name: str, columns: Iterable[str]) -> list[list[str]]:
+def _rows(lake: Any, name: str, columns: Iterable[str]) -> list[list[str | None]]:
     """Read rows of a table, values as text."""
     table = lake.typed[name]
     table.prepare()
     rows = table.file.read(list(columns)).to_pylist()
-    return [list(map(str, row.values())) for row in rows]
+    return [[None if value is None else str(value) for value in row.values()] for row in rows]
 
 
-def _differences(name: str, wanted: Iterable[Sequence[str]], found: Iterable[Sequence[str]]) -> list[str]:
+def _differences(
+    name: str, wanted: Iterable[Sequence[str | None]], found: Iterable[Sequence[str | None]]
+) -> list[str]:
     """Return where rows differ from what they must be, one sentence each; empty when they do not."""
     must, have = Counter(map(tuple, wanted)), Counter(map(tuple, found))
     missing = [f"{name}: this row is missing: {row}" for row in (must - have).elements()]
@@ -274,7 +276,11 @@ def _drawn(root: Path, summary: dict[str, Any]) -> RenderableType:
     rows = {name: facts["rows"] for name, facts in ledger["tables"].items()}
     revisions = sum(count for name, count in rows.items() if name.endswith("_history"))
     changed = "With one letter changed in a copy: {kind}, document {document_id}, version {version}.\n"
-    command = "headpond" if shutil.which("headpond") else f"{os.path.relpath(sys.executable)} -m headpond"
+    command = (
+        "headpond"
+        if shutil.which("headpond")
+        else os.path.relpath(Path(sys.executable).with_name("headpond"))
+    )
     wrong = "\n".join(["These are NOT as expected:", *summary["differences"][:20]])
     return Group(
         Text("Aurora DSQL changes", style="bold"),
