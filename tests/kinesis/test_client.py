@@ -24,6 +24,7 @@ from headpond.core.errors import (
     ServiceFailure,
     StreamNotFound,
 )
+from headpond.kinesis.api.calls import ServiceCalls
 from headpond.kinesis.api.client import check_stream, connect, translate
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.localkinesis.testing import local_kinesis
@@ -75,6 +76,8 @@ def test_a_missing_stream_names_the_nearest(kinesis: LocalKinesis) -> None:
         StreamNotFound, match=r"order does not exist .* there are orders, orders-cdc, zebra"
     ) as caught:
         check_stream(at(kinesis, "order"))
+    with pytest.raises(StreamNotFound, match="there are orders, orders-cdc, zebra"):
+        ServiceCalls(at(kinesis, "order")).describe()
     assert caught.value.facts["existing"] == ["orders", "orders-cdc", "zebra"]
     assert caught.value.exit_code == 3
     kinesis.faults.refuse("AccessDeniedException", calls=("ListStreams",))

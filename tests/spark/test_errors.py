@@ -26,6 +26,7 @@ def test_an_error_is_found_in_the_text_around_it(function: object) -> None:
     """Class, message, next step and facts come back out of the text, raised at once or later."""
     with pytest.raises(CarriedError) as caught:
         function()  # type: ignore[operator]
+    assert str(caught.value).startswith(f"{ERROR.message} {ERROR.next_step}\n")
     text = f"org.apache.Spark{{stuff}}\nHEADPOND{{broken\n  {caught.value} \n at scala..."
     found = headpond_error_of(RuntimeError(text))
     assert isinstance(found, DataLoss)

@@ -1,8 +1,9 @@
 """Carry our errors through Spark, which turns every exception of a worker into long text.
 
-An error raised in a planner or a worker process gets one marked line that holds it as JSON; on the
-driver the line is found again, however deep Spark buried it::
+An error raised in a planner or a worker process gets its sentences and one marked line that holds it as JSON.
+On the driver the line is found again, however deep Spark buried it::
 
+    There is no stream ordres. Did you mean orders?
     HEADPOND{"class": "StreamNotFound", "message": "…", "next_step": "…", "facts": {…}}
 """
 
@@ -26,7 +27,7 @@ _MAX_CAUSES = 50
 
 
 class CarriedError(Exception):
-    """One of our errors on its way through Spark; its text is the marked line."""
+    """One of our errors on its way through Spark; its text is for people, and the marked line."""
 
 
 def carry(error: HeadpondError) -> CarriedError:
@@ -37,7 +38,8 @@ def carry(error: HeadpondError) -> CarriedError:
         "next_step": error.next_step,
         "facts": error.facts,
     }
-    return CarriedError("HEADPOND" + json.dumps(fields, default=str))
+    words = f"{error.message} {error.next_step}".rstrip()
+    return CarriedError(f"{words}\nHEADPOND{json.dumps(fields, default=str)}")
 
 
 def carried(function: Callable[P, R]) -> Callable[P, R]:

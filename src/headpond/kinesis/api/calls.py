@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ResponseStreamingError
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
-from headpond.kinesis.api.client import connect
+from headpond.core.errors import StreamNotFound
+from headpond.kinesis.api.client import connect, stream_not_found
 from headpond.kinesis.api.errors import translate
 from headpond.kinesis.api.replies import Shard, install_fast_parser, page_of, shard_of, total_bytes
 from headpond.kinesis.api.retry import (
@@ -125,11 +126,14 @@ class ServiceCalls:
 
     def describe(self) -> StreamFacts:
         """Ask for the stream's creation time and retention."""
-        reply = self._call(
-            "describing the stream",
-            self._client.describe_stream_summary,
-            **self._settings.stream_argument,
-        )
+        try:
+            reply = self._call(
+                "describing the stream",
+                self._client.describe_stream_summary,
+                **self._settings.stream_argument,
+            )
+        except StreamNotFound:
+            raise stream_not_found(self._client, self._settings) from None
         summary = reply["StreamDescriptionSummary"]
         created_ms = round(summary["StreamCreationTimestamp"].timestamp() * 1000)
         return StreamFacts(created_ms, summary["RetentionPeriodHours"] * 3_600_000, summary["StreamARN"])

@@ -125,7 +125,7 @@ def check_stream(settings: ConnectionSettings) -> StreamSummary:
         reply = client.describe_stream_summary(**settings.stream_argument)
     except (BotoCoreError, ClientError) as error:
         if error_code(error) == "ResourceNotFoundException":
-            raise _missing(client, settings) from None
+            raise stream_not_found(client, settings) from None
         raise translate(error, settings, doing=f"describing stream {settings.name}") from None
     finally:
         client.close()
@@ -140,7 +140,8 @@ def check_stream(settings: ConnectionSettings) -> StreamSummary:
     )
 
 
-def _missing(client: KinesisClient, settings: ConnectionSettings) -> StreamNotFound:
+def stream_not_found(client: KinesisClient, settings: ConnectionSettings) -> StreamNotFound:
+    """Return the error of a stream that does not exist, which names the nearest that do."""
     shown = 5
     try:
         names = client.list_streams(Limit=1000)["StreamNames"]
