@@ -244,3 +244,26 @@ def test_no_secret_comes_out(kinesis: LocalKinesis, sts: Sts, caplog: pytest.Log
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("headpond")]
     assert ours
     assert not leaks("\n".join([*out, *ours]))
+
+
+def test_credentials_replaced_in_their_file_are_found(
+    kinesis: LocalKinesis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A worker keeps its client: when its credentials are refused, it looks for others once, and goes on."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    file = tmp_path / "config"
+    calls = ServiceCalls(ConnectionSettings(STREAM, endpoint_url=kinesis.endpoint_url, profile="etl"))
+    assert signing_key(calls) == PROFILE_KEY
+    file.write_text(file.read_text().replace(PROFILE_KEY, "AKIAROTATED"))
+    kinesis.faults.refuse("ExpiredTokenException", times=1)
+    assert calls.describe().created_ms
+    assert signing_key(calls) == "AKIAROTATED"
+    kinesis.faults.refuse("ExpiredTokenException")
+    with pytest.raises(AccessDenied, match="expired"):
+        calls.describe()
+
+
+def signing_key(calls: ServiceCalls) -> str:
+    """Return the access key that a call would be signed with."""
+    request_signer = calls._client._request_signer
+    return str(request_signer._credentials.access_key)

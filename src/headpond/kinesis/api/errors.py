@@ -24,7 +24,7 @@ from headpond.core.errors import (
 if TYPE_CHECKING:
     from headpond.kinesis.api.settings import ConnectionSettings
 
-_SIGN_IN = {
+SIGN_IN = {
     "ExpiredToken": "the credentials have expired",
     "ExpiredTokenException": "the credentials have expired",
     "RequestExpired": "the request's time is too far from the service's clock",
@@ -81,9 +81,9 @@ def _refusal(error: boto.ClientError, settings: ConnectionSettings, doing: str) 
             next_step="Check its name, the region and the account of the credentials.",
             **facts,
         )
-    if code in _SIGN_IN:
+    if code in SIGN_IN:
         return AccessDenied(
-            f"Kinesis did not accept the credentials{during} {where}: {_SIGN_IN[code]} ({code}).",
+            f"Kinesis did not accept the credentials{during} {where}: {SIGN_IN[code]} ({code}).",
             next_step=f"Renew or choose the credentials {settings.credentials_hint}.",
             **facts,
         )
