@@ -61,8 +61,10 @@ def delta_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
     from headpond.spark import delta_settings
     from headpond.spark.session.settings import require_delta, spark_jars
     from headpond.spark.session.start import spark_session
+    from tests.kit.maven_jars import fetch_delta_once
 
     log = tmp_path_factory.mktemp("spark") / "spark.log"
+    fetch_delta_once()
     try:
         settings = delta_settings(FEW_ROWS, jars=spark_jars())
         session = spark_session("headpond tests", conf=settings, log_path=log, quick=True)

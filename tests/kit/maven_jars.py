@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+import pyspark
 import pytest
 
 FETCHED = Path(__file__).parents[2] / ".bench"
 FETCH_TIMEOUT_S = 280
+_START = """
+import sys
+from headpond.spark import delta_settings
+from headpond.spark.session.settings import spark_jars
+from headpond.spark.session.start import spark_session
+spark_session("fetch", conf=delta_settings({}, jars=spark_jars()), log_path=sys.argv[1], quick=True).stop()
+"""
+
+
+def fetch_delta_once() -> None:
+    """Have Spark fetch Delta's jars in one process: two at a time spoil each other's files in Ivy's cache.
+
+    What goes wrong is left to the tests to say.
+    """
+    FETCHED.mkdir(exist_ok=True)
+    fetched = FETCHED / f"delta-for-{pyspark.__version__}"
+    with (FETCHED / "delta.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not fetched.exists():
+            done = subprocess.run(
+                [sys.executable, "-c", _START, str(FETCHED / "delta.log")],
+                capture_output=True, check=False, timeout=FETCH_TIMEOUT_S,
+            )  # fmt: skip
+            if not done.returncode:
+                fetched.touch()
 
 
 def maven_jars(name: str, artifacts: list[str], *, alone: bool = False) -> Path:

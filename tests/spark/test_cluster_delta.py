@@ -21,6 +21,7 @@ from headpond.pipeline.lake import open_lake
 from headpond.spark.session.settings import package_for, spark_jars, spark_version
 from headpond.spark.session.start import QUICK_JAVA_OPTIONS
 from tests.kit.expected_tables import differences, pipeline_text
+from tests.kit.maven_jars import fetch_delta_once
 from tests.kit.support import vector_bytes, vector_json
 from tests.spark.cluster_kit import event_settings, events
 from tests.spark.standalone_kit import SETTINGS, SPARK_HOME, standalone_cluster
@@ -38,6 +39,7 @@ EXECUTORS = {"0", "1"}
 
 @pytest.fixture(autouse=True)
 def _jars_for_this_spark() -> None:
+    fetch_delta_once()
     try:
         package_for(spark_version(spark_jars()))
     except MissingRequirement as error:
