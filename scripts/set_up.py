@@ -315,8 +315,9 @@ def set_up_beside(purpose: str) -> None:
     constraints = folder / CONSTRAINTS.name
     constraints.write_text(repinned(CONSTRAINTS.read_text(), pins))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    # A wheel says itself what it requires.
-    wanted = [str(wheel)] if wheel else requirements(project, (ALWAYS, *groups))
+    # A wheel says itself what it requires. The quick tests try the Java of the extra, too.
+    extras = ("java",) if purpose == "newest" else ()
+    wanted = [str(wheel)] if wheel else requirements(project, (ALWAYS, *groups), extras)
     install(wanted, folder / "bin" / "python", constraints, editable=wheel is None)
     stamp.write_text(json.dumps(mark))
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from headpond.localkinesis.testing import local_kinesis
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headpond.localkinesis import LocalKinesis
 
 MOST_SHARDS = 4
@@ -39,10 +41,24 @@ class Weather:
             if not self.counted["splits"]:  # the shortest of soaks has both, whatever is drawn
                 self._split(self._streams[0])
                 self._merge(self._streams[1])
+            self._certain()
             self._faults()
             for _ in range(self._draw.randint(0, 2)):
                 self._reshard(self._draw.choice(self._streams))
             self._calm.wait(self._draw.uniform(2, 6))
+
+    def _certain(self) -> None:
+        """Have what has not struck yet strike once: the shortest of soaks has each kind, whatever is drawn."""
+        faults = self._kinesis.faults
+        kinds: dict[str, Callable[[], object]] = {
+            "cut_reply": lambda: faults.cut(when="reply", calls=DATA_CALLS, times=1),
+            "throttle": lambda: faults.throttle(calls=DATA_CALLS, skip=1, times=1),
+            "InternalFailureException": lambda: faults.internal_failure(calls=DATA_CALLS, skip=2, times=1),
+            "fail_entry": lambda: faults.fail_entries(times=1),
+        }
+        for kind, strike in kinds.items():
+            if not self.counted[kind]:
+                strike()
 
     def end(self) -> None:
         """No more faults, and the shards stay."""
