@@ -48,7 +48,7 @@ class Weather:
             self._calm.wait(self._draw.uniform(2, 6))
 
     def _certain(self) -> None:
-        """Have what has not struck yet strike once: the shortest of soaks has each kind, whatever is drawn."""
+        """Have what has not struck yet strike once: the shortest of soaks has each kind of fault."""
         faults = self._kinesis.faults
         kinds: dict[str, Callable[[], object]] = {
             "cut_reply": lambda: faults.cut(when="reply", calls=DATA_CALLS, times=1),
