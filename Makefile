@@ -21,7 +21,7 @@ check: ## lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What the markers mean stands in pyproject.toml; a test holds that the targets leave no test out.
+# pyproject.toml says what the markers mean; a test holds that the targets leave no test out.
 quick: check ## lint, types, and the tests without a JVM that take moments: while you work
 	$(PYTEST) -n 2 -m "not (spark or maven or slow or thorough or elsewhere)"
 

@@ -123,7 +123,7 @@ class Assembled:
 
 
 def place_of(row: Row) -> Place:
-    """Return where a record stands in its stream."""
+    """Return a record's position in its stream."""
     return tuple(row[name] for name in ORIGIN_COLUMNS[:4])
 
 

@@ -82,7 +82,7 @@ _ALIASES = {
 }
 _NAMES = {alias: name for name, aliases in _ALIASES.items() for alias in (name, *aliases)}
 _WITH_LENGTH = frozenset({"varchar", "bpchar", "time", "timetz", "timestamp", "timestamptz", "interval"})
-# "timestamp (3) with time zone": the bound stands in the middle of the name
+# "timestamp (3) with time zone": the bound is in the middle of the name
 _SPELLING = re.compile(r"([^()]+)(?:\(([^()]*)\)([^()]*))?")
 
 _ARROW = {

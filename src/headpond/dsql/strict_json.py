@@ -137,7 +137,7 @@ def is_strict(text: str) -> bool:
 
 
 class _NotJson(Exception):
-    """`NaN` or an infinity stands in the text."""
+    """The text contains `NaN` or an infinity."""
 
 
 def _decode_leniently(text: str) -> None:

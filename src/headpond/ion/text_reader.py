@@ -136,7 +136,7 @@ class _Reader:
             if match.lastgroup != "comma":
                 refuse("bad_ion", self.at, f"expected a comma or the end, found {self._shown()}")
             self.at = match.end()
-            match = self._token()  # a comma may stand before the end
+            match = self._token()  # a comma may come before the end
         if match.lastgroup != "close":
             return None
         if match[0] != _CLOSERS[top.kind]:
@@ -328,7 +328,7 @@ LONG_STRING = re.compile(rb"'''((?s:[^'\\]|\\.|'(?!''))*+)'''")
 
 
 def text_of(raw: bytes, at: int) -> str:
-    """Read what stands between quotes, escapes included; `at` is its place in the text."""
+    """Read what is between quotes, escapes included; `at` is its place in the text."""
     try:
         if b"\\" not in raw:
             return raw.decode()

@@ -170,7 +170,7 @@ def partition_key_bytes(key: str) -> bytes:
             "partition_key",
             "UTF-8",
             key[error.start],
-            f"The partition key {key[:40]!r} has no UTF-8 form: a lone surrogate stands at {error.start}.",
+            f"The partition key {key[:40]!r} has no UTF-8 form: there is a lone surrogate at {error.start}.",
             "Repair the text before it becomes a key.",
         ) from error
 

@@ -83,7 +83,7 @@ class _Field(NamedTuple):
     wire_type: int
     value: int  # of a varint; else the start of the content
     end: int
-    at: int  # where its tag stands
+    at: int  # where its tag is
 
 
 def _fail(reason: MalformedReason, offset: int, message: str) -> NoReturn:

@@ -11,7 +11,7 @@ A column of a source may be called anything; a Delta column without column mappi
   letters as a hexadecimal number, and where these do not say all (the Kelvin sign is a k, too) ``%%`` and
   their UTF-8 bytes.
 
-The original name stands in the field's metadata under `ORIGINAL_NAME`; it, not the encoding, says which
+The original name is in the field's metadata under `ORIGINAL_NAME`; it, not the encoding, says which
 column of the source a column holds.
 
 A table's folder is named like the table, with what a path could not hold written as ``~XX``, a leading

@@ -117,7 +117,7 @@ def raise_all(mistakes: Iterable[Mistake], text: str, file: str | None) -> None:
 
 
 def line_of_each(text: str) -> dict[tuple[str | int, ...], int]:
-    """Return the line, from 1, of the statement that each section, key and entry of valid TOML stands in.
+    """Return the line, from 1, of the statement that holds each section, key and entry of valid TOML.
 
     tomllib and tomlkit give no lines. What tomllib can read below its header, and no less, is a statement.
     """

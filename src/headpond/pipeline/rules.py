@@ -167,7 +167,7 @@ def same_tables(entries: Iterable[Read], *, ledger: bool) -> Iterator[Mistake]:
 
 
 def identity(entry: Read) -> tuple[str, str] | None:
-    """Return schema and table of an entry: from its name, unless both stand inside; None when it has none."""
+    """Return schema and table of an entry, from its name unless both are given inside, or None."""
     schema, table = entry["schema"], entry["table"]
     if schema is not None and table is not None:
         return schema, table

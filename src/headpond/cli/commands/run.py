@@ -136,7 +136,7 @@ def run(
     """Keep the tables of a pipeline FILE in step with its stream.
 
     Goes on until stopped (Ctrl-C or SIGTERM), or with --until-caught-up to the end of what is there. Starting
-    again goes on where the last run stood; nothing is lost and nothing is applied twice. A stop lets the
+    again continues where the last run stopped; nothing is lost and nothing is applied twice. A stop lets the
     batch in flight end; a second signal ends the process at once, which is safe too.
     """
     begun = time.monotonic()

@@ -103,7 +103,8 @@ def _run(run: Mapping[str, Any]) -> Text:
 def _batches(rows: Sequence[Mapping[str, Any]], last: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if last:
-        table = grid("batch", ("took", "records", "data", "applied", "duplicates", "stale", "refused", "lag"))
+        names = ("took", "records", "data", "applied", "duplicates", "stale", "quarantined", "lag")
+        table = grid("batch", names)
         for row in rows[-last:]:
             lag = "" if row["lag_ms"] is None else f"{row['lag_ms'] / 1000:.1f} s"
             counted = [figure(row[name]) for name in ("applied", "duplicates", "stale", "quarantined")]

@@ -256,7 +256,7 @@ def _verdict(found: Mapping[str, Any]) -> tuple[str, str]:
         )
     if found["batch"] is None:
         return "nothing", "No batch is done yet"
-    return "verified", f"Batch {found['batch']} is done, nothing was refused"
+    return "verified", f"Batch {found['batch']} is done, nothing was quarantined"
 
 
 def _ms(text: str) -> int:

@@ -155,7 +155,7 @@ def decode_headers(data: bytes, at: int = 0, end: int | None = None) -> list[Hea
 
 
 def encode_prefix(headers: Headers | None) -> bytes:
-    """Encode what stands before the value in every format with headers: headersSize and headersBytes."""
+    """Encode what comes before the value in every format with headers: headersSize and headersBytes."""
     if not headers:
         return b"\x00"
     block = encode_headers(headers)

@@ -76,7 +76,9 @@ INSTRUMENTS = {
             "Changes, by what became of them.",
             ("table", "outcome"),
         ),
-        Instrument("headpond.quarantined", "counter", "{record}", "Records refused, by reason.", ("reason",)),
+        Instrument(
+            "headpond.quarantined", "counter", "{record}", "Records quarantined, by reason.", ("reason",)
+        ),
         Instrument(
             "headpond.tolerated_losses", "gauge", "{gap}", "Gaps gone on over (fail_on_data_loss = false)."
         ),

@@ -66,7 +66,7 @@ _COMPLAINT = re.compile(r"(?i)exception|error|could not|unrecognized|invalid")
 
 
 class SparkNotStarted(MissingRequirement):
-    """The JVM or the Spark context in it did not come up; `facts["log"]` is where the reason stands."""
+    """The JVM or the Spark context in it did not come up; `facts["log"]` is the file with the reason."""
 
 
 def spark_session(
