@@ -79,16 +79,14 @@ def demo(output: Output, folder: Path | None) -> int:
             path=str(folder),
         )
     root.mkdir(parents=True, exist_ok=True)
+    page = root / "status.html"
     with output.progress("headpond demo", 4) as show, LocalKinesis() as kinesis:
-        summary = _changes(root, kinesis, show)
-        ledger = _ledger(root, kinesis, show)
-        joined = _join(root, kinesis, show)
+        summary, ledger, join = (part(root, kinesis, show) for part in (_changes, _ledger, _join))
         show("drawing the page of plots", done=3)
-        page = root / "status.html"
         pipeline = load(root / "pipeline.toml")
         page.write_text(page_of(pipeline, look(pipeline)), encoding="utf-8")
-    wrong = summary.pop("differences") + ledger["differences"] + joined["differences"]
-    summary |= {"ledger": ledger, "join": joined, "page": str(page)}
+    wrong = [difference for part in (summary, ledger, join) for difference in part["differences"]]
+    summary |= {"ledger": ledger, "join": join, "page": str(page)}
     summary |= {"as_expected": not wrong, "differences": wrong}
     output.result(summary, lambda: _drawn(root, summary))
     return int(bool(wrong))
@@ -115,19 +113,15 @@ def _changes(root: Path, kinesis: LocalKinesis, show: Show) -> dict[str, Any]:
     source = 'archive = "records.jsonl"\nformat = "dsql"\n\n[target]\npath = "lake-from-archive"\n\n[tables.'
     (root / "archive.toml").write_text(f"[source]\n{source}{live.partition('[tables.')[2]}", encoding="utf-8")
     job, lake, summary = _followed(file, show)
-    columns = list(tables[SAMPLE]["columns"])
+    rows = {n: _rows(lake, n, map(lake.typed[n].column, table["columns"])) for n, table in tables.items()}
     sent = {"user_records": len(records), "kinesis_records": len(groups), "shards": SHARDS}
     return summary | {
         "sent": sent | {"aggregates": sum(len(group) > 1 for group in groups)},
-        "sample": {"table": SAMPLE, "columns": columns, "rows": _rows(lake, SAMPLE, columns)[:SAMPLE_ROWS]},
+        "sample": {"table": SAMPLE, "columns": tables[SAMPLE]["columns"], "rows": rows[SAMPLE][:SAMPLE_ROWS]},
         "spark_start_seconds": round(job.start_seconds, 1),
         "seconds": round(job.query_seconds, 1),
         "differences": [
-            difference
-            for name, table in tables.items()
-            for difference in _differences(
-                name, table["rows"], _rows(lake, name, map(lake.typed[name].column, table["columns"]))
-            )
+            each for n, table in tables.items() for each in _differences(n, table["rows"], rows[n])
         ],
     }
 
@@ -182,19 +176,17 @@ def _join(root: Path, kinesis: LocalKinesis, show: Show) -> dict[str, Any]:
     finally:
         session.stop()
     show("reading the aggregates that the join's results went out in")
-    aggregates, data = 0, []
-    for record in read_all(kinesis.client(), JOINED):
-        opened = kpl.decode(record.data)  # a result that had no company goes out as it is
-        aggregates += isinstance(opened, kpl.Aggregate)
-        data += [r.data for r in opened.records] if isinstance(opened, kpl.Aggregate) else [record.data]
-    results = [json.loads(each) for each in data]
+    data = [record.data for record in read_all(kinesis.client(), JOINED)]
+    aggregates = [opened for each in data if isinstance(opened := kpl.decode(each), kpl.Aggregate)]
+    alone = [each for each in data if not isinstance(kpl.decode(each), kpl.Aggregate)]
+    results = [json.loads(each) for each in alone + [r.data for a in aggregates for r in a.records]]
     found = [(result["key"], *result["traces"]) for result in results]
     return {
         "orders": len(orders),
         "payments": len(payments),
         "joined": sum(result["paid"] for result in results),
         "unmatched": sum(not result["paid"] for result in results),
-        "aggregates": aggregates,
+        "aggregates": len(aggregates),
         "differences": _differences("join", demo_data()["joined"], found),
     }
 
