@@ -83,7 +83,7 @@ def shared(texts: list[str]) -> tuple[bytes, list[bytes]]:
     whole = to_binary(f"[{','.join(texts)}]")
     value = only_value(whole)
     raw = [whole[child.start : child.stop] for child in children(whole, value.node)]
-    return MARKER + value.symbols.tables, raw
+    return value.symbols.preamble, raw
 
 
 def hashes(datums: list[bytes]) -> list[bytes]:

@@ -47,6 +47,7 @@ IS_NULL = 15
 
 _LONG = 14
 SATURATED = 1 << 64
+_SHOWN_BITS = 128
 """Numbers of variable length are held here where they are more."""
 _SHORTEST = 3
 """Bytes an annotation wrapper has at least: a length, a name, a value."""
@@ -245,6 +246,11 @@ def text(data: bytes, node: Node) -> str:
         return data[node.body : node.stop].decode()
     except UnicodeDecodeError as error:
         refuse("bad_ion", node.body + error.start, f"the string is not valid UTF-8: {error.reason}")
+
+
+def shown_integer(value: int) -> str:
+    """Return an integer for a message; of a huge one, whose digits Python will not write, the size."""
+    return str(value) if value.bit_length() <= _SHOWN_BITS else f"of {value.bit_length()} bits"
 
 
 def integer(data: bytes, node: Node) -> int:

@@ -78,8 +78,7 @@ def check(  # noqa: C901, PLR0912 - every value of every record read by itself p
     """
     stack: list[tuple[int, bool]] = []
     limit, in_struct = end, False
-    names = () if symbols is None else symbols.by_id
-    count = len(names)
+    names, count = ((), 0) if symbols is None else (symbols.by_id, symbols.known)
     while True:
         if in_struct:
             if at < limit and data[at] & _ENDS:
@@ -179,7 +178,7 @@ class IonPart(NamedTuple):
     @property
     def raw(self) -> bytes:
         """The value with its symbol tables: Ion that can be read alone."""
-        return MARKER + self.symbols.tables + self.data[self.node.start : self.node.stop]
+        return self.symbols.preamble + self.data[self.node.start : self.node.stop]
 
     def ion_hash(self) -> bytes:
         """Its Ion hash (SHA-256)."""

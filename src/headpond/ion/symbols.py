@@ -12,10 +12,27 @@ Source: Amazon Ion specification, "Symbols".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
 from headpond.ion import binary
-from headpond.ion.binary import Node, annotation_ids, children, fields, integer, refuse, text
+from headpond.ion.binary import (
+    MARKER,
+    Node,
+    annotation_ids,
+    children,
+    fields,
+    integer,
+    refuse,
+    shown_integer,
+    text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T = TypeVar("T")
 
 SYSTEM = (
     None, "$ion", "$ion_1_0", "$ion_symbol_table", "name", "version", "imports", "symbols", "max_id",
@@ -26,42 +43,76 @@ _NAME, _MAX_ID = 4, 8
 _MAX_IMPORTED = 2**31
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Symbols:
-    """What symbol ids mean at one place of a stream."""
+    """What symbol ids mean at one place of a stream.
+
+    Tables that append share their lists with the tables that they continue, so that a stream in which each
+    value has a table of its own is read in linear time; `count` and `chunks` say how much of them is meant.
+    """
 
     imported: int = 0
     """Symbols of shared tables, none of which has a text here."""
-    own: tuple[str | None, ...] = ()
-    tables: bytes = field(default=b"", compare=False, repr=False)
-    """The symbol tables that say so, to be written after a version marker."""
-    by_id: tuple[str | None, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_id", SYSTEM + self.own if not self.imported else SYSTEM)
+    names: Sequence[str | None] = SYSTEM
+    """The system's symbols, then the table's own."""
+    count: int = len(SYSTEM)
+    """How many of the names are defined here."""
+    tables: Sequence[bytes] = ()
+    """The bytes of the tables that lead here, oldest first."""
+    chunks: int = 0
+    """How many of the tables are meant."""
+    table_bytes: int = 0
+    """What these take."""
 
     @property
     def max_id(self) -> int:
         """The greatest id that is defined."""
-        return len(SYSTEM) - 1 + self.imported + len(self.own)
+        return self.count - 1 + self.imported
+
+    @property
+    def by_id(self) -> Sequence[str | None]:
+        """The texts of the first `known` ids, and maybe more."""
+        return SYSTEM if self.imported else self.names
+
+    @property
+    def known(self) -> int:
+        """How many ids `by_id` has; beyond them ask `text`."""
+        return len(SYSTEM) if self.imported else self.count
+
+    @property
+    def preamble(self) -> bytes:
+        """The version marker and the symbol tables that lead here: what to write before a value."""
+        return MARKER + b"".join(islice(self.tables, self.chunks))
 
     def text(self, sid: int) -> str | None:
         """The text of an id; None for $0, for symbols of shared tables, and for ids that are not defined."""
-        if sid < len(self.by_id):
-            return self.by_id[sid]
-        at = sid - len(SYSTEM) - self.imported
-        return self.own[at] if 0 <= at < len(self.own) else None
+        if sid < len(SYSTEM):
+            return SYSTEM[sid]
+        at = sid - self.imported
+        return self.names[at] if len(SYSTEM) <= at < self.count else None
 
     def need(self, sid: int, offset: int) -> str | None:
         """Return the text of an id that is used, None for $0 alone; raises `RefusedIon` where it has none."""
         found = self.text(sid)
         if found is None and sid:
             if sid > self.max_id:
-                refuse(
-                    "unknown_symbol", offset, f"symbol id {sid} where {self.max_id} is the greatest defined"
-                )
+                shown = f"symbol id {shown_integer(sid)} where {self.max_id} is the greatest defined"
+                refuse("unknown_symbol", offset, shown)
             refuse("unknown_symbol", offset, f"symbol id {sid} has no text: its table is not in the datum")
         return found
+
+    def continued(self, table: bytes, more: Sequence[str | None]) -> Symbols:
+        """Return the symbols after a table that appends to these."""
+        names, tables = _grown(self.names, self.count, more), _grown(self.tables, self.chunks, (table,))
+        return Symbols(self.imported, names, len(names), tables, len(tables), self.table_bytes + len(table))
+
+
+def _grown(shared: Sequence[T], count: int, more: Sequence[T]) -> list[T]:
+    """Append to the first `count` items; in place, where a list has no others."""
+    if not isinstance(shared, list) or len(shared) != count:
+        return [*islice(shared, count), *more]
+    shared.extend(more)
+    return shared
 
 
 SYSTEM_SYMBOLS = Symbols()
@@ -86,24 +137,26 @@ def read_table(data: bytes, table: Node, before: Symbols) -> Symbols:
                 refuse("bad_ion", found.start, f"a symbol table with two fields {SYSTEM[sid]}")
             parts[sid] = found
     imports, symbols = parts.get(_IMPORTS), parts.get(_SYMBOLS)
-    imported = 0
-    own: tuple[str | None, ...] = ()
-    tables = data[table.start : table.stop]
+    imported, appends = 0, False
+    raw = data[table.start : table.stop]
     if imports is not None and not imports.is_null:
         if imports.kind == binary.SYMBOL:
-            if int.from_bytes(data[imports.body : imports.stop]) == _SYMBOL_TABLE:
-                imported, own, tables = before.imported, before.own, before.tables + tables
+            appends = int.from_bytes(data[imports.body : imports.stop]) == _SYMBOL_TABLE
         elif imports.kind == binary.LIST:
             imported = sum(_imported(data, one) for one in children(data, imports))
             if imported > _MAX_IMPORTED:
-                refuse("bad_ion", imports.start, f"a symbol table that imports {imported} symbols")
+                shown = f"a symbol table that imports {shown_integer(imported)} symbols"
+                refuse("bad_ion", imports.start, shown)
     more: list[str | None] = []
     if symbols is not None and symbols.kind == binary.LIST:
         more = [
             text(data, one) if one.kind == binary.STRING and not one.is_null else None
             for one in children(data, symbols)
         ]
-    return Symbols(imported, own + tuple(more), tables)
+    if appends:
+        return before.continued(raw, more)
+    names = (*SYSTEM, *more)
+    return Symbols(imported, names, len(names), (raw,), 1, len(raw))
 
 
 def _imported(data: bytes, one: Node) -> int:

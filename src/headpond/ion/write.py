@@ -145,7 +145,7 @@ def restated(data: bytes, found: Node, symbols: Symbols) -> bytes:
     try:
         return _restated(data, found, symbols)
     except RefusedIon:
-        return binary.MARKER + symbols.tables + data[found.start : found.stop]
+        return symbols.preamble + data[found.start : found.stop]
 
 
 def _restated(data: bytes, found: Node, symbols: Symbols) -> bytes:  # noqa: C901 - a branch per kind of value

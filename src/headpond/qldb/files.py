@@ -149,7 +149,7 @@ def _shared(data: bytes, at: int, max_depth: int, max_datum_bytes: int) -> tuple
             beyond = _by_length(data, place, end)
             if beyond is None:
                 break
-            raw = MARKER + symbols.tables + data[place:beyond] if found else data[at:beyond]
+            raw = symbols.preamble + data[place:beyond] if found else data[at:beyond]
             found.append(Datum(stop, beyond, raw))
             stop = place = beyond
             continue
@@ -170,9 +170,9 @@ def _shared(data: bytes, at: int, max_depth: int, max_datum_bytes: int) -> tuple
 
 def _alone(data: bytes, value: Node, symbols: Symbols) -> bytes:
     """Return a value with the symbol tables it needs: those before it, unless they are large."""
-    if len(symbols.tables) > _LARGE_TABLES:
+    if symbols.table_bytes > _LARGE_TABLES:
         return restated(data, value, symbols)
-    return MARKER + symbols.tables + data[value.start : value.stop]
+    return symbols.preamble + data[value.start : value.stop]
 
 
 def _by_length(data: bytes, at: int, end: int) -> int | None:

@@ -293,8 +293,7 @@ class Reader:
     def members(self, node: Node, where: str, wanted: frozenset[str]) -> dict[str, Node]:
         """Return the wanted fields of a struct that are there, by name."""
         found: dict[str, Node] = {}
-        names = self.symbols.by_id
-        count = len(names)
+        names, count = self.symbols.by_id, self.symbols.known
         for sid, member in fields(self.data, node):
             name = (names[sid] if sid < count else None) or self.name(sid, member.start)
             if name in wanted:

@@ -7,6 +7,7 @@ are filled in for those rows that proved good.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def _revision(shaped: ShapedRecords, payload: Item) -> dict[str, Any]:
 def varying_symbols(record: BlockSummary, symbols: Symbols) -> frozenset[int]:
     """Return the ids of symbols that are ids of the block's documents; raises `NoShapeError`."""
     wanted = [one.document_id for one in record.documents]
-    found = frozenset(sid for sid, text in enumerate(symbols.by_id) if text in wanted)
+    found = frozenset(sid for sid, text in enumerate(islice(symbols.by_id, symbols.known)) if text in wanted)
     if len(found) != len(wanted) or len(wanted) > _MAX_DOCUMENTS or any(sid < 10 for sid in found):
         raise NoShapeError
     return found

@@ -15,6 +15,7 @@ type and a length, or compares constant bytes, of all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy as np
 from headpond.ion import binary
 from headpond.ion.binary import Node, annotation_ids, header, node, var_uint
 from headpond.ion.hash import symbol
+from headpond.ion.symbols import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -364,7 +366,8 @@ class _Compiler:
             self.close()
 
     def _odd_symbols(self) -> bool:
-        return bool(self.symbols.imported) or None in self.symbols.own
+        own = islice(self.symbols.names, len(SYSTEM), self.symbols.count)
+        return bool(self.symbols.imported) or None in own
 
     def value(self, found: Node, path: Path) -> Item:
         if len(path) > _MAX_DEPTH:
