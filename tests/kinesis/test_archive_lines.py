@@ -238,3 +238,19 @@ def test_a_text_is_cut_between_its_lines(
         rows += read_text(piece, stream="s", file="f.jsonl", first_line=first).to_pylist()
         first += count
     assert rows == read_text(text, stream="s", file="f.jsonl").to_pylist() == read(*text.split(b"\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "sound"),
+    [
+        ("9999-12-31T23:59:59-23:59", False),
+        ("0001-01-01T00:00:00+00:01", False),
+        ("9999-12-31T23:59:59.999999Z", True),
+        ("0001-01-01T00:00:00Z", True),
+    ],
+)
+def test_an_offset_takes_no_arrival_out_of_the_years(text: str, sound: bool) -> None:  # noqa: FBT001 - a case
+    """Python and Spark have no time there; such a line once ended every run."""
+    (row,) = read(line(shard="s", sequenceNumber="1", approximateArrivalTimestamp=text))
+    assert row["problem"] == (None if sound else BAD_LINE)
+    assert (row["approximate_arrival_timestamp"] is None) is not sound

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from headpond.ion.stream import IonPart
+from headpond.ion.stream import IonPart, only_value
+from headpond.ion.text import ion_text
 from headpond.ion.text_reader import to_binary
 from headpond.qldb import records as qldb
 from headpond.qldb.hash import digest_of_proof, dot, merkle_root, revision_hash_ok, statement_hash
@@ -222,3 +224,38 @@ def test_every_byte_cut_and_flipped(number: int) -> None:
     assert flips["ok"] > 20  # contents that mean nothing to the reader
     assert flips["truncated"] > 20
     assert outcome(datum + b"\x0f") == "multiple_values"
+
+
+def test_contents_that_claim_to_be_a_symbol_table_are_refused() -> None:
+    """Taken out of the record they would not be a value any more; such a record once ended every run."""
+    data = next(blob for blob in blobs_of("clean") if isinstance(qldb.read(blob), qldb.RevisionDetails))
+    value = only_value(data)
+    text = ion_text(data, value.node, value.symbols)
+    changed = re.sub(r"\bdata: ?\{", "data:$ion_symbol_table::{", text, count=1)
+    assert changed != text
+    record = record_of(changed)
+    assert isinstance(record, qldb.Refused)
+    assert (record.verdict, "a symbol table" in record.detail) == ("wrong_type", True)
+
+
+@pytest.mark.parametrize("size", [3, 17, 1_800, 30_000])
+def test_huge_integers_are_told_by_their_size(size: int) -> None:
+    """Python does not write integers of more than 4,300 digits: their number of bits is said."""
+    huge = b"\x2e" + var_uint_of(size) + b"\xff" * size
+    one = b"\xde" + var_uint_of(len(huge) + 4) + b"\x84\x81x\x88" + huge
+    imports = b"\xbe" + var_uint_of(len(one)) + one
+    table = b"\xde" + var_uint_of(len(imports) + 1) + b"\x86" + imports
+    wrapped = b"\xee" + var_uint_of(len(table) + 2) + b"\x81\x83" + table
+    symbol = b"\x7e" + var_uint_of(size) + b"\xff" * size
+    for data in (wrapped + b"\xd0", b"\xde" + var_uint_of(len(symbol) + 1) + b"\x84" + symbol):
+        record = qldb.read(b"\xe0\x01\x00\xea" + data)
+        assert isinstance(record, qldb.Refused)
+        assert len(record.detail) < 200
+
+
+def var_uint_of(value: int) -> bytes:
+    """A VarUInt of two bytes or more, as long contents need."""
+    groups = [value & 0x7F | 0x80]
+    while value := value >> 7:
+        groups.insert(0, value & 0x7F)
+    return bytes(groups)

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
@@ -20,10 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import ConfigurationError
-from headpond.core.schemas import ORIGIN_COLUMNS, QUARANTINE_SCHEMA, format_versions
+from headpond.core.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+INTERNAL_ERROR = "internal_error"
+"""The reason of a record on which headpond itself failed."""
+_SHOWN_FAULT = 300
 
 MAX_COLUMNS = 1_600
 """Columns that one change may name: PostgreSQL's own bound for a table; Aurora DSQL has 255."""
@@ -90,6 +95,38 @@ class Decoded:
     counters: dict[str, int]
     facts: dict[str, pa.RecordBatch] = field(default_factory=dict)
     """What is kept beside the tables, by the name of its own table (`qldb.decode`)."""
+
+
+def decoded_parts(config: ChangeFormat, batch: pa.RecordBatch | pa.Table) -> Iterator[Decoded]:
+    """Decode a batch whatever its records do: one that the decoder fails on goes to quarantine.
+
+    As a rule that is one part. Where `decode` raises, which is a defect of headpond, the batch is halved
+    until the record is found: its reason is `internal_error`, its detail names the fault and where it arose.
+    What is not a record's fault, too little memory or a failing disk, is raised.
+    """
+    try:
+        yield config.decode(batch)
+    except (MemoryError, OSError):
+        raise
+    except Exception as fault:  # noqa: BLE001 - whatever a record does, the others go on
+        records = one_batch(batch)
+        if records.num_rows > 1:
+            half = records.num_rows // 2
+            yield from decoded_parts(config, records.slice(0, half))
+            yield from decoded_parts(config, records.slice(half))
+            return
+        reason, detail = (pa.array([text], pa.string()) for text in (INTERNAL_ERROR, shown_fault(fault)))
+        pending = pa.RecordBatch.from_pylist([], schema=PENDING_SCHEMA)
+        yield Decoded({}, quarantine_rows(records, reason, detail), pending, {"records": 1})
+
+
+def shown_fault(fault: BaseException) -> str:
+    """Return the type of an unexpected error, its first words, and the line of code where it arose."""
+    at = "".join(
+        f" in {frame.filename.rpartition('headpond/')[2]}:{frame.lineno}"
+        for frame in traceback.extract_tb(fault.__traceback__)[-1:]
+    )
+    return f"{type(fault).__name__}{at}: {str(fault)[:_SHOWN_FAULT]}"
 
 
 def opened_records(

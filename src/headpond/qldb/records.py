@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 from headpond.ion import binary
 from headpond.ion.binary import Node, RefusedIon, children, fields, integer, refuse, text
 from headpond.ion.stream import IonPart, check, only_value
+from headpond.ion.symbols import is_table
 from headpond.ion.timestamps import parse_text, read_timestamp
 
 if TYPE_CHECKING:
@@ -215,6 +216,8 @@ def revision(
     if data is not None and data.is_null:
         data = None
     if data is not None:
+        if is_table(reader.data, data):
+            refuse("wrong_type", data.start, "data: expected a struct, found a symbol table")
         reader.check_inside(data)
     given = members.get("dataHash")
     data_hash = None if given is None or given.is_null else reader.hash(members, "dataHash", node)

@@ -45,6 +45,7 @@ ARRIVALS = ("approximateArrivalTimestamp", "approximate_arrival_timestamp")
 """The spellings of each, the one that wins first."""
 MAX_DIGITS = 200  # more than any service gives; a bound for what is turned into an integer later
 LEAST_MS = 10**11  # 1973 as milliseconds, the year 5138 as seconds: no stream holds either
+MIN_ARRIVAL_US = -62_135_596_800_000_000  # the beginning of the year 1
 MAX_ARRIVAL_MS = 253_402_300_799_999  # the end of the year 9999
 
 
@@ -321,4 +322,7 @@ def _iso_us(text: str) -> int:
     if moment.tzinfo is None:
         raise BadLine("`approximateArrivalTimestamp` has no offset from UTC")
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    arrival_us = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if not MIN_ARRIVAL_US <= arrival_us < (MAX_ARRIVAL_MS + 1) * 1000:  # by its offset
+        raise BadLine("`approximateArrivalTimestamp` is outside the years 1 to 9999 UTC")
+    return arrival_us

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.formats import one_batch
+from headpond.core.formats import decoded_parts, one_batch
 from headpond.core.schemas import ORIGIN_COLUMNS, USER_RECORD_SCHEMA, filled
 from headpond.kinesis.archive.lines import BAD_LINE, read_lines
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA, open_records
@@ -167,7 +167,8 @@ def _places(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
 
 def _decoded(rows: pa.Table, config: ChangeFormat, *, deaggregate: bool) -> DecodedBatch:
     """Decode quarantined records as if they had come just now."""
-    return DecodedBatch.of(config.decode(each) for each in _user_records(rows, deaggregate=deaggregate))
+    records = _user_records(rows, deaggregate=deaggregate)
+    return DecodedBatch.of(part for each in records for part in decoded_parts(config, each))
 
 
 def _user_records(rows: pa.Table, *, deaggregate: bool) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.formats import decoded_parts
 from headpond.core.schemas import PENDING_SCHEMA, QUARANTINE_SCHEMA
 from headpond.lake.state.schema_changes import SCHEMA_CHANGES_SCHEMA, schema_step
 from headpond.lake.target import DecodedBatch, together
@@ -23,7 +24,7 @@ from headpond.spark.sources.cells import FRAME_SCHEMA, pack, unpack, write_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from headpond.core.formats import ChangeFormat
+    from headpond.core.formats import ChangeFormat, Decoded
 
 SHAPE, FACTS = "shape", "shown"
 """Kinds of the two cells."""
@@ -124,27 +125,39 @@ def decode_partition(
     Yields:
         Batches of `FRAME_SCHEMA`.
     """
+    declared = {spec.name: spec.columns for spec in config.tables} if summary else None
     for batch in batches:
-        decoded = config.decode(batch)
-        parts = [_rows_cell(name, rows, folder) for name, rows in decoded.tables.items() if rows.num_rows]
-        if summary:
-            declared = {spec.name: spec.columns for spec in config.tables}
-            for _, name, content in list(parts):
-                parts += summary_cells(name, decoded.tables[name], len(content), declared)
-        if decoded.quarantine.num_rows:
-            parts.append((_QUARANTINE, "", pack(decoded.quarantine)))
-        if decoded.pending.num_rows:
-            parts.append((_PENDING, "", pack(decoded.pending)))
-        parts += [(_FACTS, name, pack(rows)) for name, rows in decoded.facts.items()]
+        parts = [
+            cell for decoded in decoded_parts(config, batch) for cell in _cells(decoded, folder, declared)
+        ]
         if batch.num_rows:
             size = pc.sum(pc.binary_length(batch.column("data"))).as_py() or 0
-            parts.append((_COUNTERS, "", json.dumps(decoded.counters | {"data_bytes": size}).encode()))
+            parts.append((_COUNTERS, "", json.dumps({"data_bytes": size}).encode()))
         if newest := _newest_arrivals_us(batch):
             parts.append((_ARRIVALS, "", json.dumps(newest).encode()))
         if parts:
             yield pa.RecordBatch.from_arrays(
                 [list(column) for column in zip(*parts, strict=True)], schema=FRAME_SCHEMA
             )
+
+
+def _cells(
+    decoded: Decoded, folder: str | None, declared: Mapping[str, Mapping[str, str]] | None
+) -> Iterator[tuple[str, str, bytes]]:
+    for name, rows in decoded.tables.items():
+        if rows.num_rows:
+            cell = _rows_cell(name, rows, folder)
+            yield cell
+            if declared is not None:
+                yield from summary_cells(name, rows, len(cell[2]), declared)
+    if decoded.quarantine.num_rows:
+        yield _QUARANTINE, "", pack(decoded.quarantine)
+    if decoded.pending.num_rows:
+        yield _PENDING, "", pack(decoded.pending)
+    for name, rows in decoded.facts.items():
+        yield _FACTS, name, pack(rows)
+    if decoded.counters:
+        yield _COUNTERS, "", json.dumps(decoded.counters).encode()
 
 
 def _rows_cell(name: str, rows: pa.RecordBatch, folder: str | None) -> tuple[str, str, bytes]:
