@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headpond.dsql.records import Chunked, Fragment, Full, Refused, inspect_view, parse
+from headpond.dsql.strict_json import RefusedJson, check_json
 from tests.kit.support import vector_lines
 
 SOURCE = {
@@ -206,6 +207,18 @@ def test_depth_is_a_bound() -> None:
     nested = text_of("[" * 8 + "]" * 8)  # the record and its image are two more
     assert isinstance(parse(nested, max_depth=10), Full)
     assert isinstance(parse(nested, max_depth=9), Refused)
+
+
+def test_containers_are_bounded() -> None:
+    """Arrays and objects are counted outside of texts; a repeated name before the one too many outranks."""
+    text = '{"a":[{},{},"[[["]}'
+    assert check_json(text, max_containers=4)
+    with pytest.raises(RefusedJson) as refused:
+        check_json(text, max_containers=3)
+    assert (refused.value.reason, refused.value.detail) == ("invalid_json", "more than 3 arrays and objects")
+    with pytest.raises(RefusedJson) as refused:
+        check_json('{"a":{"b":1,"b":2},"c":[[],[]]}', max_containers=3)
+    assert refused.value.reason == "duplicate_json_key"
 
 
 def test_inspect_shows_verdict_and_reason() -> None:

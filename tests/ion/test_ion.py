@@ -9,12 +9,13 @@ import pytest
 from amazon.ion import simpleion
 from hypothesis import given, settings
 
-from headpond.ion.binary import MARKER, RefusedIon
+from headpond.ion.binary import MARKER, RefusedIon, node
 from headpond.ion.stream import IonPart, check, only_value, values
-from headpond.ion.symbols import SYSTEM_SYMBOLS
+from headpond.ion.symbols import SYSTEM_SYMBOLS, read_table
 from headpond.ion.text import canonical_json, int_text, ion_text
 from headpond.ion.text_reader import text_values, to_binary
 from headpond.ion.write import SymbolWriter, tagged, var_uint
+from tests.fuzz.families import table, typed
 from tests.ion.ion_cases import TEXTS, VALUES, text_of
 
 
@@ -258,3 +259,34 @@ def test_a_symbol_writer_makes_what_the_oracle_reads() -> None:
     assert [writer.id_of(name) for name in ("name", "x", "y", "x")] == [4, 10, 11, 10]
     assert str(theirs(writer.datum(b"\x71\x0b")).text) == "y"
     assert SYSTEM_SYMBOLS.max_id == 9
+
+
+def test_symbol_tables_are_bounded() -> None:
+    """How many lead to a value, and how many symbols they name: beyond the bounds a record is refused."""
+    chain = MARKER + table([b"a"]) * 6 + b"\xd0"
+    assert only_value(chain, max_tables=7).symbols.count == 16
+    with pytest.raises(RefusedIon) as refused:
+        only_value(chain, max_tables=6)
+    assert refused.value.reason == "too_many_symbols"
+    one = table([b"a", b"b", b"c"], appends=False)
+    whole = node(one, 0, len(one))
+    assert read_table(one, whole, SYSTEM_SYMBOLS, max_symbols=3).count == 13
+    with pytest.raises(RefusedIon) as refused:
+        read_table(one, whole, SYSTEM_SYMBOLS, max_symbols=2)
+    assert refused.value.reason == "too_many_symbols"
+
+
+def test_tables_that_append_do_not_change_those_before() -> None:
+    """Values keep the symbols of their place, whatever tables follow, and can be written out alone."""
+    data = MARKER + table([b"a"], appends=False)
+    for number in range(5):
+        data += table([b"s%d" % number]) + typed(13, var_uint(11 + number) + b"\x11")
+    seen = list(values(data))
+    assert [value.symbols.count for value in seen] == [12, 13, 14, 15, 16]
+    for number, value in enumerate(seen):
+        assert value.symbols.text(11 + number) == f"s{number}"
+        assert value.symbols.text(12 + number) is None
+        alone = IonPart.alone(IonPart(data, value.node, value.symbols).raw)
+        assert ion_text(*alone) == f"{{s{number}:true}}"
+    again = list(values(data))  # a table that was kept is not changed by what continued it
+    assert [value.symbols.count for value in again] == [12, 13, 14, 15, 16]

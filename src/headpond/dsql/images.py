@@ -110,11 +110,15 @@ class Images:
         names = np.fromiter(map(len, self.shapes), np.int64, len(self.shapes))
         return 2 * names[self.codes] + counts_between(self.tokens, borders, ord('"'))
 
-    def repeating(self) -> Ints:
-        """Return per image whether an object within one of its values repeats a name."""
+    def repeating(self, rows: int) -> Ints:
+        """Return per image of the first rows whether an object within one of its values repeats a name."""
         found = np.zeros(len(self.codes), np.int64)
+        asked = found.copy()
+        for place in self.place.values():
+            asked[place[:rows]] = 1
         first = first_bytes(self.tokens)
-        nested = np.flatnonzero((first == ord("{")) | (first == ord("[")))
+        sizes = np.diff(np.append(self.starts, len(self.tokens)))
+        nested = np.flatnonzero(((first == ord("{")) | (first == ord("["))) & (np.repeat(asked, sizes) == 1))
         texts = self.tokens.take(pa.array(nested)).cast(pa.string()).to_pylist()
         if is_strict(f"[{','.join(texts)}]"):
             return found

@@ -15,7 +15,8 @@ Grammar: RFC 8259, with these refusals (reason codes of the change-record spec):
 
 - `duplicate_json_key`: a name twice in one object, compared after unescaping. It is raised when that object
   is read to its end, and outranks everything that is wrong after that, and `NaN` or lone surrogates anywhere.
-- `invalid_json`: everything else, nesting deeper than `max_depth` included.
+- `invalid_json`: everything else, nesting deeper than `max_depth` and more than `max_containers` arrays and
+  objects included.
 - `not_an_object`: a valid JSON value of another kind where an object was wanted.
 """
 
@@ -31,6 +32,8 @@ from headpond.core.errors import InvalidData
 
 MAX_DEPTH = 512
 """Default bound on nesting: arrays and objects that are open at once."""
+MAX_CONTAINERS = 1_000_000
+"""Default bound on the arrays and objects of a text: in 10 MiB there is room for five times as many."""
 DEEPEST = 768
 """Greatest bound on nesting: both readers use the interpreter's stack of 1000, and so do their callers."""
 
@@ -96,16 +99,18 @@ def read_object(text: str, *, max_depth: int = MAX_DEPTH) -> dict[str, str]:
     return {name: str(raw, "utf-8") for name, raw in _MEMBERS.decode(text).items()}
 
 
-def check_json(text: str, *, max_depth: int = MAX_DEPTH) -> bool:
+def check_json(text: str, *, max_depth: int = MAX_DEPTH, max_containers: int = MAX_CONTAINERS) -> bool:
     """Return whether a text, which must be one JSON value, is an object.
 
     Raises:
         RefusedJson: `duplicate_json_key` or `invalid_json`.
     """
     most = min(max_depth, DEEPEST)
-    deep = _first_beyond(text, most) if text.count("{") + text.count("[") > most else None
+    brackets = text.count("{") + text.count("[")
+    beyond = _first_beyond(text, most, max_containers) if brackets > min(most, max_containers) else None
+    end, why = beyond or (None, "")
     # What comes before the bracket too many may hold a repeated name, which outranks it.
-    text = text[:deep]
+    text = text[:end]
     try:
         value = _STRICT.decode(text)
         if "\\u" in text:
@@ -114,8 +119,8 @@ def check_json(text: str, *, max_depth: int = MAX_DEPTH) -> bool:
         _decode_leniently(text)
         _refuse("invalid_json", f"the token {token} is not JSON")
     except json.JSONDecodeError as error:
-        if deep is not None:
-            _refuse("invalid_json", f"nesting deeper than {most}")
+        if beyond is not None:
+            _refuse("invalid_json", why)
         found = repr(text[error.pos]) if error.pos < len(text) else "the end"
         _refuse("invalid_json", f"{error.msg} at character {error.pos}, found {found}")
     except msgspec.DecodeError:
@@ -148,14 +153,17 @@ def _decode_leniently(text: str) -> None:
         return
 
 
-def _first_beyond(text: str, most: int) -> int | None:
-    """Return where the first container opens that `most` others are open around."""
-    depth = 0
+def _first_beyond(text: str, most: int, containers: int) -> tuple[int, str] | None:
+    """Return where the first container opens that `most` others are open around, or that is too many."""
+    depth, left = 0, containers
     for match in _BRACKET.finditer(text):
         if match["open"]:
             depth += 1
+            left -= 1
             if depth > most:
-                return match.start()
+                return match.start(), f"nesting deeper than {most}"
+            if left < 0:
+                return match.start(), f"more than {containers} arrays and objects"
         elif match["close"]:
             depth -= 1
     return None

@@ -194,13 +194,22 @@ class IonPart(NamedTuple):
 _cache: dict[bytes, Symbols] = {}
 
 
+MAX_TABLES = 10_000
+"""Default bound on the markers, symbol tables and padding before one value."""
+
+
 def values(
-    data: bytes, at: int = 0, end: int | None = None, *, max_depth: int = MAX_DEPTH
+    data: bytes,
+    at: int = 0,
+    end: int | None = None,
+    *,
+    max_depth: int = MAX_DEPTH,
+    max_tables: int = MAX_TABLES,
 ) -> Iterator[Value]:
     """Yield the top-level values of a stream, types and lengths checked.
 
     Raises:
-        RefusedIon: `empty`, `not_binary_ion`, or what `check` raises.
+        RefusedIon: `empty`, `not_binary_ion`, `too_many_symbols`, or what `check` raises.
     """
     end = len(data) if end is None else end
     if at >= end:
@@ -208,10 +217,15 @@ def values(
     if data[at : at + 4] != MARKER:
         refuse("not_binary_ion", at, not_ion(data[at : min(end, at + 64)]))
     symbols = SYSTEM_SYMBOLS
+    left = max_tables
     while at < end:
         found, symbols, at = next_value(data, at, end, symbols, max_depth=max_depth)
         if found is not None:
             yield Value(found, symbols)
+            left = max_tables
+        elif (left := left - 1) < 0:
+            many = f"more than {max_tables} markers, symbol tables and paddings before a value"
+            refuse("too_many_symbols", at, many)
 
 
 def next_value(
@@ -239,14 +253,14 @@ def next_value(
     return found, symbols, stop
 
 
-def only_value(data: bytes, *, max_depth: int = MAX_DEPTH) -> Value:
+def only_value(data: bytes, *, max_depth: int = MAX_DEPTH, max_tables: int = MAX_TABLES) -> Value:
     """Return the one value of a datum.
 
     Raises:
         RefusedIon: What `values` raises, `no_value` or `multiple_values`.
     """
     found: Value | None = None
-    for value in values(data, max_depth=max_depth):
+    for value in values(data, max_depth=max_depth, max_tables=max_tables):
         if found is not None:
             refuse(
                 "multiple_values", value.node.start, "expected one value, found a second one that begins here"

@@ -41,6 +41,8 @@ SYSTEM = (
 _SYMBOL_TABLE, _IMPORTS, _SYMBOLS = 3, 6, 7
 _NAME, _MAX_ID = 4, 8
 _MAX_IMPORTED = 2**31
+MAX_SYMBOLS = 1_000_000
+"""Default bound on the symbols that one table names, those that it continues included."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,14 +130,14 @@ def is_table(data: bytes, found: Node) -> bool:
     )
 
 
-def read_table(data: bytes, table: Node, before: Symbols) -> Symbols:
+def read_table(data: bytes, table: Node, before: Symbols, *, max_symbols: int = MAX_SYMBOLS) -> Symbols:
     """Return the symbols from a checked table on; raises `RefusedIon` where it contradicts itself."""
     parts: dict[int, Node] = {}
-    for sid, found in fields(data, table):
+    for sid, part in fields(data, table):
         if sid in (_IMPORTS, _SYMBOLS):
             if sid in parts:
-                refuse("bad_ion", found.start, f"a symbol table with two fields {SYSTEM[sid]}")
-            parts[sid] = found
+                refuse("bad_ion", part.start, f"a symbol table with two fields {SYSTEM[sid]}")
+            parts[sid] = part
     imports, symbols = parts.get(_IMPORTS), parts.get(_SYMBOLS)
     imported, appends = 0, False
     raw = data[table.start : table.stop]
@@ -147,12 +149,14 @@ def read_table(data: bytes, table: Node, before: Symbols) -> Symbols:
             if imported > _MAX_IMPORTED:
                 shown = f"a symbol table that imports {shown_integer(imported)} symbols"
                 refuse("bad_ion", imports.start, shown)
-    more: list[str | None] = []
-    if symbols is not None and symbols.kind == binary.LIST:
-        more = [
-            text(data, one) if one.kind == binary.STRING and not one.is_null else None
-            for one in children(data, symbols)
-        ]
+    room = max_symbols - (before.count if appends else 0)
+    found = children(data, symbols) if symbols is not None and symbols.kind == binary.LIST else ()
+    more = [
+        text(data, one) if one.kind == binary.STRING and not one.is_null else None
+        for one in islice(found, max(room, 0) + 1)
+    ]
+    if len(more) > room:
+        refuse("too_many_symbols", table.start, f"symbol tables that name more than {max_symbols} symbols")
     if appends:
         return before.continued(raw, more)
     names = (*SYSTEM, *more)

@@ -118,10 +118,11 @@ def parse_aggregate(
             continue
         if field.number == _RECORD:
             record, lacks = _record(blob, field.value, field.end, max_group_depth - 1)
-            records.append(record)
-            starts.append(field.at)
             if lacks and missing is None:
                 missing = (field.at, lacks)
+            if missing is None:
+                records.append(record)
+                starts.append(field.at)
         elif field.number == _KEY_ENTRY:
             partition_keys.append((field.value, field.end))
         elif field.number == _HASH_KEY_ENTRY:

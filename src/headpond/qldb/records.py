@@ -44,6 +44,7 @@ OK = "ok"
 VERDICTS = (
     OK, "empty", "not_binary_ion", "truncated", "bad_ion", "unknown_symbol", "no_value", "multiple_values",
     "not_struct", "missing_field", "wrong_type", "unknown_record_type", "too_deep",
+    "too_many_symbols",
 )  # fmt: skip
 """What can be said of a datum; all but the first name what is wrong with it."""
 RECORD_TYPES: tuple[RecordType, ...] = ("CONTROL", "BLOCK_SUMMARY", "REVISION_DETAILS")

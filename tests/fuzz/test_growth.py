@@ -1,0 +1,67 @@
+"""Whatever a record repeats, the time to refuse or read it grows as its length, and it is accounted for."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from headpond.core.formats import decoded_parts
+from headpond.core.schemas import USER_RECORD_SCHEMA
+from headpond.dsql.config import TableSpec
+from headpond.dsql.decode import DsqlConfig
+from headpond.kpl.records import KINESIS_RECORD_SCHEMA, open_records
+from headpond.qldb.config import DocumentSpec
+from headpond.qldb.decode import LedgerConfig
+from tests.fuzz.families import FAMILIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROWS = TableSpec(name="t", schema="public", table="t", keys=("id",), columns={"id": "bigint", "j": "json"})
+CONFIGS = {
+    "dsql": DsqlConfig(tables=(ROWS,)),
+    "qldb": LedgerConfig(tables=(DocumentSpec(name="t", table="t"),)),
+}
+PLACE = {"stream": "s", "shard_id": "a", "sequence_number": "1"}
+CASES = [(kind, what) for kind, families in FAMILIES.items() for what in families]
+
+
+def opened(data: bytes) -> list[pa.RecordBatch]:
+    """Its user records."""
+    return list(open_records(pa.RecordBatch.from_pylist([PLACE | {"data": data}], KINESIS_RECORD_SCHEMA)))
+
+
+def accounted_for(kind: str, data: bytes) -> int:
+    """How many rows, quarantined ones and facts come of a record."""
+    if kind == "kpl":
+        return sum(batch.num_rows for batch in opened(data))
+    row = PLACE | {"data": data, "sub_sequence_number": 0, "aggregated": False}
+    batch = pa.RecordBatch.from_pylist([row], USER_RECORD_SCHEMA)
+    (found,) = decoded_parts(CONFIGS[kind], batch)
+    assert "internal_error" not in found.quarantine["reason"].to_pylist()
+    return found.quarantine.num_rows + sum(rows.num_rows for rows in found.tables.values())
+
+
+def least_cpu_s(run: Callable[[], Any]) -> float:
+    """Of three runs."""
+    spent = []
+    for _ in range(3):
+        begun = time.process_time()
+        run()
+        spent.append(time.process_time() - begun)
+    return min(spent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "what"), CASES)
+def test_time_grows_as_length(kind: str, what: str) -> None:
+    """Eight times as long takes some eight times as long; what is quadratic would take 64 times."""
+    make = FAMILIES[kind][what]
+    size = 100_000
+    short, long = make(size), make(8 * size)
+    assert accounted_for(kind, short) > 0 < accounted_for(kind, long)
+    least = least_cpu_s(lambda: accounted_for(kind, short))
+    assert least_cpu_s(lambda: accounted_for(kind, long)) <= 24 * max(least, 0.002)
