@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -109,6 +111,39 @@ def test_a_blocking_put_waits_for_room_in_bytes(kinesis: LocalKinesis) -> None:
         kinesis.faults.clear()
         feeder.join(30)
     assert len(taken) == 50
+
+
+def test_threads_that_put_while_another_closes_get_an_answer_each(kinesis: LocalKinesis) -> None:
+    """In the stream, or not taken in: nothing hangs, and nothing but a UsageError comes out of `put`."""
+    settings = ProducerSettings(record_max_buffered_time_ms=1, max_outstanding_records=3)
+    taken: list[Any] = []
+    refused: list[Exception] = []
+    producer = BlockingProducer(connection(kinesis), settings)
+    producer.start()
+
+    def feed(thread: int) -> None:
+        for n in count():
+            try:
+                taken.append(producer.put("k", b"%d-%d" % (thread, n)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at below
+                refused.append(error)
+                return
+
+    feeders = [threading.Thread(target=feed, args=(n,), daemon=True) for n in range(8)]
+    for feeder in feeders:
+        feeder.start()
+    time.sleep(0.3)
+    closers = [threading.Thread(target=producer.close, daemon=True) for _ in range(2)]
+    for each in closers:
+        each.start()
+    for each in closers + feeders:
+        each.join(30)
+        assert not each.is_alive()
+    assert [type(error) for error in refused] == [UsageError] * 8
+    results = [future.result(0) for future in taken]
+    assert len(stored(kinesis)) == len({result[:3] for result in results}) == len(taken) > 0
+    with pytest.raises(UsageError):
+        producer.flush()
 
 
 def test_the_blocking_face_has_tags_a_time_out_and_what_is_outstanding(kinesis: LocalKinesis) -> None:

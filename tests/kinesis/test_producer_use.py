@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -261,17 +264,12 @@ def test_an_interrupt_while_flushing_answers_and_closes_all(kinesis: LocalKinesi
     """Ctrl-C in a script that cannot put its records: nobody waits for ever, and nothing is left open."""
     kinesis.faults.throttle(calls=("PutRecords",))
 
-    class Interrupted(BlockingProducer):
-        def _call(self, work: Any) -> Any:
-            if work.__name__ != "close":
-                return super()._call(work)
-            asyncio.run_coroutine_threadsafe(work, self._running())
-            raise KeyboardInterrupt
-
-    producer = Interrupted(connection(kinesis), QUICK)
+    producer = BlockingProducer(connection(kinesis), QUICK)
     producer.start()
     thread, inner = producer._thread, producer._producer
     futures = [producer.put("k", b"%d" % n) for n in range(5)]
+    interrupt = partial(signal.pthread_kill, threading.main_thread().ident, signal.SIGINT)
+    threading.Timer(0.2, interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         producer.close()
     assert [future.cancelled() for future in futures] == [True] * 5

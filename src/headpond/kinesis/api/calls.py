@@ -105,18 +105,17 @@ class ServiceCalls:
         self._pace = Pace() if pace is None and not settings.is_loopback else pace
         self._patience = patience
         self._sleep = sleep
-        self._is_given, self._connected_s = client is not None, -_RECONNECT_S
-        self._client = self._connect() if client is None else client
-        install_fast_parser(self._client)
+        self._given, self._connected_s = client, -_RECONNECT_S
+        self._client = self._connected()
         self._date: str | None = None  # of the newest reply
         self._date_ms = 0
         self._ahead_ms: float | None = None  # the server's clock less ours
         self._begun, self._under_way, self._counting = 0, 0, Lock()
         self._waits: deque[float] = deque(maxlen=_WAITS_KEPT)  # clock by CPU time, of calls made alone
 
-    def _connect(self) -> Any:
+    def _connected(self) -> Any:
         # Our own waiting knows more than the client's: one try per call there.
-        return connect(
+        client = self._given or connect(
             self._settings,
             max_pool_connections=MOST_PARALLEL_CALLS,
             max_attempts=1,
@@ -125,15 +124,15 @@ class ServiceCalls:
             parameter_validation=False,
             disable_request_compression=True,
         )
+        install_fast_parser(client)
+        return client
 
     def _look_for_credentials_again(self, refused: Any) -> bool:
         """Take a new client, which reads the AWS configuration anew; return whether there is one."""
         with self._counting:
             now_s = time.monotonic()
-            if self._client is refused and not self._is_given and now_s - self._connected_s >= _RECONNECT_S:
-                client, self._connected_s = self._connect(), now_s
-                install_fast_parser(client)
-                self._client = client
+            if self._client is refused and self._given is None and now_s - self._connected_s >= _RECONNECT_S:
+                self._client, self._connected_s = self._connected(), now_s
             return self._client is not refused
 
     def close(self) -> None:

@@ -56,8 +56,9 @@ class BlockingProducer:
         self._stream = connection.stream
         self._producer = Producer(connection, settings, metrics=metrics)
         bounds = self._producer.settings
-        self._room = _Room(bounds.max_outstanding_records, bounds.max_outstanding_bytes)
+        self._records, self._bytes = bounds.max_outstanding_records, bounds.max_outstanding_bytes
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = Condition()  # guards the loop, and the room for so many records and bytes
         self._thread: Thread | None = None
 
     def __enter__(self) -> Self:
@@ -79,16 +80,23 @@ class BlockingProducer:
         try:
             self._call(self._producer.start())
         except BaseException:
-            self._end()
+            self.close()
             raise
 
     def close(self) -> None:
-        """Flush and disconnect; does nothing the second time."""
-        if self._loop is not None:
-            try:
-                self._call(self._producer.close())
-            finally:
-                self._end()
+        """Flush and disconnect; does nothing the second time. Threads that wait for room get a UsageError."""
+        with self._changed:
+            loop, self._loop = self._loop, None  # what began before is done before the producer is closed
+            if loop is None:
+                return
+            future = asyncio.run_coroutine_threadsafe(self._producer.close(), loop)
+            self._changed.notify_all()
+        assert self._thread is not None
+        try:
+            future.result()
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
 
     def put(
         self,
@@ -103,14 +111,16 @@ class BlockingProducer:
 
         Raises:
             InvalidUserRecord: The data is not bytes.
+            UsageError: The producer is not running, or is closed while this waits.
         """
-        loop = self._running()
         data = _kept(data)
-        size_bytes = len(data)
-        self._room.take(size_bytes)
-        work = self._producer.put(partition_key, data, explicit_hash_key, tags)
-        future = asyncio.run_coroutine_threadsafe(work, loop)
-        future.add_done_callback(lambda _: self._room.give_back(size_bytes))
+        with self._changed:
+            # The last record may be larger than what was left.
+            self._changed.wait_for(lambda: self._loop is None or (self._records > 0 and self._bytes > 0))
+            future = self._begin(self._producer.put(partition_key, data, explicit_hash_key, tags))
+            self._records -= 1
+            self._bytes -= len(data)
+        future.add_done_callback(lambda _: self._give_back(len(data)))
         return future
 
     def put_all(self, records: Iterable[Puttable]) -> list[PutResult]:
@@ -164,7 +174,7 @@ class BlockingProducer:
             # One chunk enters after the other, so that order holds; only their results are awaited together.
             futures = self._call(self._producer.submit_many(chunk))
             work = self._producer.settle(futures)
-            under_way.append((count, asyncio.run_coroutine_threadsafe(work, self._running())))
+            under_way.append((count, self._begin(work)))
             count += len(chunk)
             while under_way and under_way[0][1].done():
                 settle()
@@ -195,48 +205,25 @@ class BlockingProducer:
         """User records that failed, by reason."""
         return self._producer.failed
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            raise UsageError("The producer is not running.", next_step="Use it inside `with`.")
-        return self._loop
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        with self._changed:
+            if self._loop is not None:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise UsageError(
+            "The producer is not running: it was not started, or is closed.",
+            next_step="Use it inside `with`.",
+        )
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        try:
-            loop = self._running()
-        except UsageError:
-            work.close()
-            raise
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        future = self._begin(work)
         try:
             return future.result(timeout_s)
         except TimeoutError:
             future.cancel()
             raise
 
-    def _end(self) -> None:
-        assert self._loop is not None
-        assert self._thread is not None
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop = None
-
-
-class _Room:
-    """Room for so many records and bytes, on the side of the threads that put."""
-
-    def __init__(self, records: int, size_bytes: int) -> None:
-        self._records, self._bytes = records, size_bytes
-        self._changed = Condition()
-
-    def take(self, size_bytes: int) -> None:
-        """Wait for room, and take it; the last record may be larger than what was left."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._records > 0 and self._bytes > 0)
-            self._records -= 1
-            self._bytes -= size_bytes
-
-    def give_back(self, size_bytes: int) -> None:
-        """Give back what was taken."""
+    def _give_back(self, size_bytes: int) -> None:
         with self._changed:
             self._records += 1
             self._bytes += size_bytes
