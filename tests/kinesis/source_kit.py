@@ -12,7 +12,8 @@ import pytest
 
 from headpond.kinesis.api.calls import ServiceCalls
 from headpond.kinesis.api.retry import Patience
-from headpond.kinesis.fanout import FanOut, Turns, find_consumer
+from headpond.kinesis.consumers import Consumers
+from headpond.kinesis.fanout import FanOut, Turns
 from headpond.kinesis.planning.options import Limits, read_options
 from headpond.kinesis.planning.planner import Planner
 from headpond.kinesis.planning.stream_state import refuse_another
@@ -80,7 +81,7 @@ class Driver:
         if self.settings.consumer_name is None:
             yield self.calls
             return
-        arn = find_consumer(self.calls, self.settings.connection, self.settings.consumer_name)
+        arn = Consumers(self.calls, self.settings.connection).find(self.settings.consumer_name)
         turns = Turns(spacing_ms=0)
         connection = self.settings.connection
         with closing(FanOut(self.calls, connection, arn, turns=turns, sleep=lambda _seconds: None)) as calls:

@@ -250,6 +250,7 @@ def test_settings_from_options_in_any_case() -> None:
         "roleArn": ROLE,
         "roleexternalid": SECRETS[3],
         "roleSessionName": "me",
+        "stsEndpointUrl": "http://127.0.0.1:4568",
         "profile": "p",
         "startingPosition": "LATEST",
         "streamName": "",
@@ -262,6 +263,7 @@ def test_settings_from_options_in_any_case() -> None:
         role_arn=ROLE,
         role_external_id=SECRETS[3],
         role_session_name="me",
+        sts_endpoint_url="http://127.0.0.1:4568",
         profile="p",
     )
     assert pickle.loads(pickle.dumps(settings)) == settings

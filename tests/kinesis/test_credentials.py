@@ -117,6 +117,21 @@ def test_a_role_is_renewed_before_it_expires(
     ] * 2
 
 
+@pytest.mark.slow
+def test_a_role_is_assumed_at_the_endpoint_given(kinesis: LocalKinesis) -> None:
+    """Neither the region's service nor one of the environment is asked for it."""
+    service = Sts()
+    try:
+        options = {"streamname": STREAM, "endpointurl": kinesis.endpoint_url, "rolearn": ROLE}
+        settings = ConnectionSettings.from_options({**options, "stsEndpointUrl": service.url})
+        client = connect(settings)
+        signers = signers_of(client)
+        client.list_shards(StreamName=STREAM)
+        assert (signers, [call["RoleArn"] for call in service.asked]) == (["ROLEKEY1"], [ROLE])
+    finally:
+        service.stop()
+
+
 def test_a_long_reader_goes_on_over_renewals(kinesis: LocalKinesis, sts: Sts) -> None:
     """Calls that are kept for the life of a process read on as the role is renewed under them."""
     put(kinesis, 30)

@@ -16,7 +16,8 @@ from headpond.core.errors import (
 from headpond.kinesis.api.calls import ServiceCalls
 from headpond.kinesis.api.retry import Patience, PositionRejected
 from headpond.kinesis.api.settings import ConnectionSettings
-from headpond.kinesis.fanout import FanOut, Turns, find_consumer, reading_calls
+from headpond.kinesis.consumers import Consumers
+from headpond.kinesis.fanout import FanOut, Turns, reading_calls
 from headpond.kinesis.planning.options import read_options
 from headpond.kinesis.reading.cursor import LossRule
 from headpond.kinesis.reading.positions import HORIZON, after
@@ -59,7 +60,7 @@ class Timed(ServiceCalls):
         return stream
 
     def fan_out(self, turns: Turns | None = None) -> FanOut:
-        arn = find_consumer(self, self.connection, CONSUMER)
+        arn = Consumers(self, self.connection).find(CONSUMER)
         return FanOut(self, self.connection, arn, turns=turns or Turns(clock=self.clock), sleep=self.wait)
 
 
@@ -211,11 +212,12 @@ def test_a_missing_consumer_is_refused_with_what_to_do(kinesis: LocalKinesis, cl
     """The name, the stream and the command that registers it; also when it goes in mid-batch."""
     calls = Timed(kinesis, clock)
     with pytest.raises(MissingRequirement, match="orders has no registered consumer nobody") as caught:
-        find_consumer(calls, calls.connection, "nobody")
+        Consumers(calls, calls.connection).find("nobody")
     arn = kinesis.engine.stream(STREAM).arn
-    assert f"--stream-arn {arn} --consumer-name nobody" in caught.value.next_step
+    assert f"there is {CONSUMER}" in caught.value.message
+    assert "headpond consumers register orders nobody" in caught.value.next_step
     by_arn = ConnectionSettings(stream_arn=arn, endpoint_url=kinesis.endpoint_url)
-    assert find_consumer(calls, by_arn, CONSUMER).startswith(f"{arn}/consumer/{CONSUMER}:")
+    assert Consumers(calls, by_arn).find(CONSUMER).startswith(f"{arn}/consumer/{CONSUMER}:")
     fan_out = calls.fan_out()
     fan_out.page(fan_out.iterator(SHARD, "LATEST"), SHARD, 10)
     kinesis.engine.consumers.deregister(kinesis.engine.consumers.of_stream(STREAM)[0])
@@ -286,7 +288,7 @@ def test_what_tasks_read_with(kinesis: LocalKinesis) -> None:
     connection = driver.settings.connection
     with reading_calls(connection, None) as polling:
         assert not isinstance(polling, FanOut)
-    arn = find_consumer(driver.calls, connection, CONSUMER)
+    arn = Consumers(driver.calls, connection).find(CONSUMER)
     with reading_calls(connection, arn) as calls:
         assert isinstance(calls, FanOut)
         assert (calls.describe(), calls.list_shards()) == (

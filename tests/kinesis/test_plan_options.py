@@ -46,6 +46,7 @@ def test_defaults() -> None:
         ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
         ("startingPosition", "TRIM_HORIZON", "start", Start(HORIZON)),
         ("onMalformed", "fail", "on_malformed", "fail"),
+        ("includeEncryptionType", "true", "encryption_type", True),
         ("shardOrdering", "none", "parent_first", False),
         ("consumerMode", "polling", "parent_first", True),
         ("hashRangeFilter", "off", "hash_range_filter", "off"),

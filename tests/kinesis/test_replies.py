@@ -98,6 +98,9 @@ def test_the_same_records_as_botocores_own(reply: Any, indent: int | None, ascii
     assert batch["approximate_arrival_timestamp"].cast("int64").to_pylist() == [
         record.arrival_us for record in page.records
     ]
+    encrypted = to_batch(page.records, STREAM, [(SHARD, len(page.records))], encryption_type=True)
+    types = [record.get("EncryptionType") for record in reply["Records"]]
+    assert encrypted["encryption_type"].to_pylist() == types
     assert total_bytes(page.records) == sum(
         len(record.data) + len(record.partition_key.encode()) for record in page.records
     )

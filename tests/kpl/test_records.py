@@ -8,7 +8,12 @@ import pytest
 from headpond.core.schemas import USER_RECORD_SCHEMA
 from headpond.kpl import MalformedAggregate, UserRecord, encode
 from headpond.kpl.batch import OpenCounters
-from headpond.kpl.records import KINESIS_RECORD_SCHEMA, USER_RECORD_SCHEMA_WITH_TAGS, open_records
+from headpond.kpl.records import (
+    ENCRYPTION_TYPE,
+    KINESIS_RECORD_SCHEMA,
+    USER_RECORD_SCHEMA_WITH_TAGS,
+    open_records,
+)
 
 AGGREGATE = encode([UserRecord("a", b"1", "7"), UserRecord("b", b"2")]).data
 DAMAGED = AGGREGATE[:-1] + bytes([AGGREGATE[-1] ^ 1])
@@ -99,6 +104,18 @@ def test_tags_are_added_on_demand(deaggregate: bool) -> None:  # noqa: FBT001 (a
     (opened,) = open_records(batch(b"plain"), tags=True, deaggregate=deaggregate)
     assert opened.schema == USER_RECORD_SCHEMA_WITH_TAGS
     assert opened["tags"].to_pylist() == [[]]
+
+
+@pytest.mark.parametrize("tags", [True, False])
+@pytest.mark.parametrize("data", [b"plain", AGGREGATE])
+def test_the_encryption_type_is_passed_on(data: bytes, tags: bool) -> None:  # noqa: FBT001 (a parameter of the test)
+    """To each user record that its Kinesis record holds, behind all other columns."""
+    records = batch(data, b"other")
+    records = records.append_column(ENCRYPTION_TYPE, pa.array(["KMS", None]))
+    opened = pa.Table.from_batches(open_records(records, tags=tags))
+    assert opened.schema.names[-1] == "encryption_type"
+    of_data = [] if data == b"plain" else ["KMS"]
+    assert opened["encryption_type"].to_pylist() == ["KMS", *of_data, None]
 
 
 NEAR_MAGIC = [b"", AGGREGATE[:1], AGGREGATE[:3], AGGREGATE[:4], AGGREGATE[1:], DAMAGED, b"x" * 40]

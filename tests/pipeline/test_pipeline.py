@@ -48,6 +48,7 @@ def test_every_key_arrives_in_its_field() -> None:
         role_arn="arn:aws:iam::000000000000:role/reader",
         role_external_id="hush-id",
         role_session_name="headpond",
+        sts_endpoint_url="http://127.0.0.1:4568",
         start="AT_TIMESTAMP 2026-01-01T00:00:00Z",
         max_bytes_per_trigger=32 * 1024 * 1024,
         max_records_per_trigger=5000,
@@ -62,6 +63,7 @@ def test_every_key_arrives_in_its_field() -> None:
         hash_range_filter="off",
         consumer_mode="polling",
         consumer_name=None,
+        register_consumer=False,
         kcl_leases=None,
     )
     assert pipeline.target == Target(
@@ -145,6 +147,7 @@ def test_the_options_of_the_spark_source_are_strings() -> None:
         "roleArn": "arn:aws:iam::000000000000:role/reader",
         "roleExternalId": "hush-id",
         "roleSessionName": "headpond",
+        "stsEndpointUrl": "http://127.0.0.1:4568",
         "startingPosition": "AT_TIMESTAMP 2026-01-01T00:00:00Z",
         "maxBytesPerTrigger": "33554432",
         "maxRecordsPerTrigger": "5000",
@@ -158,6 +161,7 @@ def test_the_options_of_the_spark_source_are_strings() -> None:
         "onMalformed": "fail",
         "hashRangeFilter": "off",
         "consumerMode": "polling",
+        "registerConsumer": "false",
     }
     by_arn = SMALLEST.replace("stream =", "stream_arn =")
     assert loads(by_arn).source.connection_options() == {"streamARN": "orders-cdc"}

@@ -36,6 +36,7 @@ endpoint_url = "http://127.0.0.1:4567"
 role_arn = "arn:aws:iam::000000000000:role/reader"
 role_external_id = "env:EXTERNAL_ID"
 role_session_name = "headpond"
+sts_endpoint_url = "http://127.0.0.1:4568"
 start = "AT_TIMESTAMP 2026-01-01T00:00:00Z"
 max_bytes_per_trigger = "32 MiB"
 max_records_per_trigger = 5000
@@ -49,6 +50,7 @@ deaggregate = true
 on_malformed = "fail"
 hash_range_filter = "off"
 consumer_mode = "polling"
+register_consumer = false
 
 [target]
 path = "lake"

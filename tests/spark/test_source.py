@@ -228,6 +228,23 @@ def test_only_the_columns_that_a_schema_names(
         assert isinstance(headpond_error_of(caught.value), ConfigurationError)
 
 
+def test_a_consumer_is_registered_and_the_encryption_type_is_a_column(
+    spark: SparkSession, kinesis: LocalKinesis
+) -> None:
+    """Both where they are asked for; the local Kinesis does not say how it encrypts, which is null."""
+    put(kinesis, 0, 20)
+    register(spark)
+    options = {"streamName": STREAM, "endpointUrl": kinesis.endpoint_url, "includeEncryptionType": "true"}
+    efo = {"consumerMode": "efo", "consumerName": "new", "registerConsumer": "true"}
+    rows = spark.read.format("kinesis").options(**options, **efo).load()
+    assert rows.columns[-1] == "encryption_type"
+    found = sorted((bytes(row.data), row.encryption_type) for row in rows.collect())
+    assert found == sorted((b"%d" % n, None) for n in range(20))
+    assert [each.name for each in kinesis.engine.consumers.of_stream(STREAM)] == ["app", "new"]
+    chosen = spark.read.schema("encryption_type STRING").format("kinesis").options(**options).load()
+    assert [row[0] for row in chosen.collect()] == [None] * 20
+
+
 def test_tasks_are_dealt_out(spark: SparkSession, kinesis: LocalKinesis) -> None:
     """At most 16 tasks for many shards, or as many as `shardsPerTask` says."""
     client = kinesis.client()

@@ -52,6 +52,7 @@ COMMANDS = {
     "verify": "Prove a QLDB journal from what was kept outside of it.",
     "store": "Look into Kafka Streams' window stores, and migrate them.",
     "join": "Join two streams in time windows: try one on a time-line, look into one on Spark.",
+    "consumers": "List, register and deregister the consumers of a stream (enhanced fan-out).",
     "local": "Serve a local Kinesis until stopped.",
 }
 """Command → its one line in the list of commands; the function is called like it."""

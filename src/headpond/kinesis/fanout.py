@@ -103,27 +103,6 @@ class _Place(NamedTuple):
         return position
 
 
-def find_consumer(calls: ServiceCalls, settings: ConnectionSettings, name: str) -> str:
-    """Find a registered consumer's ARN by its name.
-
-    headpond registers none: a consumer is paid for by the hour and shard, and outlives a query.
-
-    Raises:
-        MissingRequirement: The stream has no such consumer.
-    """
-    stream_arn = settings.stream_arn or calls.describe().arn
-    try:
-        return calls.consumer_arn(stream_arn, name)
-    except PositionRejected:
-        raise MissingRequirement(
-            f"Stream {settings.stream} has no registered consumer {name} {settings.where}.",
-            next_step="Register it (aws kinesis register-stream-consumer --stream-arn "
-            f"{stream_arn} --consumer-name {name}), or set consumerMode to polling.",
-            stream=settings.stream,
-            consumer=name,
-        ) from None
-
-
 @contextmanager
 def reading_calls(connection: ConnectionSettings, consumer_arn: str | None) -> Iterator[StreamCalls]:
     """Return the calls that one task reads with: subscriptions of a consumer, or polling."""
@@ -249,7 +228,7 @@ class FanOut:
             except RetryableError as passing:
                 self._back_off(passing.failure, shard_id, passing.patience_s)
             except PositionRejected as refused:
-                self._check_consumer(refused)
+                self._check_consumer(refused, shard_id)
                 raise
             else:
                 self._turns.answered(self._consumer_arn, shard_id)
@@ -264,7 +243,7 @@ class FanOut:
         try:
             passing = self._calls.classify(failed.code, "SubscribeToShard", _doing(shard_id))
         except PositionRejected as refused:
-            self._check_consumer(refused)
+            self._check_consumer(refused, shard_id)
             raise
         self._back_off(passing.failure, shard_id, passing.patience_s)
 
@@ -281,13 +260,15 @@ class FanOut:
             self._sleep(wait_s)
             self._waited_s += wait_s
 
-    def _check_consumer(self, refused: PositionRejected) -> None:
+    def _check_consumer(self, refused: PositionRejected, shard_id: str) -> None:
         """Distinguish a consumer that is gone from a shard that is gone."""
         if refused.code == NOT_FOUND and not self._calls.has_consumer(self._consumer_arn):
             raise MissingRequirement(
-                f"The consumer {self._consumer_arn} was deregistered while it was being read with.",
-                next_step="Register it again and restart the query, or set consumerMode to polling.",
+                f"The consumer {self._consumer_arn} was deregistered while {shard_id} was read with it.",
+                next_step="Register it again (`headpond consumers register`) and restart the query, or set "
+                "consumerMode to polling.",
                 stream=self._settings.stream,
+                shard_id=shard_id,
                 consumer=self._consumer_arn,
             ) from None
 

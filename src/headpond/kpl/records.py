@@ -41,6 +41,14 @@ KINESIS_RECORD_SCHEMA = pa.schema(_FIELDS)
 """Columns of one batch of Kinesis records, before any aggregate is opened."""
 
 USER_RECORD_SCHEMA_WITH_TAGS = USER_RECORD_SCHEMA.append(pa.field("tags", TAGS_TYPE))
+ENCRYPTION_TYPE: pa.Field[Any] = pa.field("encryption_type", pa.string())
+"""Column of Kinesis and of user records, where it is wanted: `KMS`, `NONE`, or null where no reply said."""
+
+
+def user_record_schema(*, tags: bool = False, encryption_type: bool = False) -> pa.Schema:
+    """Return `USER_RECORD_SCHEMA`, with the columns that are there on request."""
+    schema = USER_RECORD_SCHEMA_WITH_TAGS if tags else USER_RECORD_SCHEMA
+    return schema.append(ENCRYPTION_TYPE) if encryption_type else schema
 
 
 def open_records(
@@ -56,7 +64,7 @@ def open_records(
     """Open the KPL aggregates of a batch.
 
     Args:
-        records: A batch of `KINESIS_RECORD_SCHEMA`.
+        records: A batch of `KINESIS_RECORD_SCHEMA`; a column `encryption_type` behind it is passed on.
         deaggregate: False leaves every Kinesis record as it is, aggregates too.
         on_malformed: What to do with an aggregate that cannot be opened: one row with a `problem`, or fail.
         tags: Whether to add the column `tags`.
@@ -79,7 +87,7 @@ def open_records(
         sound, rest = records, records.slice(0, 0)
     else:
         sound, rest = records.filter(pc.invert(bad)), records.filter(bad)
-    schema = USER_RECORD_SCHEMA_WITH_TAGS if tags else USER_RECORD_SCHEMA
+    schema = user_record_schema(tags=tags, encryption_type=ENCRYPTION_TYPE.name in records.schema.names)
     if sound.num_rows and not _has_magic(sound["data"]):
         # Nothing to open: the columns pass as they are, without a copy of the data.
         if counters is not None:

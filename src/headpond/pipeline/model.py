@@ -112,12 +112,13 @@ class Source:
         "DSQL: changes of any other cluster are quarantined as `unexpected_cluster`",
         no_ledger="a ledger has no cluster",
     )
-    region: Text | None = key("as boto3 finds it when not given", stream=True)
+    region: Text | None = key("the ARN's, the endpoint's, else as boto3 finds it", stream=True)
     profile: Text | None = key("a profile of the AWS configuration", stream=True)
     endpoint_url: Text | None = key("another address of Kinesis, such as a local one", stream=True)
     role_arn: Text | None = key("a role to assume", stream=True)
     role_external_id: Text | None = key("the external id that this role asks for", stream=True, secret=True)
     role_session_name: Text | None = key("the session's name in audit logs", stream=True)
+    sts_endpoint_url: Text | None = key("another address to assume the role at", stream=True)
     start: Start = key(
         'where the first start begins: also `"LATEST"`, `"AT_TIMESTAMP 2026-01-01T00:00:00Z"`, or a JSON '
         "object with a position per shard",
@@ -160,6 +161,12 @@ class Source:
         stream=True,
     )
     consumer_name: Text | None = key('the registered consumer that `"efo"` reads as', stream=True)
+    register_consumer: bool = key(
+        "register that consumer where the stream does not have it, and wait until it is active; "
+        "`headpond consumers deregister` ends it",
+        default=False,
+        stream=True,
+    )
     kcl_leases: Location | None = key(
         "an exported lease table of a KCL application, to start where that stopped; see "
         "[the source](../systems/kinesis-source.md#move-over-from-a-kcl-application)",
@@ -175,7 +182,8 @@ class Source:
     def connection_options(self) -> dict[str, str]:
         """Return the options of the Spark source that say where the stream is; `{}` for an archive."""
         known = ("stream", "stream_arn", "region", "profile", "endpoint_url")
-        return self._options(*known, "role_arn", "role_external_id", "role_session_name")
+        role = ("role_arn", "role_external_id", "role_session_name", "sts_endpoint_url")
+        return self._options(*known, *role)
 
     def source_options(self) -> dict[str, str]:
         """Return all options of Spark's `kinesis` source; what is not set is left to its defaults."""

@@ -104,6 +104,13 @@ def consumer_with_fan_out(source: Read) -> Iterator[Mistake]:
             f'{mode} = "efo" and {name} need each other; {name if efo else mode} is missing.',
             "Set both, or leave both out.",
         )
+    elif source["register_consumer"] and not named:
+        place = source.place["register_consumer"]
+        yield Mistake(
+            place,
+            f"{place} = true needs {source.place['consumer_name']}, which is missing.",
+            'Name the consumer, and set consumer_mode = "efo".',
+        )
 
 
 def readable_path(target: Read) -> Iterator[Mistake]:

@@ -197,22 +197,23 @@ class ServiceCalls:
 
     # Registered consumers
 
-    def consumer_arn(self, stream_arn: str, name: str) -> str:
-        """Find a registered consumer by name. Raises PositionRejected where there is none."""
-        reply = self._call(
-            f"looking for the consumer {name}",
-            self._client.describe_stream_consumer,
-            StreamARN=stream_arn,
-            ConsumerName=name,
-        )
-        return str(reply["ConsumerDescription"]["ConsumerARN"])
+    def call(self, doing: str, operation: str, **arguments: Any) -> Any:
+        """Call what a method of boto3's client is named after, and wait out failures that pass.
+
+        Raises:
+            PositionRejected: There is no such consumer.
+            HeadpondError: The call goes on failing, or no other try helps.
+        """
+        return self._call(doing, getattr(self._client, operation), **arguments)
+
+    def once(self, doing: str, operation: str, **arguments: Any) -> Any:
+        """Call as `call` does, but raise a failure that may pass as RetryableError."""
+        return self._once(doing, getattr(self._client, operation), **arguments)
 
     def has_consumer(self, consumer_arn: str) -> bool:
         """Return whether a consumer is registered."""
         try:
-            self._call(
-                "looking for the consumer", self._client.describe_stream_consumer, ConsumerARN=consumer_arn
-            )
+            self.call("looking for the consumer", "describe_stream_consumer", ConsumerARN=consumer_arn)
         except PositionRejected:
             return False
         return True

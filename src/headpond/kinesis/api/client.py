@@ -180,7 +180,12 @@ def _choose_credentials(
         extra["ExternalId"] = settings.role_external_id
     # The fetcher makes its client when credentials are first needed, and again at each renewal.
     fetcher = AssumeRoleCredentialFetcher(
-        partial(session.create_client, region_name=region, config=config), source, settings.role_arn, extra
+        partial(
+            session.create_client, region_name=region, endpoint_url=settings.sts_endpoint_url, config=config
+        ),
+        source,
+        settings.role_arn,
+        extra,
     )
     credentials: Credentials = DeferredRefreshableCredentials(
         refresh_using=fetcher.fetch_credentials, method="assume-role"

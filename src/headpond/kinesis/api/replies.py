@@ -40,6 +40,7 @@ class Record(msgspec.Struct, gc=False, frozen=True):
     partition_key: str = msgspec.field(name="PartitionKey")
     text: msgspec.Raw = msgspec.field(name="Data")
     """The data as it came: base64 in quotes."""
+    encryption_type: str | None = msgspec.field(name="EncryptionType", default=None)
 
     @property
     def number(self) -> int:
@@ -150,6 +151,7 @@ def record_of(record: Mapping[str, Any]) -> Record:
         arrival.timestamp(),
         record["PartitionKey"],
         msgspec.Raw(b'"%b"' % b64encode(record["Data"])),
+        record.get("EncryptionType"),
     )
 
 

@@ -44,11 +44,14 @@ _PASSING = {
     "ServiceUnavailableException",
 }
 NOT_FOUND, INVALID_ARGUMENT = "ResourceNotFoundException", "InvalidArgumentException"
+IN_USE = "ResourceInUseException"
 _REJECTED_POSITIONS = {
     "GetShardIterator": (NOT_FOUND, INVALID_ARGUMENT),
     "GetRecords": (NOT_FOUND, INVALID_ARGUMENT),
     "SubscribeToShard": (NOT_FOUND, INVALID_ARGUMENT),
     "DescribeStreamConsumer": (NOT_FOUND,),
+    "DeregisterStreamConsumer": (NOT_FOUND,),
+    "RegisterStreamConsumer": (IN_USE,),
 }
 _SERVER_ERROR = 500
 _JITTER = random.Random()
@@ -60,7 +63,7 @@ class IteratorExpired(Exception):
 
 
 class PositionRejected(Exception):
-    """The service knows no such shard, or will not start at that position; `code` is its answer."""
+    """The service knows no such shard or consumer, or will not start there; `code` is its answer."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -105,7 +108,7 @@ def classify(
         raise IteratorExpired from None
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     # A subscription in use: too soon after the last one, or the consumer is not ACTIVE yet.
-    in_use = code == "ResourceInUseException" and error.operation_name == "SubscribeToShard"
+    in_use = code == IN_USE and error.operation_name == "SubscribeToShard"
     if in_use or code in _PASSING or status >= _SERVER_ERROR:
         return RetryableError(error, patience.throttled_s)
     if code in _REJECTED_POSITIONS.get(error.operation_name, ()):

@@ -34,6 +34,7 @@ class ConnectionSettings:
         role_arn: Role to assume; renewed for as long as the client lives.
         role_external_id: External id that the role asks for.
         role_session_name: Name of the role's sessions in the account's audit trail.
+        sts_endpoint_url: Another address to assume the role at, such as a VPC's endpoint.
 
     Raises:
         ConfigurationError: A setting is missing, malformed or contradicts another.
@@ -47,6 +48,7 @@ class ConnectionSettings:
     role_arn: str | None = None
     role_external_id: str | None = field(default=None, repr=False)
     role_session_name: str | None = None
+    sts_endpoint_url: str | None = None
 
     def __post_init__(self) -> None:
         if (self.stream_name is None) == (self.stream_arn is None):
@@ -65,19 +67,21 @@ class ConnectionSettings:
                 next_step="Drop region, or correct it.",
                 option="region",
             )
-        if self.role_arn is None and (self.role_external_id or self.role_session_name):
+        of_role = ("role_external_id", "role_session_name", "sts_endpoint_url")
+        if self.role_arn is None and any(getattr(self, name) for name in of_role):
             raise ConfigurationError(
-                "role_external_id and role_session_name belong to role_arn, which is not given.",
+                f"{', '.join(of_role[:2])} and {of_role[2]} belong to role_arn, which is not given.",
                 next_step="Give role_arn, or drop them.",
             )
-        if self.endpoint_url is not None:
-            _check_url(self.endpoint_url)
+        for option in ("endpoint_url", "sts_endpoint_url"):
+            _check_url(option, getattr(self, option))
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
         """Read the connection's options of a data source, named in any case; empty ones do not count.
 
-        `streamName, streamARN, region, profile, endpointUrl, roleArn, roleExternalId, roleSessionName`.
+        `streamName, streamARN, region, profile, endpointUrl, roleArn, roleExternalId, roleSessionName,
+        stsEndpointUrl`.
         """
         given = {name.lower(): value for name, value in options.items() if value}
         names = {each.name: each.name.replace("_", "") for each in fields(cls)}
@@ -133,14 +137,16 @@ def _match(option: str, value: str | None, pattern: re.Pattern[str], shape: str)
         )
 
 
-def _check_url(url: str) -> None:
+def _check_url(option: str, url: str | None) -> None:
+    if url is None:
+        return
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         # Not shown: it would carry the password into logs and checkpoints.
         raise ConfigurationError(
-            "endpoint_url carries a user name or password.",
+            f"{option} carries a user name or password.",
             next_step="Remove it; credentials come from the AWS configuration.",
-            option="endpoint_url",
+            option=option,
         )
     if parts.scheme not in {"http", "https"}:
         fault = "does not begin with http:// or https://"
@@ -151,7 +157,7 @@ def _check_url(url: str) -> None:
     else:
         return
     raise ConfigurationError(
-        f"endpoint_url {fault}.",
+        f"{option} {fault}.",
         next_step="Write it as http(s)://HOST[:PORT], for example http://127.0.0.1:4567.",
-        option="endpoint_url",
+        option=option,
     )

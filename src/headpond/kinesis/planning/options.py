@@ -28,6 +28,7 @@ CONNECTION_OPTIONS = (
     "roleArn",
     "roleExternalId",
     "roleSessionName",
+    "stsEndpointUrl",
 )
 OPTIONS = (
     *CONNECTION_OPTIONS,
@@ -35,11 +36,13 @@ OPTIONS = (
     "kclLeases",
     "deaggregate",
     "includeTags",
+    "includeEncryptionType",
     "onMalformed",
     "hashRangeFilter",
     "shardOrdering",
     "consumerMode",
     "consumerName",
+    "registerConsumer",
     "maxRecordsPerTrigger",
     "maxBytesPerTrigger",
     "maxSpanPerTrigger",
@@ -78,6 +81,7 @@ class SourceSettings:
     kcl_leases: str | None  # path of an exported lease table; read when a new query starts
     deaggregate: bool
     tags: bool
+    encryption_type: bool
     on_malformed: Literal["passthrough", "fail"]
     hash_range_filter: HashRangeFilter
     parent_first: bool
@@ -90,6 +94,7 @@ class SourceSettings:
     discovery_ms: int
     fail_on_data_loss: bool
     consumer_name: str | None = None  # of enhanced fan-out; None: polling
+    register_consumer: bool = False  # where it is not registered
 
 
 def read_options(given: Mapping[str, str]) -> SourceSettings:
@@ -113,6 +118,7 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
         kcl_leases=leases,
         deaggregate=options.flag("deaggregate", default=True),
         tags=options.flag("includeTags", default=False),
+        encryption_type=options.flag("includeEncryptionType", default=False),
         on_malformed="fail" if _fails(options) else "passthrough",
         hash_range_filter=cast(
             "HashRangeFilter", options.choice("hashRangeFilter", ("off", "per_record", "kcl"), "off")
@@ -129,6 +135,7 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
         discovery_ms=options.time_ms("shardDiscoveryInterval", DEFAULT_DISCOVERY_MS),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         consumer_name=_consumer(options),
+        register_consumer=options.flag("registerConsumer", default=False),
     )
 
 
@@ -170,6 +177,12 @@ def _span(options: Options) -> int | None:
 def _consumer(options: Options) -> str | None:
     """Read consumerMode and consumerName, which need each other."""
     name = options.text("consumerName")
+    if name is None and options.flag("registerConsumer", default=False):
+        raise ConfigurationError(
+            "Option registerConsumer of the source kinesis is true, and consumerName is missing.",
+            next_step="Name the consumer to register in consumerName, and set consumerMode to efo.",
+            option="registerConsumer",
+        )
     efo = options.choice("consumerMode", ("polling", "efo"), "polling") == "efo"
     if efo == (name is not None):
         return name

@@ -28,7 +28,7 @@ from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS, IteratorKind
 from headpond.kinesis.api.retry import IteratorExpired, PositionRejected
 from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor
 from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange
-from headpond.kpl.records import KINESIS_RECORD_SCHEMA
+from headpond.kpl.records import ENCRYPTION_TYPE, KINESIS_RECORD_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -137,14 +137,18 @@ def _up_to(wanted: ShardRange, last: str | None) -> str:
 
 
 def in_batches(
-    pages: Iterable[tuple[str, list[Record]]], stream: str, size_bytes: int = BATCH_BYTES
+    pages: Iterable[tuple[str, list[Record]]],
+    stream: str,
+    size_bytes: int = BATCH_BYTES,
+    *,
+    encryption_type: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Put pages together into batches, in the order they come.
 
     What waits is a batch when it has come to `size_bytes`, counted in base64.
 
     Yields:
-        Batches of `KINESIS_RECORD_SCHEMA`, none of them empty.
+        Batches of `KINESIS_RECORD_SCHEMA`, with `encryption_type` that column behind it, none of them empty.
     """
     waiting: list[Record] = []
     shards: list[tuple[str, int]] = []
@@ -155,13 +159,19 @@ def in_batches(
         if len(waiting) < _MANY_RECORDS:
             held_bytes += sum(len(record.text) for record in records)
         if held_bytes >= size_bytes or len(waiting) >= _MANY_RECORDS:
-            yield to_batch(waiting, stream, shards)
+            yield to_batch(waiting, stream, shards, encryption_type=encryption_type)
             waiting, shards, held_bytes = [], [], 0
     if waiting:
-        yield to_batch(waiting, stream, shards)
+        yield to_batch(waiting, stream, shards, encryption_type=encryption_type)
 
 
-def to_batch(records: list[Record], stream: str, shards: Iterable[tuple[str, int]]) -> pa.RecordBatch:
+def to_batch(
+    records: list[Record],
+    stream: str,
+    shards: Iterable[tuple[str, int]],
+    *,
+    encryption_type: bool = False,
+) -> pa.RecordBatch:
     """Turn records into a batch, their data decoded.
 
     `shards` says how many of them are of which shard, in their order.
@@ -179,7 +189,10 @@ def to_batch(records: list[Record], stream: str, shards: Iterable[tuple[str, int
         pa.nulls(count, pa.string()),
         _binary([record.data for record in records]),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=KINESIS_RECORD_SCHEMA)
+    if not encryption_type:
+        return pa.RecordBatch.from_arrays(columns, schema=KINESIS_RECORD_SCHEMA)
+    columns.append(pa.array([record.encryption_type for record in records], pa.string()))
+    return pa.RecordBatch.from_arrays(columns, schema=KINESIS_RECORD_SCHEMA.append(ENCRYPTION_TYPE))
 
 
 def _binary(values: list[bytes]) -> pa.Array[Any]:

@@ -23,7 +23,7 @@ from headpond.dsql.records import Chunked, parse
 from headpond.kinesis.api.calls import calls_of
 from headpond.kinesis.api.client import StreamSummary, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
-from headpond.kinesis.fanout import find_consumer
+from headpond.kinesis.consumers import consumer_of
 from headpond.lake.apply import Applied
 from headpond.lake.maintenance.catch_up import CaughtUp, configured
 from headpond.lake.naming import table_folder
@@ -91,7 +91,8 @@ def check_source(pipeline: Pipeline) -> StreamSummary:
     settings = ConnectionSettings.from_options(pipeline.source.connection_options())
     summary = check_stream(settings)
     if pipeline.source.consumer_name is not None:
-        find_consumer(calls_of(settings), settings, pipeline.source.consumer_name)
+        name, register = pipeline.source.consumer_name, pipeline.source.register_consumer
+        consumer_of(calls_of(settings), settings, name, register=register)
     return summary
 
 

@@ -22,7 +22,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headpond.kinesis.api.calls import calls_of
-from headpond.kinesis.fanout import MOST_IDLE_EVENTS, find_consumer, reading_calls
+from headpond.kinesis.consumers import consumer_of
+from headpond.kinesis.fanout import MOST_IDLE_EVENTS, reading_calls
 from headpond.kinesis.planning.options import Limits, SourceSettings, read_options
 from headpond.kinesis.planning.planner import Planner
 from headpond.kinesis.planning.stream_state import refuse_another
@@ -91,7 +92,7 @@ def _opened(
     """Yield the user records of ranges; of one shard where they are filtered by hash keys."""
     found = OpenCounters()
     pages = (page for wanted in ranges for page in _pages(calls, settings, task, wanted))
-    for records in in_batches(pages, settings.connection.stream):
+    for records in in_batches(pages, settings.connection.stream, encryption_type=settings.encryption_type):
         for opened in open_records(
             records,
             deaggregate=settings.deaggregate,
@@ -152,11 +153,12 @@ class _Planning:
     def planner(self) -> Planner:
         """Return the planner, which connects when first asked for: reading in a worker needs none."""
         if self._planner is None:
-            calls = calls_of(self.settings.connection)
-            if self.settings.consumer_name is not None:
+            settings = self.settings
+            calls = calls_of(settings.connection)
+            if settings.consumer_name is not None:
                 # Looked for here, so that a query with a wrong name does not begin.
-                self._consumer_arn = find_consumer(
-                    calls, self.settings.connection, self.settings.consumer_name
+                self._consumer_arn = consumer_of(
+                    calls, settings.connection, settings.consumer_name, register=settings.register_consumer
                 )
             self._planner = Planner(calls, self.settings)
         return self._planner
@@ -248,6 +250,10 @@ class KinesisReader(_Planning, DataSourceReader):  # type: ignore[misc]  # pyspa
             self.planner.close()
 
 
+def _columns(settings: SourceSettings) -> StructType:
+    return source_schema(tags=settings.tags, encryption_type=settings.encryption_type)
+
+
 class KinesisDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
     """`spark.readStream.format("headpond-kinesis")`, `read`, `writeStream` and `write`."""
 
@@ -259,19 +265,19 @@ class KinesisDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped
     @carried
     def schema(self) -> StructType:
         """Return the columns of user records."""
-        return source_schema(tags=read_options(self.options).tags)
+        return _columns(read_options(self.options))
 
     @carried
     def reader(self, schema: StructType) -> KinesisReader:
         """Read once, by default from the horizon."""
         settings = read_options({"startingposition": "TRIM_HORIZON", **self.options})
-        return KinesisReader(settings, chosen_columns(schema, tags=settings.tags))
+        return KinesisReader(settings, chosen_columns(schema, _columns(settings)))
 
     @carried
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
         """Read in micro-batches."""
         settings = read_options(self.options)
-        return KinesisStreamReader(settings, chosen_columns(schema, tags=settings.tags))
+        return KinesisStreamReader(settings, chosen_columns(schema, _columns(settings)))
 
     @carried
     def writer(self, schema: StructType, overwrite: bool) -> KinesisWriter:  # noqa: FBT001 (Spark's signature)

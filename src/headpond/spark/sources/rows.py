@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import pickle
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,8 +22,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from headpond.core.errors import ConfigurationError
-from headpond.core.schemas import USER_RECORD_SCHEMA
-from headpond.kpl.records import USER_RECORD_SCHEMA_WITH_TAGS
+from headpond.kpl.records import ENCRYPTION_TYPE, user_record_schema
 from headpond.spark.errors import carried
 from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sources.cells import FRAME_SCHEMA
@@ -36,24 +36,27 @@ if TYPE_CHECKING:
     from headpond.core.formats import ChangeFormat
 
 
-def source_schema(*, tags: bool) -> StructType:
+def source_schema(*, tags: bool, encryption_type: bool = False) -> StructType:
     """Return the columns of a source of user records."""
-    schema: StructType = from_arrow_schema(USER_RECORD_SCHEMA_WITH_TAGS if tags else USER_RECORD_SCHEMA)
+    schema: StructType = from_arrow_schema(user_record_schema(tags=tags, encryption_type=encryption_type))
     return schema
 
 
-_AS_SPARK = {
-    tags: to_arrow_schema(source_schema(tags=tags), timezone="UTC") for tags in (False, True)
-}  # what Spark compares a batch's schema with, to the letter
+@lru_cache(maxsize=4)
+def _as_spark(*, tags: bool, encryption_type: bool) -> pa.Schema:
+    """Return what Spark compares a batch's schema with, to the letter."""
+    schema = source_schema(tags=tags, encryption_type=encryption_type)
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def as_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch with the schema Spark compares it with; columns are not copied where types agree."""
-    schema = _AS_SPARK["tags" in batch.schema.names]
+    names = batch.schema.names
+    schema = _as_spark(tags="tags" in names, encryption_type=ENCRYPTION_TYPE.name in names)
     return batch if batch.schema.equals(schema) else batch.cast(schema)
 
 
-def chosen_columns(schema: StructType, *, tags: bool) -> pa.Schema | None:
+def chosen_columns(schema: StructType, whole: StructType) -> pa.Schema | None:
     """Read which columns the user wants, where `schema(…)` says it; Spark itself prunes none of these.
 
     Returns:
@@ -62,7 +65,7 @@ def chosen_columns(schema: StructType, *, tags: bool) -> pa.Schema | None:
     Raises:
         ConfigurationError: A column is not one of the source's, or is of another type there.
     """
-    own = {field.name: field.dataType.simpleString() for field in source_schema(tags=tags).fields}
+    own = {field.name: field.dataType.simpleString() for field in whole.fields}
     wanted = tuple(field.name for field in schema.fields)
     wrong = [field.name for field in schema.fields if own.get(field.name) != field.dataType.simpleString()]
     if wrong or len(set(wanted)) < len(wanted):
@@ -74,7 +77,7 @@ def chosen_columns(schema: StructType, *, tags: bool) -> pa.Schema | None:
             columns=list(wanted),
         )
     found = to_arrow_schema(schema, timezone="UTC")
-    return None if found.equals(_AS_SPARK[tags]) else found
+    return None if found.equals(to_arrow_schema(whole, timezone="UTC")) else found
 
 
 RULES = "changerules"
