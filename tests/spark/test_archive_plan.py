@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -21,14 +22,18 @@ if TYPE_CHECKING:
 class Held:
     """Files in memory."""
 
-    def __init__(self, files: dict[str, bytes]) -> None:
+    def __init__(self, files: dict[str, bytes], rested_ms: int = 0) -> None:
         self.files = files
+        self.rested_ms = rested_ms
 
     def sizes(self) -> dict[str, int]:
         return {name: len(content) for name, content in self.files.items()}
 
     def read(self, name: str, start: int, end: int) -> bytes:
         return self.files[name][start:end]
+
+    def rest_ms(self, name: str) -> int:
+        return self.rested_ms if name in self.files else 0
 
 
 def batches(files: Held, max_bytes: int | None) -> list[ap.Offset]:
@@ -84,15 +89,47 @@ def test_gzip_is_taken_whole_and_only_once() -> None:
     assert [[ap.Piece("a.jsonl", 0, len(packed), 1, whole=True)]] == ap.pieces(files, {}, first)
 
 
-def test_an_open_last_line_waits_until_the_file_rests() -> None:
-    """A line without its end is taken once two plans saw the file at one size."""
-    files = Held({"a": b"one\ntw"})
-    end = ap.plan(files, files.sizes(), {}, None, seen={})
-    assert end == {"a": ap.FilePosition(4, 1)}
-    seen = files.sizes()
-    files.files["a"] = b"one\ntwo"
-    assert end == ap.plan(files, files.sizes(), end, None, seen=seen)
-    assert ap.plan(files, files.sizes(), end, None, seen=files.sizes()) == {"a": ap.FilePosition(7, 2)}
+def test_half_a_line_waits_until_it_ends_or_the_file_rests() -> None:
+    """It is not taken in two halves, however often is planned."""
+    files = Held({"a": b'{}\n{"data":'})
+    end = ap.plan(files, files.sizes(), {}, None, last_line_wait_ms=1000)
+    assert end == {"a": ap.FilePosition(3, 1)}
+    assert end == ap.plan(files, files.sizes(), end, None, last_line_wait_ms=1000)
+    files.rested_ms = 1000
+    assert ap.plan(files, files.sizes(), end, None, last_line_wait_ms=1000) == {"a": ap.FilePosition(11, 2)}
+    files.rested_ms, files.files["a"] = 0, b'{}\n{"data":""}'
+    assert ap.plan(files, files.sizes(), end, None, last_line_wait_ms=1000) == {"a": ap.FilePosition(14, 2)}
+
+
+@given(st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=3), st.integers(0, 60))
+def test_a_line_without_its_end_is_taken_only_whole(value: dict[str, str], cut: int) -> None:
+    """No part of an object is one: a writer may be caught at any byte."""
+    line = json.dumps(value).encode()
+    files = Held({"a": line[:cut]})
+    found = ap.plan(files, files.sizes(), {}, None, last_line_wait_ms=1000)
+    assert found == ({"a": ap.FilePosition(len(line), 1)} if cut >= len(line) else {})
+
+
+@pytest.mark.parametrize("content", [b"1\n2\n", b"x" * 2000 + b"\n2\n", gzip.compress(b"1\n")])
+def test_another_file_of_the_same_name_is_loss(content: bytes) -> None:
+    """Its beginning tells, whether it is as long as the one that was read or longer."""
+    files = Held({"a": content})
+    end = ap.from_json(ap.to_json(ap.plan(files, files.sizes(), {}, None)))
+    ap.check_unchanged(files, end, files.sizes(), {})
+    files.files["a"] += b"3\n" if content[:1] != b"\x1f" else b""
+    ap.check_unchanged(files, end, files.sizes(), {})
+    for other in (b"z" + content[1:], b"z" + files.files["a"][1:]):
+        with pytest.raises(DataLoss, match="a is not the one that was read before"):
+            ap.check_unchanged(Held({"a": other}), end, {"a": len(other)}, {})
+
+
+def test_positions_of_older_versions_have_no_head() -> None:
+    """They are taken as they are, and get one when their file is read on."""
+    files = Held({"a": b"1\n2\n"})
+    old = ap.from_json({"v": 1, "files": {"a": {"bytes": 2, "lines": 1}}})
+    ap.check_unchanged(files, old, files.sizes(), {})
+    assert ap.plan(files, files.sizes(), old, None)["a"].head is not None
+    assert ap.to_json(old) == {"v": 1, "files": {"a": {"bytes": 2, "lines": 1}}}
 
 
 def test_files_found_later_and_grown_files_are_read_on() -> None:
@@ -109,7 +146,7 @@ def test_files_found_later_and_grown_files_are_read_on() -> None:
 def test_a_file_that_changed_is_loss(at: ap.FilePosition) -> None:
     """A gzip file of another size, or a plain one that shrank, is not what was read."""
     with pytest.raises(DataLoss, match=f"had {at.size} bytes and has 7 now"):
-        ap.check_unchanged({"a": at, "gone": at}, {"a": 7})
+        ap.check_unchanged(Held({}), {"a": at, "gone": at}, {"a": 7}, {})
 
 
 @pytest.mark.parametrize("value", [{"v": 2, "files": {}}, {"v": 1}, {"v": 1, "files": {"a": {"bytes": 1}}}])

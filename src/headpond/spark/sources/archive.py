@@ -1,10 +1,11 @@
 """Spark source `headpond-archive`: Kinesis records in JSON Lines files, with offsets in the checkpoint.
 
 Options: `path` (a pattern, see `archive_files`), `maxBytesPerTrigger` (64 MiB of the files),
+`lastLineWait` (1 minute: how long half a line at the end of a file waits for the rest of it),
 `deaggregate`, `onMalformed`, `includeTags`, `failOnDataLoss`, `streamName` (what the column `stream`
 says; by default the path), `storageOptions` (a JSON object: what gives access to an object store). Columns
 are those of the `kinesis` source.
-A file must not change once it is there, except that a plain file may grow by whole lines.
+A file must not change once it is there, except that a plain file may grow.
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES = 64 << 20
+DEFAULT_LAST_LINE_WAIT_MS = 60_000
 OPTIONS = (
     "path",
     "maxBytesPerTrigger",
+    "lastLineWait",
     "deaggregate",
     "onMalformed",
     "includeTags",
@@ -78,6 +81,7 @@ class ArchiveSettings:
     path: str
     stream: str
     max_bytes: int
+    last_line_wait_ms: int
     deaggregate: bool
     on_malformed: OnMalformed
     tags: bool
@@ -105,6 +109,7 @@ def read_options(given: Mapping[str, str]) -> ArchiveSettings:
         path=path,
         stream=options.text("streamName") or path,
         max_bytes=max_bytes,
+        last_line_wait_ms=options.time_ms("lastLineWait", DEFAULT_LAST_LINE_WAIT_MS),
         deaggregate=options.flag("deaggregate", default=True),
         on_malformed=cast(
             "OnMalformed", options.choice("onMalformed", ("passthrough", "fail"), "passthrough")
@@ -218,15 +223,14 @@ class ArchiveStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
         begun = from_json(start)
         sizes = self._fixed if self._fixed is not None else self.files.sizes()
         try:
-            check_unchanged(begun, sizes)
+            check_unchanged(self.files, begun, sizes, self._seen)
         except DataLoss as loss:
             if self.settings.fail_on_data_loss:
                 raise
             logger.warning("%s", loss.message)
-        seen = None if self._fixed is not None else self._seen
-        end = plan(self.files, sizes, begun, self.settings.max_bytes, seen=seen)
         self._seen = sizes
-        return to_json(end)
+        wait_ms = self.settings.last_line_wait_ms
+        return to_json(plan(self.files, sizes, begun, self.settings.max_bytes, last_line_wait_ms=wait_ms))
 
     @carried
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

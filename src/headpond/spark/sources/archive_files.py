@@ -8,23 +8,28 @@ the pattern, so moving the folder changes no identity::
 
 The offset is a JSON document in Spark's checkpoint, nothing else is kept::
 
-    {"v": 1, "files": {"a.jsonl": {"bytes": 8190, "lines": 12}, "b.jsonl.gz": {"whole": 4711}}}
+    {"v": 1, "files": {"a.jsonl": {"bytes": 8190, "lines": 12, "head": "91c0f4…"}, "b.gz": {"whole": 4711}}}
 
     bytes, lines   a plain file is done up to this byte, which follows a line end (or ends the file)
     whole          a gzip file, or one of Ion, was taken, when it was this large
+    head           BLAKE2b of what was read of its first KiB; offsets of older versions have none
 
 Plain files are cut at line ends; at least one line or one whole file is taken however small the bound is.
-Files may appear at any time, plain files may grow by whole lines. A last line without its end is taken
-when the archive is read once, else as soon as two plans have seen the file at the same size.
+Files may appear at any time, plain files may grow. A last line without its end is taken if it is a whole JSON
+object, which half a line never is; else when the file has rested, or the archive is read once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from dataclasses import dataclass, field
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import orjson
 import pyarrow.fs as pafs
 
 from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, UsageError
@@ -52,6 +57,9 @@ class Files(Protocol):
 
     def read(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a file; fewer where it ends before."""
+
+    def rest_ms(self, name: str) -> int:
+        """Return for how long a file was not written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,13 @@ class PatternFiles:
             start = min(start, size)
             content: bytes = opened.read_at(min(end, size) - start, start)
             return content
+
+    def rest_ms(self, name: str) -> int:
+        """Return for how long a file was not written to."""
+        filesystem, folder = file_system(self.root, self.options)
+        with storage_errors(self.root, self.options):
+            written_ns = filesystem.get_file_info(f"{folder}/{name}").mtime_ns or 0
+        return (time.time_ns() - written_ns) // 1_000_000
 
 
 def objects_of(manifest: str, content: bytes, there: Container[str]) -> list[str]:
@@ -198,15 +213,21 @@ PIECE_BYTES = 16 << 20
 """How much of the archive one task reads, about."""
 
 _READ_BYTES = 4 << 20
+_HEAD_BYTES = 1024
+_LOOKS_AT_ONCE = 16
 _LOOK_BYTES = 64  # to detect what a file is
 
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """How far a file was read: `lines` is None for one taken whole, then `size` is that of the whole file."""
+    """How far a file was read: `lines` is None for one taken whole, then `size` is that of the whole file.
+
+    `head` is the hash of what was read of its first KiB, or None where it was not noted.
+    """
 
     size: int
     lines: int | None
+    head: str | None = field(default=None, compare=False)
 
 
 Offset = dict[str, FilePosition]
@@ -226,10 +247,10 @@ class Piece:
 
 def to_json(offset: Offset) -> dict[str, Any]:
     """Write an offset for Spark's checkpoint."""
-    files = {
-        name: {"whole": at.size} if at.lines is None else {"bytes": at.size, "lines": at.lines}
-        for name, at in sorted(offset.items())
-    }
+    files: dict[str, dict[str, Any]] = {}
+    for name, at in sorted(offset.items()):
+        files[name] = {"whole": at.size} if at.lines is None else {"bytes": at.size, "lines": at.lines}
+        files[name] |= {} if at.head is None else {"head": at.head}
     return {"files": files, "v": VERSION}
 
 
@@ -248,9 +269,9 @@ def from_json(value: dict[str, Any]) -> Offset:
         )
     try:
         return {
-            str(name): FilePosition(int(at["whole"]), None)
+            str(name): FilePosition(int(at["whole"]), None, at.get("head"))
             if "whole" in at
-            else FilePosition(int(at["bytes"]), int(at["lines"]))
+            else FilePosition(int(at["bytes"]), int(at["lines"]), at.get("head"))
             for name, at in value["files"].items()
         }
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
@@ -267,7 +288,7 @@ def plan(
     start: Offset,
     max_bytes: int | None,
     *,
-    seen: dict[str, int] | None = None,
+    last_line_wait_ms: int | None = None,
 ) -> Offset:
     """Find the end of the next batch.
 
@@ -276,8 +297,8 @@ def plan(
         sizes: Files and sizes to plan for; nothing beyond these is taken.
         start: Where the last batch ended.
         max_bytes: Bytes of the files, gzip files as stored, to take at most; None: all there is.
-        seen: The sizes an earlier plan saw; a last line without its end is taken only from a file whose
-            size is still that. None: take it, the archive is read once.
+        last_line_wait_ms: How long a file must have rested before half a line at its end is taken. None: take
+            it, the archive is read once.
 
     Returns:
         The end; equal to `start` when there is nothing to take.
@@ -294,30 +315,44 @@ def plan(
             # An empty batch still takes a gzip file larger than the bound, or it would never be read.
             if left is not None and sizes[name] > left and end != start:
                 continue
-            end[name] = FilePosition(sizes[name], None)
-            taken = sizes[name]
+            to = FilePosition(sizes[name], None)
         else:
-            at = done or FilePosition(0, 0)
-            final = seen is None or seen.get(name) == sizes[name]
-            end[name] = _advance(files, name, at, sizes[name], left, final=final)
-            taken = end[name].size - at.size
-            if not taken:
-                del end[name]
-                if done is not None:
-                    end[name] = done
+            to = _advance(files, name, done or FilePosition(0, 0), sizes[name], left, last_line_wait_ms)
+        taken = to.size - (done.size if done else 0)
+        if taken:
+            end[name] = replace(to, head=_head(files, name, to.size))
         if left is not None:
             left -= taken
     return end
 
 
-def check_unchanged(offset: Offset, sizes: dict[str, int]) -> None:
+def check_unchanged(files: Files, offset: Offset, sizes: dict[str, int], known: dict[str, int]) -> None:
     """Make sure that what was read is still what lies there.
 
+    Args:
+        files: The files' bytes.
+        offset: How far they were read.
+        sizes: The files that are there, and their sizes.
+        known: The sizes at the last look; files that still have theirs are not opened again.
+
     Raises:
-        DataLoss: A file shrank, or a gzip file changed its size.
+        DataLoss: A file shrank, a gzip file changed its size, or another file has its name.
     """
+    asked = [
+        name for name, at in offset.items() if at.head and name in sizes and known.get(name) != sizes[name]
+    ]
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+        heads = dict(
+            zip(asked, pool.map(lambda name: _head(files, name, offset[name].size), asked), strict=True)
+        )
     for name, at in offset.items():
         size = sizes.get(name)
+        if size is not None and size >= at.size and heads.get(name, at.head) != at.head:
+            raise DataLoss(
+                f"The archive file {name} is not the one that was read before: its beginning differs.",
+                next_step="Give new files new names; a new checkpoint reads this one from its start.",
+                file=name,
+            )
         if size is not None and (size < at.size or (at.lines is None and size != at.size)):
             raise DataLoss(
                 f"The archive file {name} was read when it had {at.size} bytes and has {size} now.",
@@ -360,14 +395,14 @@ def _cut(files: Files, name: str, at: FilePosition, to: FilePosition, piece_byte
         if to.size - at.size <= piece_bytes:
             ahead = to
         else:
-            ahead = _advance(files, name, at, to.size, piece_bytes, final=True)
+            ahead = _advance(files, name, at, to.size, piece_bytes, None)
         cut.append(Piece(name, at.size, ahead.size, at.lines + 1, whole=False))
         at = ahead
     return cut
 
 
 def _advance(
-    files: Files, name: str, at: FilePosition, size: int, bound: int | None, *, final: bool
+    files: Files, name: str, at: FilePosition, size: int, bound: int | None, last_line_wait_ms: int | None
 ) -> FilePosition:
     """Go on by whole lines, by `bound` bytes at most but by one line at least.
 
@@ -377,7 +412,7 @@ def _advance(
         at: A line's start.
         size: Nothing at or beyond this byte is looked at.
         bound: Bytes to take at most, however long the first line is.
-        final: Whether bytes after the last line end are a line.
+        last_line_wait_ms: As in `plan`.
     """
     stop = size if bound is None else min(size, at.size + bound)
     assert at.lines is not None
@@ -396,9 +431,22 @@ def _advance(
         if cut >= 0:
             taken, lines = position + cut + 1, lines + chunk_lines
         position += len(chunk)
-    if final and position >= size and taken < size and (stop == size or taken == at.size):
-        taken, lines = size, lines + 1
+    if position >= size and taken < size and (stop == size or taken == at.size):
+        rests = last_line_wait_ms is None or files.rest_ms(name) >= last_line_wait_ms
+        if rests or _is_object(files.read(name, taken, size)):
+            taken, lines = size, lines + 1
     return FilePosition(taken, lines)
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return line.rstrip().endswith(b"}") and isinstance(orjson.loads(line), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def _head(files: Files, name: str, size: int) -> str:
+    return hashlib.blake2b(files.read(name, 0, min(size, _HEAD_BYTES)), digest_size=8).hexdigest()
 
 
 def _is_whole(files: Files, name: str) -> bool:
