@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from http.client import HTTPConnection
 from pathlib import Path
 
 import psutil
@@ -74,3 +75,26 @@ def test_the_local_kinesis_listens_on_loopback() -> None:
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == kinesis.port
         ]
     assert listening == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("listens_on", "host", "answered"),
+    [
+        ("127.0.0.1", "127.0.0.1:{port}", True),
+        ("127.0.0.1", "localhost:{port}", True),
+        ("127.0.0.1", "LOCALHOST.", True),
+        ("127.0.0.1", "[::1]:{port}", True),
+        ("127.0.0.1", "evil.example:{port}", False),
+        ("127.0.0.1", "127.0.0.1.evil.example", False),
+        ("127.0.0.1", "", False),
+        ("0.0.0.0", "kinesis:{port}", True),
+    ],
+)
+def test_a_page_in_a_browser_reaches_nothing_here(listens_on: str, host: str, answered: bool) -> None:  # noqa: FBT001 - a case
+    """A name of its own that points to this machine is refused."""
+    with LocalKinesis(host=listens_on) as kinesis:
+        asked = HTTPConnection("127.0.0.1", kinesis.port, timeout=10)
+        target = {"X-Amz-Target": "Kinesis_20131202.ListStreams", "Host": host.format(port=kinesis.port)}
+        asked.request("POST", "/", b"{}", target)
+        assert asked.getresponse().status == (200 if answered else 403)
+        asked.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.error
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,9 @@ def test_an_endpoint_serves_what_batches_did() -> None:
         assert host == "127.0.0.1"
         with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=10) as reply:
             found = values(reply.read().decode())
+        rebound = urllib.request.Request(f"http://{host}:{port}/metrics", headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(rebound, timeout=10)
     finally:
         sink.close()
     assert found["headpond_batches_total", labels()] == 2

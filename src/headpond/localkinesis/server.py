@@ -20,6 +20,7 @@ import orjson
 from aiohttp import web
 
 from headpond.core.errors import MissingRequirement
+from headpond.core.hosts import may_ask
 from headpond.kinesis.api.client import local_client
 from headpond.localkinesis import answers, events, requests
 from headpond.localkinesis.consumers import Subscription
@@ -118,7 +119,7 @@ async def start_server(desk: Desk, host: str, port: int) -> tuple[web.AppRunner,
         OSError: The address cannot be bound.
     """
     application = web.Application(client_max_size=_MAX_BODY_BYTES)
-    handler = _Handler(desk)
+    handler = _Handler(desk, host)
     application.router.add_post("/", handler.handle)
     application.on_cleanup.append(handler.abort_connections)
     runner = web.AppRunner(
@@ -138,8 +139,9 @@ async def start_server(desk: Desk, host: str, port: int) -> tuple[web.AppRunner,
 
 
 class _Handler:
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, host: str) -> None:
         self._desk = desk
+        self._host = host
         # A connection that is closed with bytes still unsent is known to the loop alone, which may end first.
         self._connections: WeakSet[asyncio.Transport] = WeakSet()
 
@@ -155,6 +157,8 @@ class _Handler:
         """Answer one request, with the faults whose rules hit it."""
         if request.transport is not None:
             self._connections.add(request.transport)
+        if not may_ask(self._host, request.headers.get("Host", "")):
+            return web.Response(status=403, text="This server answers to names of its own machine alone.")
         call = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
         body = await request.read()
         faults = {rule.effect: rule for rule in self._desk.faults.hitting(call)}

@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headpond.core.errors import MissingRequirement
+from headpond.core.hosts import may_ask
 from headpond.lake.lake import OWN_FOLDER
 from headpond.lake.reports import OUTCOMES
 
@@ -268,6 +269,7 @@ class Prometheus(NothingElse):
                 address=listen,
             ) from error
         self.address = self._server.server_address[:2]
+        self._server.set_app(_answering(self._server.get_app(), self.address[0]))
 
     def _write(self) -> None:
         self._is_written = False
@@ -281,6 +283,18 @@ class Prometheus(NothingElse):
                     path=self._textfile,
                 ) from error
         self._is_written, self._written_at = True, time.monotonic()
+
+
+def _answering(app: Any, listens_on: str) -> Any:
+    """Return the application for those who may ask."""
+
+    def guarded(environ: Any, start_response: Any) -> Any:
+        if may_ask(listens_on, environ.get("HTTP_HOST", "")):
+            return app(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain")])
+        return [b"This server answers to names of its own machine alone."]
+
+    return guarded
 
 
 class OpenTelemetry(NothingElse):
