@@ -15,20 +15,19 @@ every user of the machine could read them, and are handed over through the gatew
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib
 import os
 import re
-import shutil
 import sys
-import tempfile
 import threading
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from headpond.core.errors import HeadpondError, MissingRequirement
+from headpond.core.passing import PassingFolder
 from headpond.spark.session.cluster import ship_to
 from headpond.spark.session.java import find_java
 from headpond.spark.session.settings import (
@@ -272,7 +271,7 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
             # Never the machine's own name: looking it up may hang for seconds, and need not answer.
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
-            "spark.sql.warehouse.dir": _passing_folder(),
+            "spark.sql.warehouse.dir": _catalogue().path,  # of a catalogue that nobody uses
             # Plans of a few rows: planning again at run time costs more than it saves.
             "spark.sql.adaptive.enabled": "false",
             CHECKPOINTS_CLASS: LOCAL_CHECKPOINTS,
@@ -364,8 +363,6 @@ def _reason(exc: Exception, log: Path, since: int) -> str:
     return (complaints or str(exc).splitlines() or [type(exc).__name__])[0].strip().rstrip(".")
 
 
-def _passing_folder() -> str:
-    """Return a folder for a catalogue nobody uses, gone when this process ends."""
-    folder = tempfile.mkdtemp(prefix="headpond-warehouse-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+@cache
+def _catalogue() -> PassingFolder:
+    return PassingFolder("headpond-warehouse-")

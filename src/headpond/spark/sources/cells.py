@@ -12,22 +12,16 @@ written, the cell holds the rows.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
-import shutil
-import tempfile
 import uuid
-import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from typing import IO
+from headpond.core.passing import PassingFolder
 
 FRAME_SCHEMA = pa.schema(
     [pa.field("kind", pa.string()), pa.field("name", pa.string()), pa.field("content", pa.binary())]
@@ -51,7 +45,7 @@ def unpack(content: pa.Buffer) -> pa.Table:
 
 logger = logging.getLogger(__name__)
 
-_PREFIX, _SUFFIX, _LOCK = "headpond-rows-", ".arrow", "lock"
+_PREFIX, _SUFFIX = "headpond-rows-", ".arrow"
 _TABLE = b"headpond.table"
 """Names the table in a file's schema: what a name may hold, a file's name may not."""
 
@@ -84,48 +78,16 @@ def write_file(folder: str, table: str, rows: pa.RecordBatch) -> str | None:
     return name + _SUFFIX
 
 
-def _made() -> tuple[str, IO[bytes]]:
-    """Return a new folder and its lock, held."""
-    while True:
-        path = tempfile.mkdtemp(prefix=_PREFIX)
-        place = Path(path) / _LOCK
-        lock = place.open("wb")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if place.exists():
-            return path, lock
-        lock.close()  # another process took it for a dead one's before it was locked
-
-
-def _end(path: str, lock: IO[bytes]) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    lock.close()
-
-
-def _remove_if_dead(folder: Path) -> None:
-    """Remove a folder whose lock nobody holds: its process has ended."""
-    try:
-        if folder.lstat().st_uid != os.geteuid():
-            return  # what another user calls a lock might be a pipe, which nobody ever opens at its other end
-        with (folder / _LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-    except OSError:
-        return  # alive, another user's, or gone meanwhile
-
-
 class Folder:
     """Where files are handed over; the driver's end.
 
-    The folder is gone when this object is, or the process ends; of a process that was killed, when the next
-    one makes its own.
+    The folder is a `PassingFolder`.
     """
 
     def __init__(self) -> None:
-        for left in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
-            _remove_if_dead(left)
         self._taken: set[str] = set()
-        self.path, lock = _made()
-        weakref.finalize(self, _end, self.path, lock)
+        self._folder = PassingFolder(_PREFIX)
+        self.path = self._folder.path
 
     def waiting(self) -> list[DecodedFile]:
         """Return the files that are whole and not taken yet."""

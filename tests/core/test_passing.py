@@ -1,0 +1,53 @@
+"""Temporary folders go with their process, however it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headpond.core.passing import PassingFolder
+
+if TYPE_CHECKING:
+    import pytest
+
+MAKE = """
+import os, signal, sys
+from headpond.core.passing import PassingFolder
+folder = PassingFolder("headpond-test-")
+open(os.path.join(folder.path, "file"), "w").close()
+print(folder.path, flush=True)
+"""
+
+
+def made_by(tmp_path: Path, then: str) -> tuple[Path, int]:
+    """A folder that another process made, and how that ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", MAKE + then],
+        capture_output=True,
+        text=True,
+        env={"TMPDIR": str(tmp_path)},
+        check=False,
+    )
+    return Path(done.stdout.strip()), done.returncode
+
+
+def test_it_is_gone_when_the_process_ends(tmp_path: Path) -> None:
+    """With all that is in it."""
+    folder, code = made_by(tmp_path, "")
+    assert (folder.exists(), folder.parent, code) == (False, tmp_path, 0)
+
+
+def test_that_of_a_killed_process_goes_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose process lives stays, whoever begins."""
+    folder, code = made_by(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert (folder.exists(), code) == (True, -signal.SIGKILL)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    first, second = PassingFolder("headpond-test-"), PassingFolder("headpond-test-")
+    assert not folder.exists()
+    assert Path(first.path).exists()
+    assert Path(second.path).exists()
