@@ -68,10 +68,8 @@ def test_the_target_size_of_the_file_holds(cli: Cli, file: Path) -> None:
     """Files that are at least that large are left."""
     lake = open_lake(load(file))
     for number in range(2):
-        lake.typed["public.t"].file.merge(
-            pa.table({"id": [number], "_ts_ns": [1], "_tx_id": ["t"], "_image_hash": [b"x"]}),
-            match="false",
-            insert={f'"{name}"': f's."{name}"' for name in ("id", "_ts_ns", "_tx_id", "_image_hash")},
+        lake.typed["public.t"].file.append(
+            pa.table({"id": [number], "_ts_ns": [1], "_tx_id": ["t"], "_image_hash": [b"x"]})
         )
     file.write_text(FILE.replace("SIZE", "1 B"))
     (left,) = cli("optimize", file, "public.t", "--json").lines()

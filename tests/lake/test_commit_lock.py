@@ -13,6 +13,7 @@ import pytest
 from headpond.core.errors import ServiceFailure
 from headpond.lake import delta as locks
 from headpond.lake.delta import LOCK, DeltaFile, commit_lock
+from headpond.lake.engine.merge import Merge
 
 ROWS = pa.table({"id": pa.array([1], pa.int64())})
 HOLDER = """
@@ -31,7 +32,7 @@ def file_in(folder: Path) -> DeltaFile:
 
 
 def merge(file: DeltaFile) -> None:
-    file.merge(ROWS, match='t."id" = s."id"', insert={'"id"': 's."id"'})
+    file.merge(Merge(ROWS, ["id"]))
 
 
 def test_where_only_deltalake_writes_there_is_no_lock(tmp_path: Path) -> None:

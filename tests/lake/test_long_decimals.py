@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from headpond.lake.apply import apply_batch
-from headpond.lake.delta import DeltaFile, copied, same
+from headpond.lake.delta import DeltaFile
+from headpond.lake.engine.merge import ALWAYS, Merge
 from headpond.lake.maintenance.optimize import optimize_file
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_apply import change
@@ -65,9 +66,9 @@ def test_only_exact_bounds_are_told(tmp_path: Path) -> None:
     file.create(schema)
     rows = [{"a": Decimal("1.50"), "b%20c": Decimal("99999999999999.99"), "v": n} for n in range(4)]
     for row in rows:
-        file.merge(pa.Table.from_pylist([row], schema), match=same(["v"]), insert=copied(list(kinds)))
-    file.update({"v": "9"}, "v = 3")
-    file.delete("v = 9")
+        file.merge(Merge(pa.Table.from_pylist([row], schema), ["v"]))
+    last = pa.table({"v": pa.array([3], pa.int64())})
+    file.merge(Merge(last, ["v"], wins=ALWAYS, gone=pa.repeat(True, 1)))
     assert list(bounds(tmp_path / "t")) == [{"a", "v"}] * 3
     for order_by in ((), ("v",)):
         optimize_file(file, order_by=order_by)

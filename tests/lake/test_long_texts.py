@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from headpond.lake.apply import apply_batch
-from headpond.lake.delta import DeltaFile, copied, quoted, same
+from headpond.lake.delta import DeltaFile
+from headpond.lake.engine.merge import ALWAYS, Merge
 from headpond.lake.maintenance.optimize import optimize_file
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_apply import change
@@ -30,21 +31,22 @@ def least_and_greatest(place: Path) -> tuple[str, str]:
 
 
 def test_a_commit_does_not_hold_whole_texts(tmp_path: Path) -> None:
-    """Of a long text its file's statistics have the beginning, whoever wrote the file."""
-    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "v": ["y" * 100_000, "z" * 100_000]})
+    """Of a long text its file's statistics have the beginning, of a huge one nothing, whoever wrote it."""
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "v": ["y" * 1000, "z" * 1000]})
     file = DeltaFile(str(tmp_path / "t"))
     file.create(rows.schema)
     for number in (0, 1):
-        file.merge(rows.slice(number, 1), match=same(["id"]), insert=copied(["id", "v"]))
+        file.merge(Merge(rows.slice(number, 1), ["id"]))
     assert least_and_greatest(tmp_path / "t") == ("z" * 64, "z" * 63 + "{")
     both = "y" * 64, "z" * 63 + "{"
     for order_by in ((), ("v",)):
         optimize_file(file, order_by=order_by)
         assert least_and_greatest(tmp_path / "t") == both
-    file.update({quoted("id"): '"id" + 10'}, '"id" < 10')
-    assert least_and_greatest(tmp_path / "t") == both
-    file.delete('"id" = 11')
+    file.merge(Merge(rows.slice(0, 1), ["id"], wins=ALWAYS, gone=pa.repeat(True, 1)))
     assert least_and_greatest(tmp_path / "t") == ("z" * 64, "z" * 63 + "{")
+    file.merge(Merge(pa.table({"id": pa.array([3], pa.int64()), "v": ["x" * 100_000]}), ["id"]))
+    with pytest.raises(KeyError):
+        least_and_greatest(tmp_path / "t")
 
 
 @pytest.mark.thorough

@@ -225,6 +225,29 @@ def test_the_size_of_files_is_a_property_of_the_table(tmp_path: Path) -> None:
         assert lake.typed["public.t"].file.open().metadata().configuration.get(FILE_SIZE) == size
 
 
+def test_whether_rows_may_be_marked_is_said_for_a_table_or_for_all(tmp_path: Path) -> None:
+    """Of a new table and of one that is there; left alone where nothing is said."""
+    for more, marks in (
+        ("", False),
+        ("deletion_vectors = true", True),
+        ("", True),
+        ("deletion_vectors = false", False),
+    ):
+        lake, _ = lake_in(tmp_path, TABLE.format(keep="current", more=more))
+        assert lake.typed["public.t"].file.engine.log.newest().marks is marks
+    text = (
+        '[source]\narchive = "x.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\ndeletion_vectors = true\n'
+    )
+    tables = (
+        '[tables."public.a"]\nkeys = ["id"]\n[tables."public.b"]\nkeys = ["id"]\ndeletion_vectors = false\n'
+    )
+    from headpond.pipeline import loads
+    from headpond.pipeline.lake import open_lake
+
+    both = open_lake(loads(text + tables, tmp_path)).tables
+    assert [each.entry.deletion_vectors for each in both.values()] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [

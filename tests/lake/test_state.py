@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.core.errors import ServiceFailure
 from headpond.lake import delta
 from headpond.lake.delta import DeltaFile
+from headpond.lake.engine.folder import Folder
 from headpond.lake.state.insert_once import FactTable, first_of_each
 from headpond.lake.state.tombstones import HORIZON_KEY, TOMBSTONE_SCHEMA, Tombstones
 
@@ -100,10 +100,10 @@ def test_a_commit_that_always_loses_ends_with_the_fact(
 
     def refuse(*_args: object, **_kwargs: object) -> None:
         tries.append(1)
-        raise CommitFailedError("somebody was faster")
+        raise FileExistsError
 
-    monkeypatch.setattr(DeltaTable, "merge", refuse)
-    with pytest.raises(ServiceFailure, match="somebody was faster") as caught:
+    monkeypatch.setattr(Folder, "put_new", refuse)
+    with pytest.raises(ServiceFailure, match="faster, 10 times") as caught:
         table.add(facts(("b", 1, "x")))
     assert len(tries) == delta.COMMIT_ATTEMPTS
     assert caught.value.facts["table"] == str(tmp_path / "t")
@@ -190,3 +190,20 @@ def test_a_transaction_number_never_falls_and_its_repeat_still_adds_what_is_miss
     assert table.add(facts(("a", 4, "x")), transaction=("query", 8)) == 1
     assert DeltaTable(tmp_path / "t").transaction_version("query") == 8
     assert table.count() == 4
+
+
+def test_of_several_tombstones_of_a_key_the_newest_counts(tmp_path: Path) -> None:
+    """Newer ones are appended; whatever overtakes the newest takes all of them away."""
+    store = Tombstones(DeltaFile(str(tmp_path / "t")))
+    for version in (5, 9, 7):
+        assert store.put(stones(("t", "[1]", version), ("t", f"[{version}0]", 1))) == 2 - (version == 7)
+    assert known(store, "t", "[1]") == {"[1]": 9}
+    assert store.counts() == {"t": 4}
+    store.drop(stones(("t", "[1]", 8)))
+    assert known(store, "t", "[1]") == {"[1]": 9}
+    store.drop(stones(("t", "[1]", 9)))
+    assert known(store, "t", "[1]") == {}
+    for horizon in (100, 200):
+        store.put(stones(("t", "[2]", horizon - 1)))
+        store.retire(horizon)
+        assert Tombstones(store.file).horizon_ns("t") == horizon - 1

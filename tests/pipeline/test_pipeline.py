@@ -99,6 +99,7 @@ def test_every_key_arrives_in_its_field() -> None:
             partition_by=(),
             buckets=None,
             target_file_size_bytes=None,
+            deletion_vectors=None,
         ),
         Table(
             name="events",
@@ -114,6 +115,7 @@ def test_every_key_arrives_in_its_field() -> None:
             partition_by=(),
             buckets=None,
             target_file_size_bytes=None,
+            deletion_vectors=None,
         ),
     )
     assert pipeline.verify == Verify(enabled=False, digest=None, check_deletes=True)

@@ -217,6 +217,18 @@ def grid(first: str, others: Iterable[str]) -> Table:
     return table
 
 
+def advice(rewritten: Mapping[str, int]) -> list[Text]:
+    """Say which tables are written again by each batch, and what avoids that."""
+    return [
+        Text(
+            f"{name}: each batch writes {found / 2**20:,.0f} MiB again; "
+            "deletion_vectors = true in its entry avoids that"
+        )
+        for name, found in rewritten.items()
+        if found
+    ]
+
+
 def _lines(summary: Mapping[str, Any]) -> list[Text]:
     lines = [_counts("in quarantine", summary["quarantined"], "nothing", "yellow")]
     if "anomalies" in summary:
@@ -226,6 +238,7 @@ def _lines(summary: Mapping[str, Any]) -> list[Text]:
         lines.append(Text(f"saved digest: {verdict}", style="" if verdict == "ok" else "red"))
     if summary.get("lag_ms"):
         lines.append(Text(f"behind the stream: {summary['lag_ms'] / 1000:,.1f} s", style="yellow"))
+    lines += advice({name: facts.get("rewritten_bytes", 0) for name, facts in summary["tables"].items()})
     if summary["pending"]:
         lines.append(Text(f"pending: {summary['pending']} records wait for the rest of their chunks"))
     for name, unknown in summary["unknown_tables"].items():

@@ -41,7 +41,8 @@ class TableEntry:
     `name` is the table's name in the lake, `table` that at the source. `columns` has types in the format's
     own words; others hold JSON text. `keep` is `current` (the newest version of each key), `history` (every
     version) or `log` (every change). `buckets` of the key are folders besides those of `partition_by`;
-    `target_file_size_bytes` None leaves the size to the writers.
+    `target_file_size_bytes` None leaves the size to the writers. `deletion_vectors` says whether rows may be
+    marked as gone where files would be written again; None leaves that as the table is.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TableEntry:
     partition_by: tuple[str, ...] = ()
     buckets: int | None = None
     target_file_size_bytes: int | None = None
+    deletion_vectors: bool | None = None
 
     def declared(self) -> dict[str, pa.DataType]:
         """Return the Arrow type of each declared column, in the configured order."""

@@ -1,15 +1,15 @@
-"""One Delta table through `deltalake`: open, create, widen, read, merge; commits retried on conflict.
+"""One Delta table: opened, created, widened and read through `deltalake`, written by `engine`.
 
 Every write goes through `DeltaFile.merge`, so that repeating it changes nothing: rows are matched by
-identity and written only where the new one wins.
+identity and written only where the new one wins. A commit that lost against another is computed again.
 
-deltalake makes the file of a commit only where none is; Delta for Spark looks and then renames, safe within
-one JVM alone. So the engine on Spark leaves a lock file beside the commits, and whoever finds it commits
-under it, from the look at the table's newest version to the commit::
+headpond and deltalake make the file of a commit only where none is; Delta for Spark looks and then renames,
+safe within one JVM alone. So the engine on Spark leaves a lock file beside the commits, and whoever finds it
+commits under it, from the look at the table's newest version to the commit::
 
     lake/public.orders/_delta_log/.headpond.lock      locked with `flock`
 
-Readers need no lock. Nothing is locked where only deltalake writes, nor in object stores.
+Readers need no lock. Nothing is locked where only these two write, nor in object stores.
 """
 
 from __future__ import annotations
@@ -17,32 +17,35 @@ from __future__ import annotations
 import fcntl
 import re
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import (
     ColumnProperties,
-    CommitProperties,
     DeltaTable,
     QueryBuilder,
-    Transaction,
     WriterProperties,
-    write_deltalake,
 )
 from deltalake import Field as DeltaField
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from headpond.core.errors import MissingRequirement, ServiceFailure
+from headpond.lake.engine.folder import Folder
+from headpond.lake.engine.log import Overtaken
+from headpond.lake.engine.merge import Engine, Merge, crowded, uneven
+from headpond.lake.engine.vacuum import vacuum
 from headpond.lake.storage import is_remote, storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import IO
+
+    from headpond.lake.engine.lookup import Wanted
+    from headpond.lake.engine.merge import Choose, Merged
 
 LOCK = ".headpond.lock"
 PATIENCE_S = 1800.0
@@ -89,6 +92,10 @@ def _take(opened: IO[bytes], uri: str) -> None:
             return
 
 
+CHECKPOINT_COMMITS = 100
+"""After so many commits a checkpoint is written, and entries of the log go that it makes superfluous."""
+MUCH_BYTES = 64 << 20
+"""Where a commit replaces files of so many bytes, deletion vectors are worth their readers' while."""
 COMMIT_ATTEMPTS = 10
 """How often a commit that lost against another writer is repeated."""
 FIRST_PAUSE_S = 0.05
@@ -129,20 +136,9 @@ def writer_of(table: DeltaTable) -> WriterProperties:
     return WriterProperties(statistics_truncate_length=_LONGEST_BOUND, column_properties=columns)
 
 
-def quoted(name: str, side: str = "") -> str:
-    """Quote a column's name, with `t` (target) or `s` (source) before it in a merge."""
-    inner = name.replace('"', '""')
-    return f'{side}."{inner}"' if side else f'"{inner}"'
-
-
-def same(columns: Iterable[str]) -> str:
-    """Return SQL for "a target row and a source row are equal in these columns"."""
-    return " AND ".join(f"{quoted(c, 't')} = {quoted(c, 's')}" for c in columns)
-
-
-def copied(columns: Iterable[str]) -> dict[str, str]:
-    """Return the assignments that copy every column from the source."""
-    return {quoted(c): quoted(c, "s") for c in columns}
+def quoted(name: str) -> str:
+    """Quote a column's name."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def literal(value: int | str) -> str:
@@ -184,6 +180,7 @@ class DeltaFile:
         self.uri = uri
         self._options = dict(storage_options or {})
         self._table: DeltaTable | None = None
+        self.engine = Engine(Folder(uri, self._options))
 
     def exists(self) -> bool:
         """Return whether there is a Delta table at the place."""
@@ -299,21 +296,16 @@ class DeltaFile:
                 yield plain(pa.Table.from_batches(held))
 
     def count(self) -> int:
-        """Count the rows from the file statistics, without reading data where those are complete."""
-        if self.has_deletion_vectors():
-            # deltalake's own figure counts the rows that these take out of their files.
-            return int(self.query(["count(*) AS n"])["n"][0].as_py())
-        return int(self.open().count())
-
-    def has_deletion_vectors(self) -> bool:
-        """Return whether rows may have been removed from the table's files by deletion vectors."""
-        return "deletionVectors" in (self.open().protocol().reader_features or ())
+        """Count the rows from the log, without reading data where that is complete."""
+        with storage_errors(self.uri, self._options):
+            known = self.engine.log.newest().count()
+        return int(self.query(["count(*) AS n"])["n"][0].as_py()) if known is None else known
 
     def size(self) -> Size:
         """Return the size of the newest version, by its log alone."""
-        actions: Any = pa.table(self.open().get_add_actions(flatten=True))
-        rows = pc.sum(actions["num_records"]).as_py() if "num_records" in actions.schema.names else None
-        return Size(rows or 0, pc.sum(actions["size_bytes"]).as_py() or 0, actions.num_rows)
+        with storage_errors(self.uri, self._options):
+            files = list(self.engine.log.newest().files.values())
+        return Size(sum(file.live or 0 for file in files), sum(file.size for file in files), len(files))
 
     def version(self) -> int:
         """Return the newest version's number."""
@@ -325,97 +317,71 @@ class DeltaFile:
         known = self.open().transaction_version(application)
         return known is not None and known >= number
 
-    def merge(
-        self,
-        rows: pa.Table,
-        *,
-        match: str,
-        update: Mapping[str, str] | None = None,
-        update_if: str | None = None,
-        insert: Mapping[str, str] | None = None,
-        insert_if: str | None = None,
-        delete_if: str | None = None,
-        transaction: tuple[str, int] | None = None,
-    ) -> dict[str, Any]:
-        """Merge `rows` (alias `s`) into the table (alias `t`) in one commit; return deltalake's figures.
+    def look_up(self, wanted: Wanted) -> pa.Table:
+        """Return where the rows are that are wanted, and their columns; see `engine.lookup`."""
+        with storage_errors(self.uri, self._options):
+            return self.engine.look_up(wanted)
 
-        Args:
-            rows: the source, at most one row per target row.
-            match: SQL for "a source row and a target row are one".
-            update: target column → source expression, for matched rows where `update_if` holds.
-            update_if: SQL over `s` and `t`; None means always.
-            insert: target column → source expression, for source rows without a match.
-            insert_if: SQL over `s`; None means always.
-            delete_if: SQL over `s` and `t`; None means never.
-            transaction: application id and number stored with the commit, unless the table has that or a
-                greater one: then this is a repeat, whose rows are compared all the same.
+    def merge(self, merge: Merge, *, transaction: tuple[str, int] | None = None) -> Merged:
+        """Replace, remove and add rows in one commit; see `engine.merge`.
+
+        `transaction` is an application's id and number, stored with the commit unless the table has that or a
+        greater one: then this is a repeat, whose rows are compared all the same.
         """
+        before = self.engine.version
+        merged = self._retried(lambda: self.engine.merge(merge, transaction=transaction))
+        self._tidy(before)
+        return merged
 
-        def attempt(table: DeltaTable) -> dict[str, Any]:
-            merger = table.merge(
-                rows,
-                predicate=match,
-                source_alias="s",
-                target_alias="t",
-                # A source that may be looked at beforehand: files that its keys cannot be in are not read.
-                streamed_exec=False,
-                writer_properties=writer_of(table),
-                commit_properties=self._properties(transaction),
-            )
-            if delete_if is not None:
-                merger = merger.when_matched_delete(predicate=delete_if)
-            if update:
-                merger = merger.when_matched_update(updates=dict(update), predicate=update_if)
-            if insert:
-                merger = merger.when_not_matched_insert(updates=dict(insert), predicate=insert_if)
-            return merger.execute()
+    def append(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> None:
+        """Append rows in one commit, without looking at what is there."""
+        self.merge(Merge(rows, ()), transaction=transaction)
 
-        return self.committing(attempt)
+    def compact(self, choose: Choose = uneven, *, file_bytes: int | None = None) -> bool:
+        """Write the chosen files again, together; see `engine.merge`."""
+        return self._retried(lambda: self.engine.compact(choose, file_bytes=file_bytes))
 
-    def _properties(self, transaction: tuple[str, int] | None) -> CommitProperties | None:
-        # deltalake would record a number again, or a lesser one over it; what is new is up to the rows.
-        if transaction is None or self.has_applied(transaction):
-            return None
-        return CommitProperties(app_transactions=[Transaction(*transaction)])
+    def allow_marks(self, *, allowed: bool) -> None:
+        """Say whether deletion vectors may mark rows as gone where a file would be written again."""
+        self._retried(lambda: self.engine.allow_marks(allowed=allowed))
 
-    def append(
-        self, rows: pa.Table, *, writer: WriterProperties, transaction: tuple[str, int] | None = None
-    ) -> None:
-        """Append rows with all columns in one commit, without looking at what is there."""
+    def rewriting(self) -> int:
+        """Return how many bytes each of the last commits wrote again where marks would avoid that; else 0."""
+        with storage_errors(self.uri, self._options):
+            if self.engine.log.newest().marks:
+                return 0
+            found = self.engine.log.rewritten_bytes()
+        return found if found >= MUCH_BYTES else 0
 
-        def attempt(table: DeltaTable) -> None:
-            properties = self._properties(transaction)
-            write_deltalake(
-                table, rows, mode="append", writer_properties=writer, commit_properties=properties
-            )
+    def vacuum(self, retain_ms: int) -> int:
+        """Remove the files that no version of so many milliseconds needs; return how many."""
+        with storage_errors(self.uri, self._options):
+            return vacuum(self.engine.folder, retain_ms)
 
-        self.committing(attempt)
-
-    def update(self, updates: Mapping[str, str], predicate: str) -> None:
-        """Set columns (quoted) to SQL expressions in the rows for which SQL `predicate` holds."""
-        self.committing(
-            lambda table: table.update(
-                updates=dict(updates), predicate=predicate, writer_properties=writer_of(table)
-            )
-        )
-
-    def delete(self, predicate: str) -> dict[str, Any]:
-        """Delete the rows for which SQL `predicate` holds."""
-        return self.committing(lambda table: table.delete(predicate, writer_properties=writer_of(table)))
+    def _tidy(self, before: int) -> None:
+        """Keep files few and the log short, now and then; of two writers one does it."""
+        with suppress(Overtaken), commit_lock(self.uri), storage_errors(self.uri, self._options):
+            self.engine.compact(crowded)
+        version = self.engine.version
+        if version // CHECKPOINT_COMMITS > (version - 1 if before < 0 else before) // CHECKPOINT_COMMITS:
+            self.committing(_checkpoint)
 
     def committing(self, attempt: Callable[[DeltaTable], Result]) -> Result:
-        """Do something that commits; where another writer was faster, repeat it on its result."""
+        """Do what commits with deltalake; where another writer was faster, repeat it on its result."""
+        return self._retried(lambda: attempt(self.open()))
+
+    def _retried(self, attempt: Callable[[], Result]) -> Result:
         pause = FIRST_PAUSE_S
         for number in range(1, COMMIT_ATTEMPTS + 1):
             try:
                 with commit_lock(self.uri), storage_errors(self.uri, self._options):
-                    return attempt(self.open())
-            except CommitFailedError as lost:
+                    return attempt()
+            except (CommitFailedError, Overtaken) as lost:
                 # Another writer (OPTIMIZE, VACUUM, a second job) was faster: compute on its result.
                 self._table = None
                 if number == COMMIT_ATTEMPTS:
                     raise ServiceFailure(
-                        f"the Delta table at {self.uri} refused the commit {COMMIT_ATTEMPTS} times: {lost}",
+                        f"Others wrote the Delta table at {self.uri} faster, {COMMIT_ATTEMPTS} times.",
                         next_step="Look for another writer of the same rows and stop one of the two.",
                         table=self.uri,
                     ) from lost
@@ -424,4 +390,9 @@ class DeltaFile:
         raise AssertionError  # the loop returns or raises
 
 
-__all__ = ["DeltaFile", "TableNotFoundError", "copied", "literal", "quoted", "same"]
+def _checkpoint(table: DeltaTable) -> None:
+    table.create_checkpoint()
+    table.cleanup_metadata()
+
+
+__all__ = ["DeltaFile", "TableNotFoundError", "literal", "quoted"]

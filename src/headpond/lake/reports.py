@@ -41,7 +41,8 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
     """Describe a lake as it is now, with the figures of a run where there was one.
 
     Returns:
-        `tables`: per table `rows`, and of the run `upserts`, `deletes`, `appended` (logs), `duplicates`,
+        `tables`: per table `rows`, `rewritten_bytes` (by each of the last commits) where that is much,
+        and of the run `upserts`, `deletes`, `appended` (logs), `duplicates`,
         `conflicting_duplicates`, `stale` (older than what was there), `superseded` (older than another of
         the same batch); `unknown_tables`: the same of tables that have a log and no entry, with the
         name each is `configured_as` meanwhile; `quarantined`: rows by reason; `pending`: records that
@@ -56,6 +57,8 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
         tables[name] = {"rows": file.count() if there else 0, "path": file.uri, "keep": table.keep}
         if applied is not None:
             tables[name] |= applied.figures(name, table.figures)
+        if there and (rewritten := file.rewriting()):
+            tables[name]["rewritten_bytes"] = rewritten
         if there and (renamed := table.typed.renamed()):
             columns[name] = renamed
     beside = lake.beside.summary(applied)
@@ -211,7 +214,7 @@ class BatchLog:
             return
         self.file.create(BATCHES_SCHEMA, description="The last batches.", properties=_PROPERTIES)
         rows = pa.Table.from_pylist([row_of(report) for report in reports], schema=BATCHES_SCHEMA)
-        self.file.append(rows, writer=_WRITER)
+        self.file.append(rows)
         self._since_trim += 1
         if self._since_trim >= self._trim_commits or self.file.version() % self._trim_commits == 0:
             self._since_trim = 0

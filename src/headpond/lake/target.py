@@ -119,10 +119,6 @@ class Target(ABC):
         """Read what is known of a batch's keys and decide which versions win; None where nothing is asked."""
 
     @abstractmethod
-    def clauses(self) -> dict[str, Any]:
-        """Return the conditions and assignments of a merge, as `DeltaFile.merge` takes them."""
-
-    @abstractmethod
     def key_texts(self, rows: pa.Table) -> pa.Array:
         """Return the canonical keys, as a batch has them, of rows with the Delta table's columns."""
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import OWN, VALUE, filled
 from headpond.lake.delta import literal, quoted
+from headpond.lake.engine.lookup import Wanted, places
 from headpond.lake.naming import (
     BUCKET,
     FILE_SIZE,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from headpond.core.formats import TableEntry
     from headpond.lake.delta import DeltaFile
+    from headpond.lake.engine.lookup import Test
 
 
 def _original(field: pa.Field) -> str | None:
@@ -149,6 +151,8 @@ class TypedTable:
             asked = self._partitions(self._names)
             asked.check(self.name, self.file)
             self.file.set_property(FILE_SIZE, asked.properties().get(FILE_SIZE))
+            if self._spec.deletion_vectors is not None:
+                self.file.allow_marks(allowed=self._spec.deletion_vectors)
         self._widen([*(self._field(c, self._names.encode(c), k) for c, k in self._declared.items()), *own])
 
     def physical(self, rows: pa.Table) -> pa.Table:
@@ -251,54 +255,29 @@ MAX_LISTED_KEYS = 200
 
 
 def rows_of_keys(
-    typed: TypedTable, keys: Sequence[str], changes: pa.Table, own: Sequence[str], where: str | None = None
+    typed: TypedTable,
+    keys: Sequence[str],
+    changes: pa.Table,
+    reads: Sequence[str],
+    *,
+    later: Sequence[str] = (),
+    needs: Test | None = None,
+    keep: Test | None = None,
 ) -> pa.Table:
     """Read `m:key` and own columns of the rows that have a key of a typed batch.
 
-    `keys` are named as at the source, `own` as in Delta; `where` is more SQL that a row must meet.
+    `keys` are named as at the source, the other columns as in Delta; `later`, `needs` and `keep` are as
+    `engine.lookup.Wanted` has them.
     """
-    batch_keys = [VALUE + key for key in keys]
-    columns = [typed.column(key) for key in keys]
-    wanted = changes.select(["m:key", *batch_keys]).group_by(["m:key", *batch_keys]).aggregate([])
-    parts = (_in_buckets(typed, wanted["m:key"]), among(wanted[batch_keys[0]], columns[0]), where)
-    conditions = [part for part in parts if part is not None]
-    found = _read_near(typed, [*columns, *own], conditions, wanted[batch_keys[0]])
-    rows = wanted.join(found, keys=batch_keys, right_keys=columns, join_type="inner")
-    return rows.select(["m:key", *own])
-
-
-def _read_near(
-    typed: TypedTable, columns: Sequence[str], conditions: Sequence[str], values: pa.ChunkedArray
-) -> pa.Table:
-    """Read rows whose first column has one of these values, and perhaps some others.
-
-    What is read is as large as the table where keys lie far apart; it is looked through as it comes.
-    """
-    where = " AND ".join(f"({part})" for part in conditions) or None
-    every = typed.file.schema()
-    schema = pa.schema([every.field(name).remove_metadata() for name in columns])
-    few = values.unique() if _hashed(values.type) and values.type == schema[0].type else None
-    parts = []
-    for part in typed.file.parts(columns, where):
-        kept = part if few is None else part.filter(pc.is_in(part.column(0), value_set=few))
-        if kept.num_rows:
-            parts.append(kept)
-    return pa.concat_tables(parts) if parts else schema.empty_table()
-
-
-def _hashed(kind: pa.DataType) -> bool:
-    """Return whether values of a type can be looked up in a set."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
-
-
-def _in_buckets(typed: TypedTable, keys: pa.ChunkedArray) -> str | None:
-    """Return SQL for the buckets that the keys are in; None where they are in all."""
-    if not typed.buckets:
-        return None
-    found = bucket_of(keys, typed.buckets).unique()
-    if len(found) >= typed.buckets:
-        return None
-    return f"{quoted(BUCKET)} IN ({', '.join(map(literal, sorted(found.to_pylist())))})"
+    columns = {typed.column(key): changes[VALUE + key] for key in keys}
+    rows = pa.table({"m:key": changes["m:key"], **columns})
+    rows = rows.group_by(rows.column_names).aggregate([])
+    on = [*typed.bucket_columns, *columns]
+    if typed.buckets:
+        rows = rows.append_column(BUCKET, bucket_of(rows["m:key"], typed.buckets))
+    found = typed.file.look_up(Wanted(rows, on, reads, later, needs, keep))
+    of_keys = rows["m:key"].take(pa.array(places(found, rows, on)))
+    return found.select([*reads, *later]).add_column(0, "m:key", of_keys)
 
 
 def among(values: pa.ChunkedArray, column: str) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headpond.core.errors import ConfigurationError
 from headpond.dsql.chunks import Chunks
@@ -18,17 +19,20 @@ from headpond.qldb.journal.proof import read_digest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headpond.core.formats import ChangeFormat
+    from headpond.core.formats import ChangeFormat, TableEntry
     from headpond.lake.lake import FileMaker
-    from headpond.pipeline.model import Pipeline
+    from headpond.pipeline.model import Pipeline, Target
     from headpond.qldb.journal.proof import SavedDigest
+
+
+Spec = TypeVar("Spec", bound="TableEntry")
 
 
 def row_changes(pipeline: Pipeline, kind: type[RowChanges] = DsqlConfig) -> RowChanges:
     """Return the tables and rules of a pipeline whose records are changes of rows."""
     target = pipeline.target
     return kind(
-        tables=tuple(table_spec(table, target.timestamps) for table in pipeline.tables),
+        tables=tuple(_marks(table_spec(table, target.timestamps), target) for table in pipeline.tables),
         cluster=pipeline.source.cluster,
         unknown_tables=target.unknown_tables,
         max_unknown_tables=target.max_unknown_tables,
@@ -42,7 +46,7 @@ def ledger_config(pipeline: Pipeline) -> LedgerConfig:
     """Return the tables and rules of a pipeline that reads QLDB records, with the saved digest."""
     target, verify = pipeline.target, pipeline.verify
     return LedgerConfig(
-        tables=tuple(document_spec(table) for table in pipeline.tables),
+        tables=tuple(_marks(document_spec(table), target) for table in pipeline.tables),
         raw_ion=target.raw_ion,
         canonical_json=target.canonical_json,
         honour=target.redaction == "honour",
@@ -51,6 +55,12 @@ def ledger_config(pipeline: Pipeline) -> LedgerConfig:
         digest=None if verify.digest is None else _saved(verify.digest),
         check_deletes=verify.check_deletes,
     )
+
+
+def _marks(spec: Spec, target: Target) -> Spec:
+    """Return an entry with the target's `deletion_vectors` where it has none."""
+    own = spec.deletion_vectors
+    return replace(spec, deletion_vectors=target.deletion_vectors if own is None else own)
 
 
 def _saved(digest: str) -> SavedDigest:

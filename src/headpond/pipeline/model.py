@@ -214,7 +214,7 @@ class Target:
 
     path: Location = required("the lake: a folder, or the URL of an object store")
     engine: Literal["embedded", "spark"] = key(
-        'who merges changes into the tables: deltalake in the driver; or `"spark"`: '
+        'who merges changes into the tables: headpond in the driver; or `"spark"`: '
         "[Delta's MERGE on Spark's executors](../how-to/spark-engine.md), with Delta's jars",
         "embedded",
     )
@@ -236,6 +236,11 @@ class Target:
         "UTC, which [older readers](#timestamps) know",
         "ntz",
         no_ledger="Ion timestamps are instants with an offset",
+    )
+    deletion_vectors: bool | None = key(
+        "whether rows may be marked as gone instead of writing files again: batches of random keys then cost "
+        "little however large a table is, and [readers](../how-to/deletion-vectors.md) must know how; not "
+        "given, tables stay as they are, new ones without"
     )
     tombstone_retention_ms: Span = key(
         "how long deletes are remembered, behind the newest commit seen; more than the stream's retention",
@@ -329,6 +334,7 @@ class Table:
         "the size that batches and [`headpond optimize`](cli.md#headpond-optimize) give files (the table "
         "property `delta.targetFileSize`); 100 MiB when not given"
     )
+    deletion_vectors: bool | None = key("as in `[target]`, for this table")
 
 
 @section

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
-from headpond.cli.output import grid
+from headpond.cli.output import advice, grid
 from headpond.core.errors import UsageError
 from headpond.core.options import parse_span
 from headpond.lake.maintenance.optimize import check_retention, optimize_file
@@ -177,6 +177,7 @@ def _optimized(found: Optimized) -> dict[str, Any]:
         "files_after": found.after.files,
         "bytes_after": found.after.bytes,
         "vacuumed": found.vacuumed,
+        **({"rewritten_bytes": found.rewritten_bytes} if found.rewritten_bytes else {}),
     }
 
 
@@ -187,7 +188,7 @@ def _optimized_drawn(done: dict[str, Any]) -> RenderableType:
     for name, facts in done.items():
         shown = (facts[key] for key in keys)
         table.add_row(name, *("" if value is None else f"{value:,}" for value in shown))
-    return table
+    return Group(table, *advice({name: facts.get("rewritten_bytes", 0) for name, facts in done.items()}))
 
 
 @click.command()

@@ -44,11 +44,16 @@ SAFE_RETENTION_MS = 7 * 24 * HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class Optimized:
-    """What housekeeping did to one table; `vacuumed`: files removed, None without a vacuum."""
+    """What housekeeping did to one table.
+
+    `vacuumed`: files removed, None without a vacuum; `rewritten_bytes`: what each of the last batches wrote
+    again where deletion vectors would avoid that.
+    """
 
     before: Size
     after: Size
     vacuumed: int | None
+    rewritten_bytes: int = 0
 
 
 def check_retention(retain_ms: int | None, *, unsafe: bool) -> None:
@@ -74,13 +79,13 @@ def optimize_file(
 
     Args:
         file: the table; it must exist.
-        target_bytes: size the files are to have; None leaves it to deltalake (100 MiB).
-        retain_ms: remove files that no version of this time needs, in whole hours, rounded up; None: none.
+        target_bytes: size the files are to have; None: as the table says, or 100 MiB.
+        retain_ms: remove files that no version of this time needs; None: none.
         unsafe: whether `retain_ms` may be below `SAFE_RETENTION_MS`.
         order_by: sort all rows by these Delta columns (Z-order): merges then skip most files.
     """
     check_retention(retain_ms, unsafe=unsafe)
-    before = file.size()
+    before, rewritten = file.size(), file.rewriting()
     if order_by:
         file.committing(
             lambda table: table.optimize.z_order(
@@ -88,19 +93,10 @@ def optimize_file(
             )
         )
     else:
-        file.committing(
-            lambda table: table.optimize.compact(target_size=target_bytes, writer_properties=writer_of(table))
-        )
-    vacuumed = None
-    if retain_ms is not None:
-        hours = -(-retain_ms // HOUR_MS)
-
-        def vacuum(table: DeltaTable) -> list[str]:
-            return table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=not unsafe)
-
-        vacuumed = len(file.committing(vacuum))
+        file.compact(file_bytes=target_bytes)
+    vacuumed = None if retain_ms is None else file.vacuum(retain_ms)
     file.open().create_checkpoint()
-    return Optimized(before, file.size(), vacuumed)
+    return Optimized(before, file.size(), vacuumed, rewritten)
 
 
 _PARTS_AHEAD = 4

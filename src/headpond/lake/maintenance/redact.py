@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from headpond.core.errors import UsageError
-from headpond.lake.delta import copied, literal, quoted, same
+from headpond.lake.delta import literal, quoted
+from headpond.lake.engine.merge import marked
 from headpond.lake.state.ledger import LedgerTables
 from headpond.lake.storage import file_system, is_remote
 from headpond.qldb.batch import decode_qldb
@@ -30,8 +31,6 @@ from headpond.qldb.records import OK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from deltalake import DeltaTable
 
     from headpond.lake.delta import DeltaFile
     from headpond.lake.lake import Lake
@@ -99,8 +98,7 @@ def _clear_quarantine(lake: Lake, gone: pa.Table, done: Redacted) -> None:
         cleared = hit.select(identity)
         cleared = cleared.append_column("detail", pa.repeat(REMOVED, hit.num_rows))
         cleared = cleared.append_column("data", pa.array([b""] * hit.num_rows, pa.binary()))
-        columns = copied(["detail", "data"])
-        quarantine.file.merge(cleared, match=same(identity), update=columns)
+        quarantine.replace(cleared, ["detail", "data"])
 
 
 def _parts(lake: Lake) -> Iterator[pa.Table]:
@@ -134,17 +132,8 @@ def _holds(rows: pa.Table, pairs: set[tuple[str, int]]) -> Iterator[bool | None]
 
 def _only_newest(file: DeltaFile, options: dict[str, str]) -> int:
     """Remove every file that the newest version does not need, and the log before it."""
-    if file.has_deletion_vectors():
-        raise UsageError(
-            f"The Delta table at {file.uri} has deletion vectors: what they took away is still in its files.",
-            next_step="Rewrite it with Spark (ALTER TABLE … DROP FEATURE deletionVectors), and redact again.",
-            table=file.uri,
-        )
-
-    def vacuum(table: DeltaTable) -> list[str]:
-        return table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
-
-    removed = len(file.committing(vacuum))
+    file.compact(marked)
+    removed = file.vacuum(0)
     table = file.open()
     table.create_checkpoint()
     removed += _cut_log(file.uri, table.version(), options)

@@ -23,7 +23,7 @@ from headpond.core.schemas import ORIGIN_COLUMNS, USER_RECORD_SCHEMA, filled
 from headpond.kinesis.archive.lines import BAD_LINE, read_lines
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA, open_records
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
-from headpond.lake.delta import literal, quoted, same
+from headpond.lake.delta import literal, quoted
 from headpond.lake.state.insert_once import ORIGIN, FactTable, first_of_each
 from headpond.qldb.documents import CONFLICTING
 
@@ -201,4 +201,4 @@ def _update_details(quarantine: FactTable, before: pa.Table, refused: pa.Table) 
     again = refused.select(columns)
     changed = again.filter(pc.and_(_matching(again, before), pc.invert(_matching(again, before, columns))))
     if changed.num_rows:
-        quarantine.file.merge(changed, match=same(IDENTITY), update={quoted("detail"): quoted("detail", "s")})
+        quarantine.replace(changed, ["detail"])

@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.lake.delta import DeltaFile, copied, same
+from headpond.lake.engine.merge import ALWAYS, Merge, with_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from headpond.lake.delta import DeltaFile
 
 ORIGIN = ("stream", "shard_id", "sequence_number", "sub_sequence_number")
 """Identity of a user record."""
@@ -46,24 +48,27 @@ class FactTable:
             return 0
         self.file.create(self.schema)
         rows = first_of_each(rows.select(self.schema.names).cast(self.schema), self.identity)
-        figures = self.file.merge(
-            rows,
-            match=same(self.identity),
-            insert=copied(self.schema.names),
-            transaction=transaction,
-        )
-        return int(figures["num_target_rows_inserted"])
+        return self.file.merge(Merge(rows, self.identity), transaction=transaction).inserted
 
     def remove(self, rows: pa.Table, columns: Sequence[str]) -> int:
         """Delete the rows that equal one of `rows` in `columns`; return how many those were."""
         if rows.num_rows == 0 or not self.file.exists():
             return 0
-        figures = self.file.merge(
-            first_of_each(rows.select(list(columns)), columns),
-            match=same(columns),
-            delete_if="true",
+        gone = first_of_each(rows.select(list(columns)), columns)
+        every = pa.repeat(True, gone.num_rows)
+        return self.file.merge(Merge(gone, columns, wins=ALWAYS, gone=every)).deleted
+
+    def replace(self, rows: pa.Table, columns: Sequence[str]) -> None:
+        """Set some columns of the rows that have the identity of one of `rows`."""
+        self.file.merge(
+            Merge(
+                rows,
+                self.identity,
+                wins=ALWAYS,
+                insert=pa.repeat(False, rows.num_rows),
+                update=lambda t, s: with_columns(t, s, columns),
+            )
         )
-        return int(figures["num_target_rows_deleted"])
 
     def read(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Read rows; none where the table does not exist yet."""

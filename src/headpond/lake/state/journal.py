@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import format_versions
-from headpond.lake.delta import copied, quoted, same
+from headpond.lake.engine.merge import Merge
 from headpond.lake.typed import among
 from headpond.qldb.decode import JOURNAL
 from headpond.qldb.journal.check import ANOMALIES
@@ -36,14 +36,6 @@ if TYPE_CHECKING:
     from headpond.qldb.journal.known import Checked
     from headpond.qldb.journal.proof import DigestChecked, SavedDigest
 
-_PLACE = ("strand_id", "sequence_no")
-_FINDABLE = {
-    "journal_blocks": (*_PLACE, "block_hash"),
-    "journal_listed": (*_PLACE, "document_id", "hash"),
-    "journal_documents": (*_PLACE, "document_id"),
-    "journal_revisions": (*_PLACE, "document_id", "version", "hash"),
-}
-"""Columns of a fact that are never null, by which equal ones are found; all others are compared too."""
 _GONE = "%gone"
 _SCHEMA = pa.schema([pa.field(f.name, f.type) for f in ANOMALIES]).append(
     pa.field("format_version", pa.int32())
@@ -110,14 +102,7 @@ class JournalTables:
             return
         file = self.facts[name]
         file.create(schema)
-        others = [column for column in schema.names if column not in _FINDABLE[name]]
-        alike = [f"({quoted(c, 't')} IS NOT DISTINCT FROM {quoted(c, 's')})" for c in others]
-        file.merge(
-            rows,
-            match=" AND ".join([same(_FINDABLE[name]), *alike]),
-            insert=copied(schema.names),
-            transaction=transaction,
-        )
+        file.merge(Merge(rows, schema.names), transaction=transaction)
 
     def _read(
         self, column: str | None, values: pa.Array | None, names: Sequence[str] = JOURNAL
@@ -165,15 +150,8 @@ class JournalTables:
                 over.append_column(_GONE, pa.repeat(True, over.num_rows)),
             ]
         )
-        alike = [f"({quoted(c, 't')} IS NOT DISTINCT FROM {quoted(c, 's')})" for c in names if c != "kind"]
-        self.anomalies.merge(
-            rows,
-            match=" AND ".join([same(["kind"]), *alike]),
-            delete_if=quoted(_GONE, "s"),
-            insert=copied(_SCHEMA.names),
-            insert_if=f"NOT {quoted(_GONE, 's')}",
-            transaction=transaction,
-        )
+        merge = Merge(rows, names, wins=lambda _, s: s[_GONE], gone=rows[_GONE])
+        self.anomalies.merge(merge, transaction=transaction)
 
 
 def _scope(numbers: np.ndarray, documents: pa.Array) -> Callable[[pa.Table], pa.Array]:

@@ -10,8 +10,7 @@
 A row is a main record or a fragment; rows that share a chunk id are a group. `put_together` writes nothing:
 the order of writes is that of `lake.apply`.
 
-Rows are appended a record to a row group, without statistics of the data, so that reading one record reads
-that record. Of two writers that append one record at once both may succeed: a copy is a copy.
+A large record is a row group of its own, so that reading one record reads that record.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import ColumnProperties, WriterProperties
 
 from headpond.core.schemas import ASSEMBLY_SCHEMA, PENDING_SCHEMA, QUARANTINE_SCHEMA
 from headpond.dsql.chunks import (
@@ -38,10 +36,10 @@ from headpond.dsql.chunks import (
     place_of,
     quarantine_row,
 )
-from headpond.lake.delta import literal, quoted
-from headpond.lake.state.insert_once import ORIGIN, FactTable, first_of_each
+from headpond.lake.delta import literal
+from headpond.lake.engine.merge import Merge, with_columns
+from headpond.lake.state.insert_once import ORIGIN, FactTable
 from headpond.lake.target import OPEN
-from headpond.lake.typed import among
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -53,8 +51,9 @@ if TYPE_CHECKING:
 TABLE_SCHEMA = ASSEMBLY_SCHEMA.append(pa.field("data_bytes", pa.int64()))
 """What the Delta table has; the size is a column so that planning never reads the data."""
 OUTLINE = tuple(name for name in TABLE_SCHEMA.names if name != "data")
-_GROUP_BYTES = 1 << 20
+GROUP_BYTES = 1 << 20
 """Rows of more bytes than this are a row group each, of smaller ones as many as this makes."""
+_PLACES = pa.schema([TABLE_SCHEMA.field(name) for name in ORIGIN])
 _T = TypeVar("_T")
 _LISTED = 500  # records that one statement names
 
@@ -64,20 +63,15 @@ class PendingTable(FactTable):
 
     def __init__(self, file: DeltaFile) -> None:
         super().__init__(file, TABLE_SCHEMA, ORIGIN)
+        file.engine.group_bytes = GROUP_BYTES
 
     def add(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
         """Write records that arrived and are not there yet; their status is `waiting`."""
-        if rows.num_rows == 0:
-            return 0
-        self.file.create(self.schema)
         waiting = rows.select(PENDING_SCHEMA.names)
-        waiting = _sized(waiting.append_column("status", pa.repeat(WAITING, rows.num_rows)))
-        waiting = first_of_each(waiting.select(self.schema.names).cast(self.schema), ORIGIN)
-        there = set(_places(self.file.read(ORIGIN, among(waiting["sequence_number"], "sequence_number"))))
-        new = waiting.filter(pa.array([place not in there for place in _places(waiting)], pa.bool_()))
-        if new.num_rows:
-            self.file.append(new, writer=_writer(new), transaction=transaction)
-        return int(new.num_rows)
+        return super().add(
+            _sized(waiting.append_column("status", pa.repeat(WAITING, rows.num_rows))),
+            transaction=transaction,
+        )
 
     def outline(self, arrived: pa.Table | None = None) -> list[list[Row]]:
         """Return the members of every group, without their data, with those that a batch brings.
@@ -105,16 +99,23 @@ class PendingTable(FactTable):
 
     def let_go(self, places: Iterable[Place]) -> None:
         """Delete the rows at some places."""
-        for where in _named(places):
-            self.file.delete(where)
+        self.remove(_located(dict.fromkeys(places)), ORIGIN)
 
     def mark(self, statuses: dict[Place, str]) -> None:
         """Set the `status` of the rows at some places, where it is another one."""
-        for status in sorted(set(statuses.values())):
-            for named in _named(place for place, each in statuses.items() if each == status):
-                self.file.update(
-                    {quoted("status"): literal(status)}, f"({named}) AND status <> {literal(status)}"
-                )
+        if not statuses:
+            return
+        rows = _located(statuses).append_column("status", pa.array(list(statuses.values()), pa.string()))
+        self.file.merge(
+            Merge(
+                rows,
+                ORIGIN,
+                ("status",),
+                wins=lambda t, s: pc.not_equal(t["status"], s["status"]),
+                insert=pa.repeat(False, rows.num_rows),
+                update=lambda t, s: with_columns(t, s, ["status"]),
+            )
+        )
 
     def count(self) -> int:
         """Return how many records wait, those of finished groups left out."""
@@ -248,15 +249,9 @@ def _sized(rows: pa.Table) -> pa.Table:
     return rows.append_column("data_bytes", pc.binary_length(rows["data"]).cast(pa.int64()))
 
 
-def _writer(rows: pa.Table) -> WriterProperties:
-    mean = max(1, (pc.sum(rows["data_bytes"]).as_py() or 0) // rows.num_rows)
-    plain = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
-    return WriterProperties(
-        max_row_group_size=max(1, _GROUP_BYTES // mean),
-        # A bound that is cut to this many bytes; whole ones would be as large as the data.
-        statistics_truncate_length=64,
-        column_properties={"data": plain},
-    )
+def _located(places: Iterable[Place]) -> pa.Table:
+    """Return places as rows."""
+    return pa.Table.from_pylist([dict(zip(ORIGIN, place, strict=True)) for place in places], _PLACES)
 
 
 def _places(rows: pa.Table) -> list[Place]:

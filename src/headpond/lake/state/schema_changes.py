@@ -30,7 +30,8 @@ import pyarrow.compute as pc
 
 from headpond.core.schemas import FORMAT_VERSION, VALUE, whole
 from headpond.dsql.columns import first_bytes
-from headpond.lake.delta import copied, literal, quoted, same
+from headpond.lake.delta import literal
+from headpond.lake.engine.merge import ALWAYS, Merge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -243,13 +244,25 @@ def _row(table: str, column: str, change: str, value_type: str, seen: _Seen) -> 
 
 
 _DROP = "%drop"
-_DROPS = quoted(_DROP, "s")
-_IS_GONE = f's."value_type" = {literal(NONE)}'
-_EARLIER = (
-    '(s."first_ts_ns" < t."first_ts_ns" OR (s."first_ts_ns" = t."first_ts_ns" AND s."tx_id" < t."tx_id"))'
-)
-# The row of a column that disappeared holds the last minute in both times: there the later one stays.
-_MOVES = f'(CASE WHEN {_IS_GONE} THEN s."first_ts_ns" > t."first_ts_ns" ELSE {_EARLIER} END)'
+
+
+def _updated(t: pa.Table, s: pa.Table) -> pa.Table:
+    """Return rows with the earlier first commit and the later last minute.
+
+    The row of a column that disappeared holds the last minute in both times: there the later one stays.
+    """
+    same_time = pc.equal(s["first_ts_ns"], t["first_ts_ns"])
+    earlier = pc.or_(
+        pc.less(s["first_ts_ns"], t["first_ts_ns"]),
+        pc.fill_null(pc.and_kleene(same_time, pc.less(s["tx_id"], t["tx_id"])), False),  # noqa: FBT003
+    )
+    gone = pc.equal(s["value_type"], NONE)
+    moves = pc.if_else(gone, pc.greater(s["first_ts_ns"], t["first_ts_ns"]), earlier)
+    columns = {name: s[name] for name in SCHEMA_CHANGES_SCHEMA.names}
+    for name in ("first_ts_ns", "tx_id"):
+        columns[name] = pc.if_else(moves, s[name], t[name])
+    columns["last_seen_ns"] = pc.max_element_wise(t["last_seen_ns"], s["last_seen_ns"])
+    return pa.table(columns)
 
 
 class SchemaChanges:
@@ -288,19 +301,5 @@ class SchemaChanges:
             ],
             promote_options="default",
         )
-        columns = copied(SCHEMA_CHANGES_SCHEMA.names)
-        moved = {
-            quoted(name): f"CASE WHEN {_MOVES} THEN {quoted(name, 's')} ELSE {quoted(name, 't')} END"
-            for name in ("first_ts_ns", "tx_id")
-        }
-        last = {quoted("last_seen_ns"): 'greatest(t."last_seen_ns", s."last_seen_ns")'}
-        self.file.merge(
-            rows,
-            match=same(IDENTITY),
-            delete_if=_DROPS,
-            update=columns | moved | last,
-            update_if=f"NOT {_DROPS}",
-            insert=columns,
-            insert_if=f"NOT {_DROPS}",
-            transaction=transaction,
-        )
+        merge = Merge(rows, IDENTITY, wins=ALWAYS, gone=rows[_DROP], update=_updated)
+        self.file.merge(merge, transaction=transaction)

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import DELETED_SCHEMA, FORMAT_VERSION
-from headpond.lake.delta import copied, literal, same
-from headpond.lake.typed import among
+from headpond.lake.delta import literal
+from headpond.lake.engine.lookup import Wanted, places
+from headpond.lake.engine.merge import Merge
 
 if TYPE_CHECKING:
     from headpond.lake.delta import DeltaFile
@@ -31,7 +32,11 @@ HORIZON_KEY = ""
 """Key of the row that keeps the horizon; no canonical JSON is empty."""
 
 _IS_KEY = f'"key" <> {literal(HORIZON_KEY)}'
-_MATCH = same(("table", "key"))
+_MATCH = ["table", "key"]
+
+
+def _every(rows: pa.Table) -> pa.Array:
+    return pa.repeat(True, rows.num_rows)
 
 
 class Tombstones:
@@ -42,17 +47,13 @@ class Tombstones:
         self._horizons: dict[str, int] | None = None
 
     def of_keys(self, table: str, keys: pa.ChunkedArray) -> pa.Table:
-        """Read the tombstones of a batch's keys: `key`, `version`, `image_hash` (null), `live` (false).
-
-        A week of deletes may be larger than memory: they are looked through as they come.
-        """
-        wanted, found = keys.unique(), TOMBSTONE_SCHEMA.empty_table().select(["key", "version"])
-        if len(wanted) and self.file.exists():
-            where = f'"table" = {literal(table)} AND {among(keys, "key")}'
-            parts = self.file.parts(["key", "version"], where)
-            found = pa.concat_tables(
-                [found, *(part.filter(pc.is_in(part["key"], value_set=wanted)) for part in parts)]
-            )
+        """Read the newest tombstone of each of a batch's keys as `STATE_SCHEMA`."""
+        found = TOMBSTONE_SCHEMA.empty_table().select(["key", "version"])
+        if len(keys) and self.file.exists():
+            different = keys.unique()
+            rows = pa.table({"table": pa.repeat(table, len(different)), "key": different})
+            found = self.file.look_up(Wanted(rows, _MATCH, ("version",)))
+            found = found.group_by("key").aggregate([("version", "max")]).rename_columns(["key", "version"])
         return pa.table(
             {
                 "key": found["key"],
@@ -67,32 +68,35 @@ class Tombstones:
         return self.file.version() if self.file.exists() else -1
 
     def put(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
-        """Write tombstones, one per key; one there stays if it is as new. Return how many were newer."""
+        """Write tombstones, one per key, that are newer than those there; return how many were.
+
+        They are appended: of several of a key the newest counts, and nothing has to be written again.
+        """
         if rows.num_rows == 0:
             return 0
         self.file.create(TOMBSTONE_SCHEMA)
         rows = rows.append_column("format_version", pa.repeat(FORMAT_VERSION, rows.num_rows))
         rows = rows.select(TOMBSTONE_SCHEMA.names).cast(TOMBSTONE_SCHEMA)
-        columns = copied(TOMBSTONE_SCHEMA.names)
-        figures = self.file.merge(
-            rows,
-            match=_MATCH,
-            update=columns,
-            update_if='t."version" < s."version"',
-            insert=columns,
-            transaction=transaction,
+        known = self.file.look_up(Wanted(rows.select(_MATCH), _MATCH, ("version",)))
+        as_new = pc.greater_equal(
+            known["version"], rows["version"].take(pa.array(places(known, rows, _MATCH)))
         )
-        return int(figures["num_target_rows_inserted"]) + int(figures["num_target_rows_updated"])
+        there = places(rows, known.filter(as_new), _MATCH) >= 0
+        new = rows.filter(pa.array(~there))
+        if new.num_rows:
+            self.file.append(new, transaction=transaction)
+        return int(new.num_rows)
 
     def drop(self, rows: pa.Table) -> None:
         """Drop tombstones (`table`, `key`, greatest `version`) of keys that live again; newer ones stay."""
         if rows.num_rows and self.file.exists():
-            rows = rows.select(["table", "key", "version"])
-            self.file.merge(rows, match=_MATCH, delete_if='t."version" <= s."version"')
+            rows = rows.select([*_MATCH, "version"])
+            overtaken = lambda t, s: pc.less_equal(t["version"], s["version"])  # noqa: E731
+            self.file.merge(Merge(rows, _MATCH, ("version",), overtaken, gone=_every(rows)))
 
     def retire(self, older_than_ts_ns: int) -> int:
         """Drop tombstones of commits before a time, moving each table's horizon up; return how many."""
-        old = self._read(["table", "ts_ns", "version"], f"ts_ns < {older_than_ts_ns} AND {_IS_KEY}")
+        old = self._read(["table", "key", "ts_ns", "version"], f"ts_ns < {older_than_ts_ns} AND {_IS_KEY}")
         if old.num_rows == 0:
             return 0
         newest = old.group_by("table").aggregate([("ts_ns", "max"), ("version", "max")])
@@ -107,9 +111,11 @@ class Tombstones:
         )
         # The horizon first: a crash in between leaves tombstones that are merely dropped again.
         self.put(horizon)
-        figures = self.file.delete(f"ts_ns < {older_than_ts_ns} AND {_IS_KEY}")
+        rows = old.group_by(_MATCH).aggregate([])
+        retired = lambda t, _: pc.less(t["ts_ns"], older_than_ts_ns)  # noqa: E731
+        merged = self.file.merge(Merge(rows, _MATCH, ("ts_ns",), retired, gone=_every(rows)))
         self._horizons = None
-        return int(figures["num_deleted_rows"])
+        return merged.deleted
 
     def newest_ns(self) -> int:
         """Return the newest commit time among the tombstones, 0 when there is none."""
@@ -120,7 +126,11 @@ class Tombstones:
         """Return the newest commit time of the table's dropped tombstones; None when none was dropped."""
         if self._horizons is None:
             rows = self._read(["table", "ts_ns"], f"NOT ({_IS_KEY})").to_pylist()
-            self._horizons = {row["table"]: row["ts_ns"] for row in rows}
+            self._horizons = {}
+            for row in rows:
+                self._horizons[row["table"]] = max(
+                    row["ts_ns"], self._horizons.get(row["table"], row["ts_ns"])
+                )
         return self._horizons.get(table)
 
     def newest_horizon_ns(self) -> int | None:
@@ -132,8 +142,8 @@ class Tombstones:
     def counts(self) -> dict[str, int]:
         """Count the tombstones per table."""
         rows = self._read(["table", "key"], _IS_KEY)
-        counted = rows.group_by("table").aggregate([("key", "count")]).to_pylist()
-        return {row["table"]: row["key_count"] for row in counted}
+        counted = rows.group_by("table").aggregate([("key", "count_distinct")]).to_pylist()
+        return {row["table"]: row["key_count_distinct"] for row in counted}
 
     def _read(self, columns: list[str] | None, where: str) -> pa.Table:
         if not self.file.exists():

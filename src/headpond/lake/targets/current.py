@@ -1,19 +1,21 @@
-"""One row per live key: the newest version, written by MERGE that compares versions (SCD 1).
+"""One row per live key: the newest version, written by a merge that compares versions (SCD 1).
 
-A merge's conditions repeat what `lake.newest` decided, against whatever the table holds by then: a batch
+A merge's comparisons repeat what `lake.newest` decided, against whatever the table holds by then: a batch
 applied twice, or two batches in either order, leave the same rows.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headpond.core.schemas import QUARANTINE_SCHEMA, VALUE
-from headpond.dsql.versions import encode_versions, key_column
-from headpond.lake.delta import copied, quoted, same
+from headpond.dsql.versions import decode_version, encode_versions, key_column
+from headpond.lake.engine.merge import Merge
 from headpond.lake.newest import COUNTERS, latest_step, too_late
 from headpond.lake.target import Decision, Target, named, overtaken
 from headpond.lake.typed import rows_of_keys
@@ -38,21 +40,28 @@ DELETE = "%delete"
 """The mark of a merge's source that says which rows are deletes; no encoded column name is like it."""
 
 
-def _newer(than: str) -> str:
-    return f'(t."_ts_ns" < s."_ts_ns" OR (t."_ts_ns" = s."_ts_ns" AND {than}))'
+def wins(t: pa.Table, s: pa.Table) -> pa.ChunkedArray:
+    """Return whether changes win against the rows that the table has of their keys.
 
-
-# A delete loses against an upsert of the same transaction; an upsert of equal version wins by its image.
-UPSERT_WINS = _newer(
-    '(t."_tx_id" < s."_tx_id" OR (t."_tx_id" = s."_tx_id" AND t."_image_hash" < s."_image_hash"))'
-)
-DELETE_WINS = _newer('t."_tx_id" < s."_tx_id"')
+    A delete loses against an upsert of the same transaction; an upsert of equal version wins by its image.
+    What is null in the table was not needed: its time differs.
+    """
+    same_transaction = pc.equal(t["_tx_id"], s["_tx_id"])
+    better = pc.and_kleene(same_transaction, pc.less(t["_image_hash"], s["_image_hash"]))
+    better = pc.and_kleene(better, pc.invert(s[DELETE]))
+    later = pc.or_kleene(pc.less(t["_tx_id"], s["_tx_id"]), better)
+    same_time = pc.equal(t["_ts_ns"], s["_ts_ns"])
+    return pc.or_kleene(pc.less(t["_ts_ns"], s["_ts_ns"]), pc.and_kleene(same_time, later))
 
 
 class RowTable(Target):
     """A table whose changes are those of rows: what its forms have in common."""
 
     entry: TableSpec
+
+    @abstractmethod
+    def merge_of(self, rows: pa.Table) -> Merge:
+        """Return what rows that were decided on do to the table."""
 
     def key_texts(self, rows: pa.Table) -> pa.Array:
         """Return the canonical keys, as a batch has them, of rows with the Delta table's columns."""
@@ -71,7 +80,7 @@ class CurrentTable(RowTable):
         if not changes:
             return None
         dead = lake.tombstones.of_keys(self.name, changes["m:key"])
-        state = pa.concat_tables([self.versions(changes), dead])
+        state = pa.concat_tables([self.versions(changes, dead), dead])
         late = QUARANTINE_SCHEMA.empty_table()
         if (horizon := lake.tombstones.horizon_ns(self.name)) is not None:
             changes, late = too_late(state, changes, horizon)
@@ -87,13 +96,26 @@ class CurrentTable(RowTable):
         """Return the newest commit time of its rows; 0 where there is none."""
         return self.typed.newest("_ts_ns")
 
-    def versions(self, changes: pa.Table) -> pa.Table:
-        """Read the live rows of a batch's keys, as `STATE_SCHEMA`."""
-        rows = rows_of_keys(self.typed, self.keys, changes, ("_ts_ns", "_tx_id", "_image_hash"))
+    def versions(self, changes: pa.Table, dead: pa.Table) -> pa.Table:
+        """Read the live rows of a batch's keys, as `STATE_SCHEMA`; `dead` are the keys' tombstones.
+
+        Transaction and image only decide between equal times: where there are none they are not read.
+        """
+        known = [decode_version(version)[0] for version in dead["version"].to_pylist()]
+        times = pa.concat_arrays([*changes["m:ts_ns"].chunks, pa.array(known, pa.int64())]).unique()
+        rows = rows_of_keys(
+            self.typed,
+            self.keys,
+            changes,
+            ("_ts_ns",),
+            later=("_tx_id", "_image_hash"),
+            needs=lambda found: pc.is_in(found["_ts_ns"], value_set=times),
+        )
+        tx_ids = pc.fill_null(rows["_tx_id"], "")
         return pa.table(
             {
                 "key": rows["m:key"],
-                "version": encode_versions(rows["_ts_ns"], rows["_tx_id"], pa.repeat(False, rows.num_rows)),
+                "version": encode_versions(rows["_ts_ns"], tx_ids, pa.repeat(False, rows.num_rows)),
                 "image_hash": rows["_image_hash"],
                 "live": pa.repeat(True, rows.num_rows),
             }
@@ -105,21 +127,13 @@ class CurrentTable(RowTable):
         layout = self.typed.fit(outcome.upserts.schema)
         if outcome.upserts.num_rows + outcome.deletes.num_rows:
             rows = merge_rows(layout, self.keys, outcome.upserts, outcome.deletes)
-            self.typed.file.merge(rows, transaction=transaction, **self.clauses())
+            self.typed.file.merge(self.merge_of(rows), transaction=transaction)
         return Counter(outcome.counters)
 
-    def clauses(self) -> dict[str, Any]:
-        """Return the conditions and assignments under which `merge_rows` are merged."""
-        columns = copied(self.typed.columns)
-        is_delete = quoted(DELETE, "s")
-        return {
-            "match": same([*self.typed.bucket_columns, *map(self.typed.column, self.keys)]),
-            "delete_if": f"{is_delete} AND {DELETE_WINS}",
-            "update": columns,
-            "update_if": f"NOT {is_delete} AND {UPSERT_WINS}",
-            "insert": columns,
-            "insert_if": f"NOT {is_delete}",
-        }
+    def merge_of(self, rows: pa.Table) -> Merge:
+        """Return what `merge_rows` do to the table."""
+        on = [*self.typed.bucket_columns, *map(self.typed.column, self.keys)]
+        return Merge(rows, on, ("_ts_ns", "_tx_id", "_image_hash"), wins, gone=rows[DELETE])
 
 
 def merge_rows(layout: Layout, keys: Sequence[str], upserts: pa.Table, deletes: pa.Table) -> pa.Table:

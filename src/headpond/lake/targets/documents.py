@@ -6,7 +6,7 @@
                            │                        a tombstone
     history   _document_id, _version │ _kind …      one row per revision, deletes among them
 
-A merge's conditions repeat what `qldb.documents` and `lake.newest` decided, against whatever the table
+A merge's comparisons repeat what `qldb.documents` and `lake.newest` decided, against whatever the table
 holds by then: a higher version wins, and a revision of equal version only replaces the very one that it was
 found to win against.
 """
@@ -21,11 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import OWN, STATE_SCHEMA, VALUE
-from headpond.lake.delta import copied, quoted, same
+from headpond.lake.engine.lookup import Wanted
+from headpond.lake.engine.merge import Merge, with_columns
 from headpond.lake.newest import COUNTERS, latest_step
 from headpond.lake.target import Decision, Target, named, overtaken
-from headpond.lake.typed import among
 from headpond.qldb.decode import REVISION_FIELDS, TIME
+from headpond.qldb.documents import DELETE as DELETE_KIND
 from headpond.qldb.documents import (
     REDACTED,
     contested,
@@ -83,9 +84,6 @@ KNOWN = pa.schema(
 DELETE, OVER = "%delete", "%over"
 """Marks of a merge's source: a row is a delete; hash of the revision of equal version that it replaces. No
 encoded column name is like them."""
-
-_REPLACES = f't."_version" = s."_version" AND t."_hash" = {quoted(OVER, "s")}'
-_WINS = f'(t."_version" < s."_version" OR ({_REPLACES}))'
 
 
 class DocumentTable(Target):
@@ -219,7 +217,9 @@ class DocumentTable(Target):
             marked = rows.append_column("m:redacted", pc.equal(rows["m:kind"], REDACTED))
             laid = layout.physical(marked).append_column(DELETE, pa.repeat(deleted, rows.num_rows))
             parts.append(laid.append_column(OVER, _over(rows, known)))
-        self.typed.file.merge(pa.concat_tables(parts), transaction=transaction, **self.clauses())
+        source = pa.concat_tables(parts)
+        merge = Merge(source, self._identity, ("_version", "_hash"), self._wins, gone=source[DELETE])
+        self.typed.file.merge(merge, transaction=transaction)
         return figures
 
     def forget(self, revisions: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
@@ -229,46 +229,46 @@ class DocumentTable(Target):
             return 0
         own = [column for column, _ in self.typed.own.values()]
         kept = {*own, *self.typed.bucket_columns} - {"_ion", "_json"}
-        mark = {'"_kind"': f"'{REDACTED}'"} if self.past else {'"_redacted"': "true"}
-        nothing = {quoted(field.name): "NULL" for field in file.schema() if field.name not in kept}
-        has = "t.\"_kind\" NOT IN ('delete', 'redacted')" if self.past else 't."_redacted" = false'
+        mark = {"_kind": REDACTED} if self.past else {"_redacted": True}
+        emptied = [field.name for field in file.schema() if field.name not in kept]
+
+        def has(t: pa.Table, _: pa.Table) -> pa.ChunkedArray:
+            if self.past:
+                return pc.invert(pc.is_in(t["_kind"], value_set=pa.array([DELETE_KIND, REDACTED])))
+            return pc.invert(t["_redacted"])
+
+        def without(t: pa.Table, _: pa.Table) -> pa.Table:
+            columns = {name: pa.nulls(t.num_rows, t.schema.field(name).type) for name in emptied}
+            columns |= {name: pa.repeat(value, t.num_rows) for name, value in mark.items()}
+            return with_columns(t, pa.table(columns), columns)
+
         source = pa.table({"_document_id": revisions["document_id"], "_version": revisions["version"]})
-        figures = file.merge(
-            source,
-            match=same(["_document_id", "_version"]),
-            update=nothing | mark,
-            update_if=has,
-            transaction=transaction,
-        )
-        return int(figures["num_target_rows_updated"])
+        nowhere = pa.repeat(False, source.num_rows)
+        on = ["_document_id", "_version"]
+        merge = Merge(source, on, [self._form], has, insert=nowhere, update=without)
+        return file.merge(merge, transaction=transaction).updated
 
     @property
     def _form(self) -> str:
         return "_kind" if self.past else "_redacted"
 
-    def _read(self, columns: list[str] | None, document_ids: pa.ChunkedArray) -> pa.Table:
-        different = document_ids.unique()
-        where = among(pa.chunked_array([different]), "_document_id")
-        rows = self.typed.file.read(columns, where)
-        return rows.filter(pc.is_in(rows["_document_id"], value_set=different))
+    @property
+    def _identity(self) -> list[str]:
+        return [*self.typed.bucket_columns, "_document_id", *(["_version"] if self.past else [])]
 
-    def clauses(self) -> dict[str, Any]:
-        """Return the conditions and assignments under which revisions are merged."""
-        columns = copied(self.typed.columns)
-        is_delete = quoted(DELETE, "s")
-        clauses: dict[str, Any] = {
-            "update": columns,
-            "insert": columns,
-            "insert_if": f"NOT {is_delete}",
-        }
+    def _read(self, columns: list[str] | None, document_ids: pa.ChunkedArray) -> pa.Table:
+        file = self.typed.file
+        names = columns or file.schema().names
+        on, wanted = ["_document_id"], pa.table({"_document_id": document_ids.unique()})
+        reads = [*names, *self._identity, "_version", "_hash"]
+        return file.look_up(Wanted(wanted, on, reads)).select(names)
+
+    def _wins(self, t: pa.Table, s: pa.Table) -> pa.ChunkedArray:
+        """Return whether revisions win against those that the table has."""
+        replaces = pc.and_(pc.equal(t["_version"], s["_version"]), pc.equal(t["_hash"], s[OVER]))
         if self.past:
-            match = same([*self.typed.bucket_columns, "_document_id", "_version"])
-            return clauses | {"match": match, "update_if": f"NOT {is_delete} AND {_REPLACES}"}
-        return clauses | {
-            "match": same([*self.typed.bucket_columns, "_document_id"]),
-            "update_if": f"NOT {is_delete} AND {_WINS}",
-            "delete_if": f"{is_delete} AND {_WINS}",
-        }
+            return pc.and_(replaces, pc.invert(s[DELETE]))
+        return pc.or_kleene(pc.less(t["_version"], s["_version"]), replaces)
 
 
 def _listed_ids(blocks: pa.Table | None) -> pa.Array:

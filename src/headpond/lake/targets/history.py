@@ -6,7 +6,7 @@
         7      1.50      10  a…      c               10            20
         7      1.75      20  b…      u               20          null
 
-A row is found again by its key, `_ts_ns` and `_tx_id`. A merge's conditions repeat what `lake.newest`
+A row is found again by its key, `_ts_ns` and `_tx_id`. A merge's comparisons repeat what `lake.newest`
 decided, against whatever the table holds by then: an end only moves to an earlier time, an image only gives
 way to one of a greater hash.
 
@@ -18,14 +18,15 @@ grows with every change anyway.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import FORMAT_VERSION, VALUE, filled
 from headpond.dsql.versions import encode_versions
-from headpond.lake.delta import copied, literal, quoted, same
+from headpond.lake.delta import literal
+from headpond.lake.engine.merge import Merge
 from headpond.lake.newest import HISTORY_COUNTERS, HISTORY_STATE_SCHEMA, history_step
 from headpond.lake.state.insert_once import FactTable
 from headpond.lake.state.tombstones import TOMBSTONE_SCHEMA
@@ -54,12 +55,28 @@ HISTORY_OWN = {
 
 WHOLE = "%full"
 """Mark of a merge's source that says which rows are more than an end; no encoded column name is like it."""
-_FROM, _TO = "m:valid_from_ns", "m:valid_to_ns"
-_IS_WHOLE = quoted(WHOLE, "s")
-_CORRECTS = f'({_IS_WHOLE} AND t."_image_hash" < s."_image_hash")'
-_ENDS_EARLIER = (
-    '(s."_valid_to_ns" IS NOT NULL AND (t."_valid_to_ns" IS NULL OR s."_valid_to_ns" < t."_valid_to_ns"))'
-)
+_FROM = "m:valid_from_ns"
+
+
+def _corrects(t: pa.Table, s: pa.Table) -> pa.ChunkedArray:
+    return pc.and_(s[WHOLE], pc.less(t["_image_hash"], s["_image_hash"]))
+
+
+def wins(t: pa.Table, s: pa.Table) -> pa.ChunkedArray:
+    """Return whether versions have a greater image, or an earlier end, than the table has of them."""
+    before, ends = t["_valid_to_ns"], s["_valid_to_ns"]
+    earlier = pc.or_kleene(pc.is_null(before), pc.less(ends, before))
+    return pc.or_kleene(_corrects(t, s), pc.and_(pc.is_valid(ends), earlier))
+
+
+def update(t: pa.Table, s: pa.Table) -> pa.Table:
+    """Return rows of a history with the greater images and the earlier ends."""
+    corrected = _corrects(t, s)
+    columns = {name: pc.if_else(corrected, s[name], t[name]) for name in t.column_names}
+    columns["_valid_to_ns"] = pc.min_element_wise(
+        t["_valid_to_ns"], s["_valid_to_ns"]
+    )  # null counts as later
+    return pa.table(columns)
 
 
 class HistoryTable(RowTable):
@@ -89,7 +106,9 @@ class HistoryTable(RowTable):
             self.keys,
             changes,
             ("_ts_ns", "_tx_id", "_image_hash", "_valid_to_ns"),
-            f'"_valid_to_ns" IS NULL OR "_valid_to_ns" >= {earliest}',
+            keep=lambda found: pc.or_kleene(
+                pc.is_null(found["_valid_to_ns"]), pc.greater_equal(found["_valid_to_ns"], earliest)
+            ),
         )
         columns = {
             "key": rows["m:key"],
@@ -108,27 +127,13 @@ class HistoryTable(RowTable):
         layout = self.typed.fit(outcome.inserts.schema)
         rows = merge_rows(layout, self.keys, outcome)
         if rows.num_rows:
-            self.typed.file.merge(rows, transaction=transaction, **self.clauses())
+            self.typed.file.merge(self.merge_of(rows), transaction=transaction)
         return Counter(outcome.counters)
 
-    def clauses(self) -> dict[str, Any]:
-        """Return the conditions and assignments under which `merge_rows` are merged."""
-        columns = copied(self.typed.columns)
-        corrected = {
-            column: f"CASE WHEN {_CORRECTS} THEN {value} ELSE t.{column} END"
-            for column, value in columns.items()
-        }
-        # Nulls count as later.
-        earlier = {quoted("_valid_to_ns"): 'least(t."_valid_to_ns", s."_valid_to_ns")'}
-        return {
-            "match": same(
-                [*self.typed.bucket_columns, *map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]
-            ),
-            "update": corrected | earlier,
-            "update_if": f"{_CORRECTS} OR {_ENDS_EARLIER}",
-            "insert": columns,
-            "insert_if": _IS_WHOLE,
-        }
+    def merge_of(self, rows: pa.Table) -> Merge:
+        """Return what `merge_rows` do to the table."""
+        on = [*self.typed.bucket_columns, *map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]
+        return Merge(rows, on, ("_image_hash", "_valid_to_ns"), wins, insert=rows[WHOLE], update=update)
 
 
 def merge_rows(layout: Layout, keys: Sequence[str], outcome: HistoryOutcome) -> pa.Table:

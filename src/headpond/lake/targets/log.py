@@ -8,12 +8,12 @@ service adds an entry, since it cannot be distinguished from a second equal row 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.lake.delta import copied, same
+from headpond.lake.engine.merge import Merge
 from headpond.lake.state.insert_once import first_of_each
 from headpond.lake.target import Decision
 from headpond.lake.targets.current import RowTable
@@ -60,16 +60,12 @@ class LogTable(RowTable):
     def write(self, changes: pa.Table, *, transaction: Transaction = None) -> Counter[str]:
         """Append the entries of a typed batch that are not there yet."""
         rows = first_of_each(self.typed.physical(changes), self.identity)
-        figures = self.typed.file.merge(rows, transaction=transaction, **self.clauses())
-        new = int(figures["num_target_rows_inserted"])
+        new = self.typed.file.merge(self.merge_of(rows), transaction=transaction).inserted
         return Counter(appended=new, duplicates=changes.num_rows - new)
 
-    def clauses(self) -> dict[str, Any]:
-        """Return the condition and assignments under which entries are merged."""
-        return {
-            "match": same([*self.typed.bucket_columns, *self.identity]),
-            "insert": copied(self.typed.columns),
-        }
+    def merge_of(self, rows: pa.Table) -> Merge:
+        """Return what entries, each once, do to the table."""
+        return Merge(rows, [*self.typed.bucket_columns, *self.identity])
 
     def newest(self, count: int) -> pa.Table:
         """Read operation and images of at most so many entries, the newest ones."""

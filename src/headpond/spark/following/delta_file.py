@@ -1,10 +1,9 @@
-r"""A target table whose merges run on Spark's executors, with Delta's own MERGE.
+r"""A target table whose large merges run on Spark's executors, with Delta's own MERGE.
 
-What a table is (its columns, their original names, its protocol, whether it exists) is read and written
-through `deltalake` as in the embedded engine, so that the layout is the same; only merges are Spark's.
+All else is done as in the embedded engine: what a table is, and merges of what the driver has.
 
-Merge conditions are written once in `headpond.lake`, in standard SQL quoting, which DataFusion reads. Spark
-writes names in backticks and takes a backslash in a text for an escape; all else both engines read alike::
+Conditions are in standard SQL quoting. Spark writes names in backticks and takes a backslash in a text for an
+escape::
 
     t."a%20b" = 'it''s \n'      →      t.`a%20b` = 'it\'s \\n'
 """
@@ -18,19 +17,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from headpond.core.errors import ServiceFailure
-from headpond.lake.delta import COMMIT_ATTEMPTS, FIRST_PAUSE_S, DeltaFile, commit_lock
+from headpond.lake.delta import COMMIT_ATTEMPTS, FIRST_PAUSE_S, DeltaFile, commit_lock, quoted
 from headpond.lake.storage import is_s3
+from headpond.lake.targets import current, history
+from headpond.lake.targets.log import LogTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from headpond.lake.target import Target
 
 _QUOTED = re.compile(r"\"((?:[^\"]|\"\")*)\"|'((?:[^']|'')*)'")
 
@@ -66,7 +67,18 @@ def merge_sql(
     insert_if: str | None = None,
     delete_if: str | None = None,
 ) -> str:
-    """Write a merge as one statement for Spark; clauses as of `DeltaFile.merge`."""
+    """Write a merge as one statement for Spark.
+
+    Args:
+        target: what is merged into, as `t`.
+        source: what is merged, as `s`.
+        match: SQL for "a source row and a target row are one".
+        update: target column → source expression, for matched rows where `update_if` holds.
+        update_if: SQL over `s` and `t`; None means always.
+        insert: target column → source expression, for source rows without a match.
+        insert_if: SQL over `s`; None means always.
+        delete_if: SQL over `s` and `t`; None means never.
+    """
     parts = [f"MERGE INTO {target} t USING {source} s ON {spark_sql(match)}"]
     if delete_if is not None:
         parts.append(f"WHEN MATCHED AND ({spark_sql(delete_if)}) THEN DELETE")
@@ -81,6 +93,57 @@ def merge_sql(
 
 def _and(condition: str | None) -> str:
     return "" if condition is None else f" AND ({spark_sql(condition)})"
+
+
+def _quoted(plain: str, side: str) -> str:
+    inner = plain.replace('"', '""')
+    return f'{side}."{inner}"'
+
+
+def _newer(than: str) -> str:
+    return f'(t."_ts_ns" < s."_ts_ns" OR (t."_ts_ns" = s."_ts_ns" AND {than}))'
+
+
+def clauses_of(table: Target) -> dict[str, Any]:
+    """Return what `lake.targets` says of a merge (`merge_of`) as conditions and assignments in SQL."""
+    typed = table.typed
+    columns = {quoted(column): _quoted(column, "s") for column in typed.columns}
+
+    def same(*names: str) -> str:
+        every = [*typed.bucket_columns, *names]
+        return " AND ".join(f"{_quoted(column, 't')} = {_quoted(column, 's')}" for column in every)
+
+    if isinstance(table, LogTable):
+        return {"match": same(*table.identity), "insert": columns}
+    keys = list(map(typed.column, table.keys))
+    better = 't."_image_hash" < s."_image_hash"'
+    if table.keep == "history":
+        whole = _quoted(history.WHOLE, "s")
+        corrects = f"({whole} AND {better})"
+        ends, before = 's."_valid_to_ns"', 't."_valid_to_ns"'
+        earlier = f"({ends} IS NOT NULL AND ({before} IS NULL OR {ends} < {before}))"
+        corrected = {
+            column: f"CASE WHEN {corrects} THEN {value} ELSE t.{column} END"
+            for column, value in columns.items()
+        }
+        return {
+            "match": same(*keys, "_ts_ns", "_tx_id"),
+            # Nulls count as later.
+            "update": corrected | {quoted("_valid_to_ns"): f"least({before}, {ends})"},
+            "update_if": f"{corrects} OR {earlier}",
+            "insert": columns,
+            "insert_if": whole,
+        }
+    gone, later = _quoted(current.DELETE, "s"), 't."_tx_id" < s."_tx_id"'
+    upsert_wins = _newer(f'({later} OR (t."_tx_id" = s."_tx_id" AND {better}))')
+    return {
+        "match": same(*keys),
+        "delete_if": f"{gone} AND {_newer(later)}",
+        "update": columns,
+        "update_if": f"NOT {gone} AND {upsert_wins}",
+        "insert": columns,
+        "insert_if": f"NOT {gone}",
+    }
 
 
 TRANSACTION = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
@@ -119,16 +182,6 @@ class SparkDeltaFile(DeltaFile):
         super().__init__(uri, storage_options)
         self._session = session
 
-    def merge(
-        self, rows: pa.Table, *, transaction: tuple[str, int] | None = None, **clauses: Any
-    ) -> dict[str, Any]:
-        """Merge `rows` into the table in one commit, as `DeltaFile.merge` does, on the executors."""
-        # Spark takes an empty batch for the end of the stream and silently loses what comes after it.
-        filled = pa.Table.from_batches([part for part in rows.to_batches() if part.num_rows], rows.schema)
-        schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
-        frame = self._session().createDataFrame(filled, schema)
-        return self.merge_frame(frame, transaction=transaction, **clauses)
-
     def merge_frame(
         self, frame: DataFrame, *, transaction: tuple[str, int] | None = None, **clauses: Any
     ) -> dict[str, Any]:
@@ -145,7 +198,7 @@ class SparkDeltaFile(DeltaFile):
         frame.createOrReplaceTempView(view)
         statement = merge_sql(f"delta.{name(self.place)}", view, **clauses)
         try:
-            return self._retried(lambda: self._merged(session, statement, transaction))
+            return self._merged_in_turn(lambda: self._merged(session, statement, transaction))
         finally:
             session.catalog.dropTempView(view)
 
@@ -164,7 +217,7 @@ class SparkDeltaFile(DeltaFile):
             row = session.sql(statement).collect()[0].asDict()
         return {ours: int(row[theirs]) for theirs, ours in _FIGURES.items()}
 
-    def _retried(self, attempt: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _merged_in_turn(self, attempt: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         pause = FIRST_PAUSE_S
         for number in range(1, COMMIT_ATTEMPTS + 1):
             try:

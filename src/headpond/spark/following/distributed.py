@@ -43,6 +43,7 @@ from headpond.lake.state.insert_once import first_of_each
 from headpond.lake.target import Decision, named
 from headpond.lake.targets import current, history
 from headpond.lake.targets.log import LogTable
+from headpond.spark.following.delta_file import clauses_of
 from headpond.spark.following.delta_file import name as quoted
 from headpond.spark.sources.cells import pack, unpack
 from headpond.spark.sources.decoded import FACTS, SHAPE, TABLE, gather, summary_of
@@ -380,7 +381,7 @@ class _DistributedApply:
             *([F.col(MARK).alias(_MARKS[table.keep])] if table.keep in _MARKS else []),
         )
         file = cast("SparkDeltaFile", table.typed.file)
-        return file.merge_frame(source, transaction=transaction, **table.clauses())
+        return file.merge_frame(source, transaction=transaction, **clauses_of(table))
 
 
 def _fetched(result: DataFrame) -> tuple[Counter[str], dict[str, list[pa.Table]]]:

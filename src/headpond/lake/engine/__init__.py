@@ -1,0 +1,1 @@
+"""How rows of a Delta table are replaced: looked up by key, planned per file, written, committed."""

@@ -1,0 +1,156 @@
+"""The folder of one Delta table, on a disk or in an object store: read, write, write only what is not there.
+
+Files are read and written through Arrow's file systems. What makes a commit safe is that its entry is only
+written where no entry of that number is: on a disk a hard link to a finished file, in an object store a
+conditional put, which Arrow does not have and obstore does, for S3, GCS and Azure alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.fs as pafs
+
+from headpond.core.errors import MissingRequirement
+from headpond.lake.storage import file_system, is_remote, is_s3, option_of, storage_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_ONE_WRITER = "s3_allow_unsafe_rename"
+"""The storage option by which deltalake, too, is told that nobody else writes."""
+
+
+@dataclass
+class Folder:
+    """The folder of a table at a path or URL; paths in it are relative. It may travel to another process."""
+
+    uri: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Folder, (self.uri, dict(self.options))
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        return file_system(self.uri, self.options)
+
+    @property
+    def files(self) -> Any:
+        """Arrow's file system."""
+        return self._opened[0]
+
+    def place(self, path: str) -> str:
+        """Return the path of a file in the file system."""
+        return f"{self._opened[1]}/{path}"
+
+    def read(self, path: str) -> bytes | None:
+        """Read a file; None where there is none."""
+        with storage_errors(self.uri, self.options):
+            try:
+                with self.files.open_input_stream(self.place(path)) as stream:
+                    content: bytes = stream.read()
+                    return content
+            except FileNotFoundError:
+                return None
+
+    def create(self, path: str) -> Any:
+        """Open a new file for writing."""
+        if not is_remote(self.uri):
+            Path(self.uri, path).parent.mkdir(parents=True, exist_ok=True)
+        return self.files.open_output_stream(self.place(path))
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file."""
+        try:
+            with self.create(path) as stream:
+                stream.write(content)
+        except BaseException:
+            self.remove([path])
+            raise
+
+    def remove(self, paths: list[str]) -> None:
+        """Remove files, as far as that is possible: what is left is what a vacuum is for."""
+        for path in paths:
+            with contextlib.suppress(OSError):
+                self.files.delete_file(self.place(path))
+
+    def listed(self, path: str = "", *, recursive: bool = False) -> Iterator[tuple[str, int]]:
+        """Yield the files below a folder of it, and when each was last changed, milliseconds since 1970."""
+        root = self.place(path).rstrip("/")
+        found = pafs.FileSelector(root, allow_not_found=True, recursive=recursive)
+        for info in self.files.get_file_info(found):
+            if info.type == pafs.FileType.File:
+                yield info.path[len(self.place("")) :], (info.mtime_ns or 0) // 1_000_000
+
+    def put_new(self, path: str, content: bytes) -> None:
+        """Write a file whole, or raise FileExistsError where it is there and leave that one."""
+        if is_remote(self.uri):
+            self._put_object(path, content)
+            return
+        beside = Path(self.uri, path).with_name(f"_commit_{uuid.uuid4()}.json.tmp")
+        try:
+            with beside.open("xb") as out:
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
+            os.link(beside, Path(self.uri, path))
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def _put_object(self, path: str, content: bytes) -> None:
+        import obstore  # noqa: PLC0415 - only a lake in an object store needs it
+        from obstore.exceptions import AlreadyExistsError, GenericError, NotSupportedError  # noqa: PLC0415
+
+        if is_s3(self.uri) and (option_of(self.options, _ONE_WRITER) or "").lower() == "true":
+            if self.read(path) is not None:
+                raise FileExistsError(path)
+            obstore.put(self._store, path, content)
+            return
+        try:
+            obstore.put(self._store, path, content, mode="create")
+        except AlreadyExistsError:
+            raise FileExistsError(path) from None
+        except (NotSupportedError, GenericError, NotImplementedError) as error:
+            if "NotImplemented" not in str(error) and not isinstance(error, NotSupportedError):
+                raise
+            raise MissingRequirement(
+                f"The object store of {self.uri} cannot write a file only where none is, so two writers of a "
+                "table could overwrite each other's commits.",
+                next_step="Use a store with conditional writes, or, if this is the only writer of the lake, "
+                'write AWS_S3_ALLOW_UNSAFE_RENAME = "true" in storage_options.',
+                place=self.uri,
+            ) from None
+
+    @cached_property
+    def _store(self) -> Any:
+        import obstore.store  # noqa: PLC0415 - only a lake in an object store needs it
+
+        from_url: Any = obstore.store.from_url  # its types name every option of every store
+        if not is_s3(self.uri):
+            return from_url(self.uri, config=dict(self.options))
+        given = {
+            "access_key_id": option_of(self.options, "access_key_id"),
+            "secret_access_key": option_of(self.options, "secret_access_key"),
+            "token": option_of(self.options, "session_token", "token"),
+            "region": option_of(self.options, "region", "default_region"),
+            "endpoint": option_of(self.options, "endpoint_url_s3", "endpoint_url", "endpoint"),
+            "virtual_hosted_style_request": option_of(self.options, "virtual_hosted_style_request"),
+        }
+        config = {name: value for name, value in given.items() if value is not None}
+        plain_http = (option_of(self.options, "allow_http") or "").lower() in ("true", "1")
+        provider = None
+        if "access_key_id" not in config and not os.environ.get("AWS_ACCESS_KEY_ID"):
+            from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - profiles and roles
+
+            provider = Boto3CredentialProvider()
+        url = "s3://" + self.uri.partition("://")[2]
+        return from_url(
+            url, config=config, client_options={"allow_http": plain_http}, credential_provider=provider
+        )

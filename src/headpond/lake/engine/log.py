@@ -1,0 +1,380 @@
+"""The log of a Delta table: which files are live, by the newest checkpoint and the commits after it.
+
+::
+
+    _delta_log/
+      00000000000000000100.checkpoint.parquet     everything live at version 100
+      00000000000000000101.json                   one commit: a line for each file added or removed, …
+      00000000000000000102.json
+
+A process that has read the log once reads only commits that came since. A commit is the next entry, written
+only where nobody wrote it before (`Folder.put_new`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import orjson
+import pyarrow.parquet as pq
+from deltalake import Schema
+
+from headpond import __version__
+from headpond.core.errors import ConfigurationError, InvalidData
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from headpond.lake.engine.folder import Folder
+
+_ENTRY = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint(?:\.\d{10}\.\d{10})?\.parquet)")
+_KINDS = ("add", "remove", "metaData", "protocol", "txn")
+VECTORS = "deletionVectors"
+WITH_VECTORS = "delta.enableDeletionVectors"
+"""Table property that says whether writers may mark rows instead of rewriting files."""
+_HARMLESS = frozenset({VECTORS, "appendOnly", "timestampNtz", "vacuumProtocolCheck", "domainMetadata"})
+# Features that ask nothing of a writer while a property or a column's metadata does not use them.
+_DORMANT = {
+    "invariants": "delta.invariants",
+    "checkConstraints": "delta.constraints.",
+    "changeDataFeed": "delta.enableChangeDataFeed",
+    "generatedColumns": "delta.generationExpression",
+    "columnMapping": "delta.columnMapping.mode",
+    "identityColumns": "delta.identity.",
+    "allowColumnDefaults": "CURRENT_DEFAULT",
+    "inCommitTimestamp": "delta.enableInCommitTimestamps",
+}
+_MOST_READER, _MOST_WRITER = 3, 7
+
+
+class Overtaken(Exception):
+    """Another writer made the commit of this number."""
+
+
+class DataFile:
+    """A live file, as the log has it.
+
+    Attributes:
+        add: the action that added it.
+        path: its path in the table's folder.
+        size: bytes.
+        values: partition column → value as text, or None.
+        vector: what says which of its rows are gone; None where all are there.
+    """
+
+    __slots__ = ("_stats", "add", "path", "size", "values", "vector")
+
+    def __init__(self, add: Mapping[str, Any]) -> None:
+        self.add = add
+        self.path = unquote(add["path"])
+        self.size = int(add["size"])
+        self.values: dict[str, str | None] = dict(add.get("partitionValues") or {})
+        self.vector: Mapping[str, Any] | None = add.get("deletionVector")
+        self._stats: dict[str, Any] | None = None
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Statistics: `numRecords`, `minValues`, `maxValues`, `nullCount`, as far as they are known."""
+        if self._stats is None:
+            self._stats = orjson.loads(self.add.get("stats") or b"{}")
+        return self._stats
+
+    @property
+    def dead(self) -> int:
+        """How many of its rows are gone."""
+        return int(self.vector["cardinality"]) if self.vector else 0
+
+    @property
+    def live(self) -> int | None:
+        """How many of its rows are left; None where that is not known."""
+        rows = self.stats.get("numRecords")
+        return None if rows is None else int(rows) - self.dead
+
+    def bounds(self, column: str) -> tuple[Any, Any]:
+        """Return the least and the greatest value of a column; None where they are not known."""
+        least, most = (self.stats.get(side) or {} for side in ("minValues", "maxValues"))
+        return least.get(column), most.get(column)
+
+    def removal(self, now_ms: int, *, data_change: bool) -> dict[str, Any]:
+        """Return the action that removes it."""
+        action = {
+            "path": self.add["path"],
+            "deletionTimestamp": now_ms,
+            "dataChange": data_change,
+            "extendedFileMetadata": True,
+            "partitionValues": self.values,
+            "size": self.size,
+        }
+        return {"remove": action | ({"deletionVector": self.vector} if self.vector else {})}
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A version of a table.
+
+    `files` are those live by the path as the log has it; `removed` the actions that removed others, as far
+    as the log that was read goes back, or None where nobody asks.
+    """
+
+    uri: str
+    version: int = -1
+    files: dict[str, DataFile] = field(default_factory=dict)
+    removed: list[Mapping[str, Any]] | None = None
+    transactions: dict[str, int] = field(default_factory=dict)
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    _schema: pa.Schema | None = None
+
+    def take(self, kind: str, action: Mapping[str, Any]) -> None:
+        """Apply one action."""
+        if kind == "add":
+            file = DataFile(action)
+            if "://" in file.path or file.path.startswith(("/", "file:")):
+                raise ConfigurationError(
+                    f"The Delta table at {self.uri} has a file outside its folder ({file.path}), as a "
+                    "shallow clone has; headpond writes to tables that hold their own files.",
+                    next_step="Make a deep copy of the table.",
+                    table=self.uri,
+                )
+            self.files[action["path"]] = file
+        elif kind == "remove":
+            self.files.pop(action["path"], None)
+            if self.removed is not None:
+                self.removed.append(action)
+        elif kind == "txn":
+            self.transactions[action["appId"]] = int(action["version"])
+        elif kind == "protocol":
+            self.protocol = action
+        elif kind == "metaData":
+            self.metadata, self._schema = action, None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        return dict(self.metadata.get("configuration") or {})
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """The columns by which files are dealt out."""
+        return list(self.metadata.get("partitionColumns") or ())
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns, without their metadata."""
+        import pyarrow as pa  # noqa: PLC0415 - for types elsewhere
+
+        if self._schema is None:
+            arrow = pa.schema(Schema.from_json(self.metadata["schemaString"]).to_arrow())
+            self._schema = pa.schema([pa.field(each.name, plain_type(each.type)) for each in arrow])
+        return self._schema
+
+    @property
+    def marks(self) -> bool:
+        """Whether rows may be marked as gone in place."""
+        allowed = self.properties.get(WITH_VECTORS, "").lower() == "true"
+        return allowed and VECTORS in (self.protocol.get("writerFeatures") or ())
+
+    def count(self) -> int | None:
+        """Return how many rows there are; None where some file does not say."""
+        counts = [file.live for file in self.files.values()]
+        return None if None in counts else sum(each for each in counts if each is not None)
+
+    def refuse_unknown(self) -> None:
+        """Raise where the table's protocol asks something of writers that headpond does not do."""
+        reader = int(self.protocol.get("minReaderVersion", 1))
+        writer = int(self.protocol.get("minWriterVersion", 1))
+        named = {*(self.protocol.get("readerFeatures") or ()), *(self.protocol.get("writerFeatures") or ())}
+        used = {name for name, mark in _DORMANT.items() if self._uses(mark)}
+        unknown = sorted((named - _HARMLESS - _DORMANT.keys()) | used)
+        if reader > _MOST_READER or writer > _MOST_WRITER:
+            unknown.append(f"protocol {reader}/{writer}")
+        if unknown:
+            raise ConfigurationError(
+                f"The Delta table at {self.uri} uses {', '.join(unknown)}, which headpond does not write.",
+                next_step="Take that off the table with the tool that put it there; nothing was changed.",
+                table=self.uri,
+                features=unknown,
+            )
+
+    def _uses(self, mark: str) -> bool:
+        if any(
+            name.startswith(mark) and value.lower() not in ("false", "none")
+            for name, value in self.properties.items()
+        ):
+            return True
+        return f'"{mark}' in self.metadata.get("schemaString", "")
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type without views, which not all of pyarrow's kernels take."""
+    import pyarrow as pa  # noqa: PLC0415 - for types elsewhere
+
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
+
+
+class Log:
+    """The log of the table in a folder; with `removed`, what was removed is known, too."""
+
+    def __init__(self, folder: Folder, *, removed: bool = False) -> None:
+        self.folder = folder
+        self._removed = removed
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def version(self) -> int:
+        """The number of the newest commit that was read or made; -1 before any."""
+        return -1 if self._snapshot is None else self._snapshot.version
+
+    def newest(self) -> Snapshot:
+        """Return the newest version."""
+        if self._snapshot is None:
+            self._snapshot = self._load()
+        snapshot = self._snapshot
+        while (entry := self.folder.read(entry_name(snapshot.version + 1))) is not None:
+            self._take(snapshot, snapshot.version + 1, entry)
+        # The next entry may be gone because a checkpoint made it superfluous.
+        hint = self.folder.read("_delta_log/_last_checkpoint")
+        if hint is not None and _version_of(hint) > snapshot.version:
+            self._snapshot = self._load()
+            return self._snapshot
+        return snapshot
+
+    def rewritten_bytes(self, commits: int = 10) -> int:
+        """Return how many bytes of files each of the last commits replaced, in the mean."""
+        newest = self.newest().version
+        total = counted = 0
+        for version in range(max(0, newest - commits + 1), newest + 1):
+            lines = (self.folder.read(entry_name(version)) or b"").splitlines()
+            actions = [orjson.loads(line) for line in lines]
+            again = {action["add"]["path"] for action in actions if "add" in action}
+            gone = [action["remove"] for action in actions if "remove" in action]
+            if any(action.get("dataChange") for action in gone):
+                counted += 1
+                total += sum(action.get("size") or 0 for action in gone if action["path"] not in again)
+        return total // counted if counted else 0
+
+    def commit(self, snapshot: Snapshot, actions: Sequence[Mapping[str, Any]]) -> None:
+        """Write the commit that follows a version; raise Overtaken where another one does."""
+        content = b"".join(orjson.dumps(action) + b"\n" for action in actions)
+        try:
+            self.folder.put_new(entry_name(snapshot.version + 1), content)
+        except FileExistsError:
+            raise Overtaken from None
+        if snapshot is self._snapshot:
+            self._take(snapshot, snapshot.version + 1, content)
+
+    def _load(self) -> Snapshot:
+        parts: dict[int, list[str]] = {}
+        entries = set()
+        for path, _ in self.folder.listed("_delta_log"):
+            if (match := _ENTRY.fullmatch(path)) is not None:
+                if match[2] == "json":
+                    entries.add(int(match[1]))
+                else:
+                    parts.setdefault(int(match[1]), []).append(path)
+        snapshot = Snapshot(self.folder.uri, removed=[] if self._removed else None)
+        whole = [version for version, found in parts.items() if _is_whole(found)]
+        if whole:
+            snapshot.version = max(whole)
+            for path in parts[snapshot.version]:
+                self._checkpoint(snapshot, path)
+        last = max(entries, default=snapshot.version)
+        for version in range(snapshot.version + 1, last + 1):
+            entry = self.folder.read(entry_name(version))
+            if entry is None:
+                raise self._damaged(entry_name(version), "is missing, and later entries are there")
+            self._take(snapshot, version, entry)
+        if not snapshot.protocol or not snapshot.metadata:
+            raise self._damaged("_delta_log", "says neither what the table's columns are nor its protocol")
+        return snapshot
+
+    def _take(self, snapshot: Snapshot, version: int, entry: bytes) -> None:
+        actions = []
+        for number, line in enumerate(entry.splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                actions += [(kind, action) for kind, action in orjson.loads(line).items() if kind in _KINDS]
+            except (ValueError, AttributeError) as error:
+                raise self._damaged(entry_name(version), f"has a line {number} that is not JSON") from error
+        # A commit may remove a file and add it again with other marks, in either order.
+        for kind, action in sorted(actions, key=lambda each: each[0] != "remove"):
+            snapshot.take(kind, action)
+        snapshot.version = version
+
+    def _checkpoint(self, snapshot: Snapshot, path: str) -> None:
+        try:
+            with self.folder.files.open_input_file(self.folder.place(path)) as opened:
+                file = pq.ParquetFile(opened)
+                there = [kind for kind in _KINDS if kind in file.schema_arrow.names]
+                rows = file.read(columns=there).to_pylist()
+        except (ValueError, OSError) as error:
+            raise self._damaged(path, f"cannot be read ({error})") from error
+        for row in rows:
+            for kind, action in row.items():
+                if action is not None:
+                    snapshot.take(kind, _plain(action))
+
+    def _damaged(self, path: str, what: str) -> InvalidData:
+        return InvalidData(
+            f"The log of the Delta table at {self.folder.uri} is damaged: {path} {what}.",
+            next_step="Restore that file from a backup; what is in the table was not changed.",
+            table=self.folder.uri,
+            path=path,
+        )
+
+
+def entry_name(version: int) -> str:
+    """Return the path of a commit's entry."""
+    return f"_delta_log/{version:020}.json"
+
+
+def information(operation: str, snapshot: Snapshot, now_ms: int, **metrics: int) -> dict[str, Any]:
+    """Return the action that says what a commit did."""
+    return {
+        "commitInfo": {
+            "timestamp": now_ms,
+            "operation": operation,
+            "operationParameters": {},
+            "readVersion": snapshot.version,
+            "isBlindAppend": False,
+            "engineInfo": f"headpond:{__version__}",
+            "operationMetrics": metrics,
+        }
+    }
+
+
+def milliseconds() -> int:
+    """Return the time of now, milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def _version_of(hint: bytes) -> int:
+    try:
+        return int(orjson.loads(hint)["version"])
+    except (ValueError, TypeError, KeyError):
+        return -1  # a hint and no more
+
+
+def _is_whole(parts: Iterable[str]) -> bool:
+    """Return whether all parts of a checkpoint are there."""
+    names = list(parts)
+    if any(name.endswith(".checkpoint.parquet") for name in names):
+        return True
+    return any(len(names) == int(name.split(".")[-2]) for name in names)
+
+
+def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an action of a checkpoint as a commit would have it: maps are mappings, nothing is null."""
+    maps = ("partitionValues", "tags", "configuration", "options")
+    found = {}
+    for name, value in action.items():
+        if value is not None and name not in ("stats_parsed", "partitionValues_parsed"):
+            found[name] = dict(value) if name in maps else value
+    return found

@@ -1,0 +1,425 @@
+"""One commit that replaces rows: look up, plan, write, commit.
+
+::
+
+    rows of a batch ─► look up      which rows of the table they meet: file and row number
+                       decide       which of those go, and what comes
+                       plan         per file: leave it, mark the rows that go, or write what stays again
+                       write        new files; the marks of all files in one more
+                       commit       one entry of the log, only where nobody else made it
+
+A file is written again where that costs little, where much of it is gone, and where the table does not allow
+marks (deletion vectors). Compaction is the same without a batch: small files of a partition become one.
+
+Who loses the race for a commit looks up again, on the winner's result. Until the entry is there no reader
+sees anything; files of a commit that failed are removed, or left for a vacuum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headpond.core.errors import ConfigurationError
+from headpond.core.schemas import filled
+from headpond.lake.engine import vectors
+from headpond.lake.engine.log import VECTORS, WITH_VECTORS, Log, information, milliseconds
+from headpond.lake.engine.lookup import FILE, ROW, Wanted, look_up, places
+from headpond.lake.engine.parquet import FILE_BYTES, GROUP_BYTES, Shape, opened, write_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from headpond.lake.engine.folder import Folder
+    from headpond.lake.engine.log import DataFile, Snapshot
+    from headpond.lake.engine.parquet import Values
+
+    Pairs = Callable[[pa.Table, pa.Table], Any]
+    Choose = Callable[[Sequence[DataFile], int], list[DataFile]]
+
+SMALL_BYTES = 1 << 20
+"""A file up to so many bytes is written again rather than marked."""
+MOST_DEAD = 0.25
+"""A file of whose rows more than this share are gone is written again."""
+CROWD = 16
+"""So many files of a size that are not yet full become one."""
+_LEAST_TIER, _GROWTH = 1 << 20, 16  # bytes of files of the least size; how much larger those of the next are
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What a batch does to the rows of a table that it meets.
+
+    `t` and `s` are aligned: row by row what was found in the table, and the row of the batch that met it.
+
+    Attributes:
+        rows: the batch, each row with another identity.
+        on: the identity: columns in which a row of the table and one of the batch are equal.
+        reads: more columns of the table, for `wins`.
+        wins: (t, s) → whether the row of the table is replaced, or goes; None: never.
+        gone: whether each row of the batch takes away and brings nothing; None: none does.
+        insert: whether each row of the batch is written where it met none; None: all that are not `gone`.
+        update: (t with all columns, s) → what replaces the rows of the table; None: the batch's rows do.
+    """
+
+    rows: pa.Table
+    on: Sequence[str]
+    reads: Sequence[str] = ()
+    wins: Pairs | None = None
+    gone: pa.ChunkedArray | pa.Array | None = None
+    insert: pa.ChunkedArray | pa.Array | None = None
+    update: Pairs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """How many rows a commit inserted, updated and deleted."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+ALWAYS: Pairs = lambda t, _: pa.repeat(True, t.num_rows)  # noqa: E731
+"""Every row of the table that a batch meets is replaced, or goes."""
+
+
+def with_columns(t: pa.Table, s: pa.Table, columns: Iterable[str]) -> pa.Table:
+    """Return rows of the table with some columns of the batch; for `Merge.update`."""
+    for name in columns:
+        at = t.schema.get_field_index(name)
+        t = t.set_column(at, t.schema.field(at), s[name].cast(t.schema.field(at).type))
+    return t
+
+
+@dataclass(slots=True)
+class Plan:
+    """What becomes of files.
+
+    Attributes:
+        gone: those that no row is left of.
+        marked: those of which more rows are marked, with all that are.
+        rewritten: those whose rows that stay are written again, with the rows that go now.
+    """
+
+    gone: list[DataFile] = field(default_factory=list)
+    marked: list[tuple[DataFile, vectors.Positions]] = field(default_factory=list)
+    rewritten: list[tuple[DataFile, vectors.Positions]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was looked up in a version, and what was found."""
+
+    snapshot: tuple[int, int]
+    wanted: Wanted
+    found: pa.Table
+
+    def says(self, other: Wanted) -> bool:
+        """Return whether what is wanted now is among it."""
+        mine = self.wanted
+        if not set(mine.on) <= set(other.on) or not set(mine.columns) >= set(other.columns):
+            return False
+        return bool((places(other.rows, mine.rows, mine.on) >= 0).all())
+
+
+class Engine:
+    """Looks up and replaces the rows of the table in a folder.
+
+    What was looked up is known until somebody commits: a batch that decides by it does not look again.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.log = Log(folder)
+        self.group_bytes = GROUP_BYTES
+        """About as many bytes are in a row group of the files that it writes."""
+        self._known: list[_Known] = []
+
+    @property
+    def version(self) -> int:
+        """The number of the newest commit that was read or made."""
+        return self.log.version
+
+    def look_up(self, wanted: Wanted) -> pa.Table:
+        """Return the rows of the newest version that are wanted; see `lookup.look_up`."""
+        return self._found(self.log.newest(), wanted)
+
+    def merge(self, merge: Merge, *, transaction: tuple[str, int] | None = None) -> Merged:
+        """Do it in one commit, or in none where it changes nothing; raise Overtaken where another came first.
+
+        The transaction's number goes with the commit unless the table has that or a greater one.
+        """
+        snapshot = self.log.newest()
+        snapshot.refuse_unknown()
+        schema = snapshot.schema
+        rows = merge.rows if merge.on else merge.rows.slice(0, 0)
+        found = self._found(snapshot, Wanted(rows, merge.on, merge.reads if merge.on else ()))
+        at = places(found, merge.rows, merge.on)
+        met = found.take(pa.array(np.flatnonzero(at >= 0)))
+        at = at[at >= 0]
+        source = merge.rows.take(pa.array(at))
+        hit = np.zeros(len(at), bool)
+        if merge.wins is not None and len(at):
+            hit = _mask(merge.wins(met, source))
+        gone = np.zeros(merge.rows.num_rows, bool) if merge.gone is None else _mask(merge.gone)
+        insert = ~gone if merge.insert is None else _mask(merge.insert)
+        insert[at] = False
+        going, coming = met.filter(pa.array(hit)), source.filter(pa.array(hit))
+        brings = ~gone[at[hit]]
+        if merge.update is not None:
+            replaced = going.filter(pa.array(brings))
+            whole = self._whole(snapshot, replaced)
+            coming = merge.update(whole, coming.filter(pa.array(brings)))
+        else:
+            coming = coming.filter(pa.array(brings))
+        new = pa.concat_tables([_fit(coming, schema), _fit(merge.rows.filter(pa.array(insert)), schema)])
+        done = Merged(int(insert.sum()), int(brings.sum()), int((~brings).sum()))
+        if new.num_rows + going.num_rows:
+            files = list(snapshot.files.values())
+            plan = self._plan(snapshot, _by_file(files, going))
+            self._commit(snapshot, plan, new, "MERGE", transaction, done)
+        return done
+
+    def compact(self, choose: Choose, *, file_bytes: int | None = None) -> bool:
+        """Write files again, those that are chosen of a partition together; return whether there were any."""
+        snapshot = self.log.newest()
+        shape = self._shape(snapshot)
+        most = file_bytes or shape.file_bytes
+        partitions: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
+        for file in snapshot.files.values():
+            partitions.setdefault(tuple(sorted(file.values.items())), []).append(file)
+        chosen: list[DataFile] = []
+        for files in partitions.values():
+            chosen += choose(files, most)
+        if not chosen:
+            return False
+        snapshot.refuse_unknown()
+        plan = Plan(rewritten=[(file, vectors.NONE) for file in chosen])
+        nothing = snapshot.schema.empty_table()
+        self._commit(snapshot, plan, nothing, "OPTIMIZE", None, Merged(), file_bytes=file_bytes)
+        return True
+
+    def allow_marks(self, *, allowed: bool) -> None:
+        """Say in the table whether its rows may be marked; the protocol names the feature once they may."""
+        snapshot = self.log.newest()
+        if snapshot.marks == allowed:
+            return
+        snapshot.refuse_unknown()
+        protocol = dict(snapshot.protocol)
+        if allowed and VECTORS not in (protocol.get("writerFeatures") or ()):
+            for side in ("readerFeatures", "writerFeatures"):
+                protocol[side] = sorted({*(protocol.get(side) or ()), VECTORS})
+            protocol |= {"minReaderVersion": 3, "minWriterVersion": 7}
+        said = snapshot.properties | {WITH_VECTORS: "true" if allowed else "false"}
+        metadata = {**snapshot.metadata, "configuration": said}
+        metadata["format"] = {"provider": "parquet", "options": {}}
+        actions = [
+            information("SET TBLPROPERTIES", snapshot, milliseconds()),
+            {"protocol": protocol},
+            {"metaData": metadata},
+        ]
+        self.log.commit(snapshot, actions)
+
+    def _found(self, snapshot: Snapshot, wanted: Wanted) -> pa.Table:
+        """Return the rows that are wanted, of what was looked up before if that says it."""
+        self._known = [each for each in self._known if each.snapshot == _name(snapshot)]
+        for known in self._known:
+            if known.says(wanted):
+                return known.found
+        found = look_up(self.folder, snapshot.schema, enumerate(snapshot.files.values()), wanted)
+        self._known.append(_Known(_name(snapshot), wanted, found))
+        return found
+
+    def _plan(self, snapshot: Snapshot, going: Iterable[tuple[DataFile, vectors.Positions]]) -> Plan:
+        plan = Plan()
+        for file, rows in going:
+            if file.live is not None and len(rows) == file.live:
+                plan.gone.append(file)
+                continue
+            total = file.stats.get("numRecords")
+            may = snapshot.marks and file.size > SMALL_BYTES
+            if may and total is not None and len(rows) + file.dead <= MOST_DEAD * int(total):
+                dead = np.union1d(vectors.read(self.folder, file.vector), rows)
+                plan.marked.append((file, dead))
+            else:
+                plan.rewritten.append((file, rows))
+        return plan
+
+    def _commit(
+        self,
+        snapshot: Snapshot,
+        plan: Plan,
+        new: pa.Table,
+        operation: str,
+        transaction: tuple[str, int] | None,
+        done: Merged,
+        *,
+        file_bytes: int | None = None,
+    ) -> None:
+        """Write what a plan and new rows ask for, and the commit."""
+        change = operation != "OPTIMIZE"
+        now_ms = milliseconds()
+        shape = self._shape(snapshot)
+        if file_bytes is not None:
+            shape = replace(shape, file_bytes=file_bytes)
+        gone = [*plan.gone, *(file for file, _ in plan.marked), *(file for file, _ in plan.rewritten)]
+        if gone and change and snapshot.properties.get("delta.appendOnly", "").lower() == "true":
+            raise ConfigurationError(
+                f"The Delta table at {self.folder.uri} is append-only (delta.appendOnly): no row may go.",
+                next_step="Take that property off the table, or keep it as a log.",
+                table=self.folder.uri,
+            )
+        added = write_files(self.folder, shape, self._streams(snapshot, plan, new, shape), data_change=change)
+        written = [file["add"]["path"] for file in added]
+        try:
+            if plan.marked:
+                path, said = vectors.write(self.folder, [dead for _, dead in plan.marked])
+                written.append(path)
+                added += [
+                    _marked(file, vector, now_ms) for (file, _), vector in zip(plan.marked, said, strict=True)
+                ]
+            actions = [
+                information(
+                    operation,
+                    snapshot,
+                    now_ms,
+                    numTargetRowsInserted=done.inserted,
+                    numTargetRowsUpdated=done.updated,
+                    numTargetRowsDeleted=done.deleted,
+                )
+            ]
+            if transaction is not None and snapshot.transactions.get(transaction[0], -1) < transaction[1]:
+                application, number = transaction
+                actions.append({"txn": {"appId": application, "version": number, "lastUpdated": now_ms}})
+            actions += [file.removal(now_ms, data_change=change) for file in gone]
+            self.log.commit(snapshot, [*actions, *added])
+        except BaseException:
+            self.folder.remove([unquote(path) for path in written])
+            raise
+
+    def _streams(
+        self, snapshot: Snapshot, plan: Plan, new: pa.Table, shape: Shape
+    ) -> Iterator[tuple[Values, Iterator[pa.Table]]]:
+        """Yield per partition what is to be written: what stays of its files, then the new rows."""
+        kept: dict[Values, list[tuple[DataFile, vectors.Positions]]] = {}
+        for file, rows in plan.rewritten:
+            kept.setdefault(tuple(file.values.get(name) for name in shape.partition_columns), []).append(
+                (file, rows)
+            )
+        fresh = dict(shape.split(new)) if new.num_rows else {}
+
+        def stream(values: Values) -> Iterator[pa.Table]:
+            for file, rows in kept.get(values, ()):
+                yield from self._left(snapshot, file, rows, shape)
+            if values in fresh:
+                yield fresh[values]
+
+        for values in dict.fromkeys([*kept, *fresh]):
+            yield values, stream(values)
+
+    def _left(
+        self, snapshot: Snapshot, file: DataFile, rows: vectors.Positions, shape: Shape
+    ) -> Iterator[pa.Table]:
+        """Yield what stays of a file."""
+        with opened(self.folder, file, snapshot.schema) as reader:
+            dead = np.union1d(reader.dead, rows)
+            for group, first, count in reader.groups():
+                here = dead[np.searchsorted(dead, first) : np.searchsorted(dead, first + count)] - first
+                if len(here) == count:
+                    continue
+                part = reader.read(group, shape.stored.names)
+                if len(here):
+                    stays = np.ones(count, bool)
+                    stays[here] = False
+                    part = part.filter(pa.array(stays))
+                yield part
+
+    def _whole(self, snapshot: Snapshot, found: pa.Table) -> pa.Table:
+        """Read all columns of rows that were found, in their order."""
+        schema = snapshot.schema
+        parts, order = [schema.empty_table()], [np.empty(0, np.int64)]
+        files = list(snapshot.files.values())
+        numbers, rows = (found[name].to_numpy() for name in (FILE, ROW))
+        for number in np.unique(numbers).tolist():
+            mine = np.flatnonzero(numbers == number)
+            with opened(self.folder, files[number], schema) as reader:
+                for group, first, count in reader.groups():
+                    here = mine[(rows[mine] >= first) & (rows[mine] < first + count)]
+                    if len(here):
+                        parts.append(reader.read(group, schema.names).take(pa.array(rows[here] - first)))
+                        order.append(here)
+        back = np.argsort(np.concatenate(order), kind="stable")
+        return pa.concat_tables(parts).take(pa.array(back))
+
+    def _shape(self, snapshot: Snapshot) -> Shape:
+        said = snapshot.properties.get("delta.targetFileSize", "")
+        most = int(said) if said.isdigit() else FILE_BYTES
+        return Shape(snapshot.schema, snapshot.partition_columns, most, self.group_bytes)
+
+
+def _name(snapshot: Snapshot) -> tuple[int, int]:
+    return id(snapshot), snapshot.version
+
+
+def _mask(values: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return booleans, null as False, that may be written to."""
+    found = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)
+    if isinstance(found, pa.ChunkedArray):
+        found = found.combine_chunks()
+    return np.array(pc.fill_null(found, False).to_numpy(zero_copy_only=False), bool)  # noqa: FBT003
+
+
+def _fit(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the table's columns; marks (`%…`) are left out."""
+    if lost := [name for name in rows.column_names if name not in schema.names and not name.startswith("%")]:
+        raise ConfigurationError(f"the table has no column {lost[0]!r}", next_step="Add it first.")
+    columns = {
+        name: rows[name].cast(schema.field(name).type) for name in rows.column_names if name in schema.names
+    }
+    return filled(columns, schema, rows.num_rows)
+
+
+def _by_file(files: Sequence[DataFile], going: pa.Table) -> Iterator[tuple[DataFile, vectors.Positions]]:
+    """Yield the files that rows go from, with the numbers of these in order."""
+    numbers, rows = (going[name].to_numpy() for name in (FILE, ROW))
+    for number in np.unique(numbers).tolist():
+        yield files[number], np.unique(rows[numbers == number])
+
+
+def _marked(file: DataFile, vector: dict[str, Any], now_ms: int) -> dict[str, Any]:
+    """Return the action that adds a file again with other marks."""
+    stats = orjson.dumps(file.stats | {"tightBounds": False}).decode()
+    more = {"deletionVector": vector, "modificationTime": now_ms, "dataChange": True, "stats": stats}
+    return {"add": {**file.add, **more}}
+
+
+def crowded(files: Sequence[DataFile], most: int) -> list[DataFile]:
+    """Return the files of the least size of which there are too many.
+
+    So each row is written again a few times at most, however many batches there are.
+    """
+    limit = _LEAST_TIER
+    while limit <= most // 2:
+        small = [file for file in files if file.size < limit]
+        if len(small) > CROWD:
+            return small
+        limit *= _GROWTH
+    return []
+
+
+def uneven(files: Sequence[DataFile], most: int) -> list[DataFile]:
+    """Return files that are not full, where there are several, and those that have marks."""
+    small = [file for file in files if file.size < most // 2 and not file.vector]
+    return [*(small if len(small) > 1 or len(files) > len(small) else []), *marked(files, most)]
+
+
+def marked(files: Sequence[DataFile], _: int) -> list[DataFile]:
+    """Return the files that have marks."""
+    return [file for file in files if file.vector]

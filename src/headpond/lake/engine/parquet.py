@@ -1,0 +1,330 @@
+"""The data files of a Delta table: rows of them by number, and new ones with what the log says of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headpond.lake.engine import vectors
+from headpond.lake.engine.log import milliseconds
+from headpond.lake.storage import is_remote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from headpond.lake.engine.folder import Folder
+    from headpond.lake.engine.log import DataFile
+
+    Values = tuple[str | None, ...]
+
+GROUP_ROWS = 1 << 18
+GROUP_BYTES = 64 << 20
+"""A row group has at most so many rows, and about so many bytes."""
+FILE_BYTES = 100 << 20
+"""How large files become where the table does not say."""
+_INDEXED = 32  # columns of which the log has statistics
+_LONGEST_BOUND = 64  # bytes of a text
+_EXACT_DIGITS = 15  # of a decimal, in a double
+_SAMPLE = 4096  # rows by which it is decided whether a dictionary pays
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a table's files are written: its columns, those by which files are dealt out, their size."""
+
+    schema: pa.Schema
+    partition_columns: Sequence[str] = ()
+    file_bytes: int = FILE_BYTES
+    group_bytes: int = GROUP_BYTES
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns that are in the files."""
+        return pa.schema([each for each in self.schema if each.name not in self.partition_columns])
+
+    def split(self, rows: pa.Table) -> Iterator[tuple[Values, pa.Table]]:
+        """Yield the rows of each partition, without the partition's columns."""
+        if not self.partition_columns:
+            yield (), rows.select(self.stored.names)
+            return
+        texts = pa.table({name: rows[name].cast(pa.string()) for name in self.partition_columns})
+        numbers: dict[Values, list[int]] = {}
+        for row, values in enumerate(zip(*(column.to_pylist() for column in texts.columns), strict=True)):
+            numbers.setdefault(values, []).append(row)
+        stored = rows.select(self.stored.names)
+        for values in sorted(numbers, key=str):
+            yield values, stored.take(pa.array(numbers[values]))
+
+
+class Reader:
+    """One data file, opened."""
+
+    def __init__(self, file: pq.ParquetFile, data: DataFile, folder: Folder, schema: pa.Schema) -> None:
+        self._file, self._data, self._folder, self._schema = file, data, folder, schema
+        self._there = set(file.schema_arrow.names)
+        self.counts = [file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)]
+        self._dead: vectors.Positions | None = None
+
+    def kind(self, column: str) -> pa.DataType:
+        """Return the type of one of the table's columns."""
+        return self._schema.field(column).type
+
+    @property
+    def dead(self) -> vectors.Positions:
+        """The numbers of the rows that are gone."""
+        if self._dead is None:
+            self._dead = vectors.read(self._folder, self._data.vector)
+        return self._dead
+
+    def groups(self) -> Iterator[tuple[int, int, int]]:
+        """Yield number, first row and rows of each row group."""
+        first = 0
+        for number, count in enumerate(self.counts):
+            yield number, first, count
+            first += count
+
+    def bounds(self, group: int, column: str) -> tuple[Any, Any]:
+        """Return the least and the greatest value of a column in a row group; None where not known."""
+        if column not in self._there:
+            return None, None
+        whole = self._file.metadata.row_group(group)
+        for at in range(whole.num_columns):
+            found = whole.column(at)
+            if found.path_in_schema == column:
+                known = found.statistics if found.is_stats_set else None
+                return (known.min, known.max) if known is not None and known.has_min_max else (None, None)
+        return None, None
+
+    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
+        """Read columns of a row group, as the table has them."""
+        stored = [name for name in columns if name in self._there and name not in self._data.values]
+        rows = self._file.read_row_group(group, columns=stored) if stored else None
+        count = self.counts[group]
+        arrays = []
+        for name in columns:
+            kind = self.kind(name)
+            if name in self._data.values:
+                value = pa.array([self._data.values[name]], pa.string()).cast(kind)[0]
+                arrays.append(pa.chunked_array([pa.repeat(value, count)], kind))
+            elif rows is None or name not in self._there:
+                arrays.append(pa.chunked_array([pa.nulls(count, kind)], kind))
+            else:
+                arrays.append(rows[name] if rows[name].type == kind else rows[name].cast(kind))
+        return pa.table(arrays, schema=pa.schema([self._schema.field(name) for name in columns]))
+
+
+@contextmanager
+def opened(folder: Folder, data: DataFile, schema: pa.Schema) -> Iterator[Reader]:
+    """Open a data file of a table with these columns."""
+    remote = is_remote(folder.uri)
+    with (
+        folder.files.open_input_file(folder.place(data.path)) as source,
+        pq.ParquetFile(source, pre_buffer=remote, coerce_int96_timestamp_unit="us") as file,
+    ):
+        yield Reader(file, data, folder, schema)
+
+
+class Writer:
+    """Writes rows of one partition into files of about the size wanted.
+
+    Attributes:
+        added: the actions that add the files that are finished.
+        paths: every file that was begun.
+    """
+
+    def __init__(self, folder: Folder, shape: Shape, values: Values, *, data_change: bool) -> None:
+        self._folder, self._shape, self._values, self._data_change = folder, shape, values, data_change
+        self.added: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self._held: list[pa.Table] = []
+        self._held_rows = self._held_bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows; small parts wait for the next."""
+        if rows.num_rows == 0:
+            return
+        self._held.append(rows)
+        self._held_rows += rows.num_rows
+        self._held_bytes += rows.nbytes
+        if self._held_rows >= GROUP_ROWS or self._held_bytes >= self._shape.group_bytes:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what waits and finish the file."""
+        self._flush()
+        self._finish()
+
+    def abandon(self) -> None:
+        """Let go of an unfinished file."""
+        if self._writer is not None:
+            self._writer = None
+            self._sink.close()
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        rows = pa.concat_tables(self._held).cast(self._shape.stored)
+        mean = max(1, self._held_bytes // self._held_rows)
+        at_once = max(1, min(GROUP_ROWS, self._shape.group_bytes // mean))
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+        for start in range(0, rows.num_rows, at_once):
+            if self._writer is None:
+                self._begin(rows)
+            assert self._writer is not None
+            self._writer.write_table(rows.slice(start, at_once), row_group_size=at_once)
+            if self._sink.tell() >= self._shape.file_bytes:
+                self._finish()
+
+    def _begin(self, rows: pa.Table) -> None:
+        folders = zip(self._shape.partition_columns, self._values, strict=True)
+        parts = [f"{quote(name, safe='')}={_folder_name(value)}" for name, value in folders]
+        path = "/".join([*parts, f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"])
+        self.paths.append(path)
+        schema = self._shape.stored
+        repeated = [name for name in schema.names if _repeats(rows[name].slice(0, _SAMPLE))]
+        self._sink = self._folder.create(path)
+        self._written: list[Any] = []
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression="snappy",
+            use_dictionary=repeated,
+            store_schema=False,
+            metadata_collector=self._written,
+        )
+
+    def _finish(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._writer = None
+        size = self._sink.tell()
+        self._sink.close()
+        action = {
+            "path": quote(self.paths[-1], safe="/=-_.~"),
+            "partitionValues": dict(zip(self._shape.partition_columns, self._values, strict=True)),
+            "size": size,
+            "modificationTime": milliseconds(),
+            "dataChange": self._data_change,
+            "stats": orjson.dumps(statistics(self._written[0], self._shape.stored)).decode(),
+        }
+        self.added.append({"add": action})
+
+
+def _repeats(values: pa.ChunkedArray) -> bool:
+    """Return whether values are equal often enough for a dictionary."""
+    if pa.types.is_nested(values.type):
+        return False
+    return bool(2 * pc.count_distinct(values).as_py() <= len(values))
+
+
+def _folder_name(value: str | None) -> str:
+    return "__HIVE_DEFAULT_PARTITION__" if value is None else quote(value, safe="")
+
+
+def statistics(written: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
+    """Return what the log says of a file: rows, and per column nulls, the least and the greatest value.
+
+    Values that JSON would not hold exactly are left out: decimals of many digits become doubles on the way,
+    and whoever goes by these misses rows.
+    """
+    found: dict[str, Any] = {
+        "numRecords": written.num_rows,
+        "minValues": {},
+        "maxValues": {},
+        "nullCount": {},
+    }
+    simple = {each.name: each.type for each in list(schema)[:_INDEXED] if not pa.types.is_nested(each.type)}
+    if written.num_row_groups == 0:
+        return found
+    for at in range(written.num_columns):
+        columns = [written.row_group(group).column(at) for group in range(written.num_row_groups)]
+        name = columns[0].path_in_schema
+        known = [column.statistics for column in columns if column.is_stats_set]
+        if name not in simple or len(known) < len(columns):
+            continue
+        if all(each.has_null_count for each in known):
+            found["nullCount"][name] = sum(each.null_count for each in known)
+        # A row group of nulls alone has no least value, and one whose values are too long has none either.
+        valued = [each for each in known if each.num_values or not each.has_null_count]
+        if valued and all(each.has_min_max for each in valued):
+            least = _shown(min(each.min for each in valued), simple[name], greatest=False)
+            most = _shown(max(each.max for each in valued), simple[name], greatest=True)
+            if least is not None and most is not None:
+                found["minValues"][name], found["maxValues"][name] = least, most
+    return found
+
+
+def _shown(value: Any, kind: pa.DataType, *, greatest: bool) -> Any:
+    """Return a bound as JSON has it; None where it cannot say it."""
+    if pa.types.is_string(kind):
+        return _cut(value, greatest=greatest)
+    if pa.types.is_decimal(kind):
+        return float(value) if kind.precision <= _EXACT_DIGITS and isinstance(value, Decimal) else None
+    if pa.types.is_floating(kind):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dt.datetime):
+        text = value.replace(tzinfo=None).isoformat(sep="T" if kind.tz else " ")
+        return f"{text}Z" if kind.tz else text
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return value if isinstance(value, (bool, int)) else None
+
+
+def _cut(text: str, *, greatest: bool) -> str | None:
+    """Return the beginning of a text; of the greatest, the least one that is greater than all with it."""
+    whole = text.encode()
+    if len(whole) <= _LONGEST_BOUND:
+        return text
+    start = whole[:_LONGEST_BOUND].decode(errors="ignore")
+    if not greatest:
+        return start
+    for at in range(len(start) - 1, -1, -1):
+        after = ord(start[at]) + 1
+        after = 0xE000 if after == 0xD800 else after  # noqa: PLR2004 - no surrogates
+        if after <= 0x10FFFF:  # noqa: PLR2004 - the last code point
+            return start[:at] + chr(after)
+    return None
+
+
+def write_files(
+    folder: Folder,
+    shape: Shape,
+    parts: Iterable[tuple[Values, Iterable[pa.Table]]],
+    *,
+    data_change: bool = True,
+) -> list[dict[str, Any]]:
+    """Write the rows of some partitions, each a stream of parts; return the actions that add the files.
+
+    Nothing is left behind where that fails.
+    """
+    added: list[dict[str, Any]] = []
+    begun: list[str] = []
+    try:
+        for values, tables in parts:
+            writer = Writer(folder, shape, values, data_change=data_change)
+            begun_here = writer.paths
+            try:
+                for rows in tables:
+                    writer.write(rows)
+                writer.close()
+            finally:
+                begun += begun_here
+                writer.abandon()
+            added += writer.added
+    except BaseException:
+        folder.remove(begun)
+        raise
+    return added
