@@ -10,12 +10,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
 from headpond.core.errors import MissingRequirement
 from headpond.lake import delta
 from headpond.lake.apply import apply_batch
+from headpond.lake.engine import merge as engine
+from headpond.lake.engine.merge import ALWAYS, Merge
 from tests.kit.expected_tables import differences
 from tests.lake.lakes import decoded, lake_in, watched, written_by
 from tests.lake.test_apply import (
@@ -182,10 +185,14 @@ def table(spark_files: SparkFiles, folder: Path, *ids: int) -> SparkDeltaFile:
     return file
 
 
-def merge(file: delta.DeltaFile, *ids: int, **more: Any) -> dict[str, Any]:
+def merge(file: delta.DeltaFile, *ids: int, **more: Any) -> Any:
+    """Write rows, those of a table on Spark by its own MERGE."""
     rows = pa.table({"id": pa.array(ids, pa.int64()), "v": [f"{n}" for n in ids]})
-    columns = delta.copied(["id", "v"])
-    return file.merge(rows, match=delta.same(["id"]), update=columns, insert=columns, **more)
+    if isinstance(file, delta.DeltaFile) and not hasattr(file, "merge_frame"):
+        return file.merge(Merge(rows, ["id"], wins=ALWAYS), **more)
+    frame = file._session().createDataFrame(rows)
+    columns = {f'"{name}"': f's."{name}"' for name in ("id", "v")}
+    return file.merge_frame(frame, match='t."id" = s."id"', update=columns, insert=columns, **more)
 
 
 def test_figures_of_a_merge_have_the_names_of_the_embedded_engine(
@@ -202,15 +209,56 @@ def test_figures_of_a_merge_have_the_names_of_the_embedded_engine(
     assert sorted(file.read(["id"])["id"].to_pylist()) == [1, 2, 3, 4]
 
 
-def test_rows_after_an_empty_part_are_merged(spark_files: SparkFiles, tmp_path: Path) -> None:
-    """Spark itself ends at an empty batch of an Arrow table."""
-    file = table(spark_files, tmp_path, 1)
-    rows = pa.table({"id": pa.array([2], pa.int64()), "v": ["2"]})
-    columns = delta.copied(["id", "v"])
-    parts = pa.concat_tables([rows, rows.slice(1), rows.set_column(0, "id", pa.array([3], pa.int64()))])
-    assert [len(part) for part in parts["id"].chunks] == [1, 0, 1]
-    file.merge(parts, match=delta.same(["id"]), update=columns, insert=columns)
-    assert sorted(file.read(["id"])["id"].to_pylist()) == [1, 2, 3]
+@pytest.mark.parametrize("parts", [False, True])
+def test_tables_with_deletion_vectors_are_read_by_spark(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, parts: bool
+) -> None:
+    """Every version, before and after compaction, a checkpoint and a vacuum; and Spark writes on."""
+    monkeypatch.setattr(engine, "SMALL_BYTES", 0)
+    file = delta.DeltaFile(str(tmp_path / "t"))
+    file.create(
+        pa.schema([("id", pa.int64()), ("v", pa.string()), ("p", pa.int64())]),
+        partition_by=["p"] if parts else [],
+    )
+    file.allow_marks(allowed=True)
+    ids = pa.array(range(100), pa.int64())
+    file.append(pa.table({"id": ids, "v": ["0"] * 100, "p": pc.bit_wise_and(ids, 1)}))
+    model = dict.fromkeys(range(100), "0")
+    past = {file.version(): dict(model)}
+    for number in range(1, 4):
+        some = pa.array(range(number, 100, 17), pa.int64())
+        rows = pa.table({"id": some, "v": [str(number)] * len(some), "p": pc.bit_wise_and(some, 1)})
+        gone = pa.array([n % 5 == 0 for n in some.to_pylist()])
+        file.merge(Merge(rows, ["id"], wins=ALWAYS, gone=gone))
+        for n in some.to_pylist():
+            if n % 5:
+                model[n] = str(number)
+            else:
+                model.pop(n, None)
+        past[file.version()] = dict(model)
+        if number == 2:
+            file.open().create_checkpoint()
+
+    def seen(**more: Any) -> dict[int, str]:
+        found = delta_spark.read.format("delta").options(**more).load(file.uri).select("id", "v").collect()
+        assert len(found) == len({row.id for row in found})
+        return {row.id: row.v for row in found}
+
+    assert any(each.vector for each in file.engine.log.newest().files.values())
+    for version, rows_then in past.items():
+        assert seen(versionAsOf=version) == rows_then
+    delta_spark.sql(f"UPDATE delta.`{file.uri}` SET v = 'spark' WHERE id = 7")
+    model[7] = "spark"
+    merge_rows = pa.table(
+        {"id": pa.array([7, 8], pa.int64()), "v": ["a", "b"], "p": pa.array([1, 0], pa.int64())}
+    )
+    file.merge(Merge(merge_rows, ["id"], wins=ALWAYS))
+    model |= {7: "a", 8: "b"}
+    assert seen() == model
+    assert file.compact()
+    file.vacuum(0)
+    assert seen() == model
+    assert file.count() == len(model)
 
 
 def test_a_transaction_number_never_falls_and_its_repeat_still_adds_what_is_missing(

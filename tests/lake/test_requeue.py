@@ -341,5 +341,12 @@ def test_every_reason_of_the_documentation_is_tried() -> None:
     rows = re.findall(r"^\| (`[^|]*`) \|", text.partition("## Reasons")[2], re.MULTILINE)
     told = {name for cell in rows for name in re.findall(r"`([a-z_0-9]+)`", cell)}
     of_ledgers = {"out_of_range", "conflicting_revision"}  # see test_ledger_lake
-    elsewhere = {"archive_bad_line", "too_late", "unexpected_cluster", "too_many_columns", "chunks_too_large"}
+    elsewhere = {
+        "internal_error",
+        "archive_bad_line",
+        "too_late",
+        "unexpected_cluster",
+        "too_many_columns",
+        "chunks_too_large",
+    }
     assert told - of_ledgers - elsewhere == set(REASONS)
