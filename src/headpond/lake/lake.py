@@ -27,6 +27,7 @@ from headpond.core.schemas import FORMAT_VERSION, QUARANTINE_SCHEMA
 from headpond.lake.delta import DeltaFile
 from headpond.lake.naming import table_folder
 from headpond.lake.state.insert_once import ORIGIN, FactTable
+from headpond.lake.state.inventory import Inventory
 from headpond.lake.state.ledger import LedgerTables
 from headpond.lake.state.pending import PendingTable
 from headpond.lake.state.rows import RowTables
@@ -35,7 +36,7 @@ from headpond.lake.storage import remove_folder
 from headpond.lake.targets.history import Deletes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from headpond.core.formats import ChangeFormat
     from headpond.lake.target import Beside, Target
@@ -130,11 +131,29 @@ class Lake:
         self.pending.add(waiting)
         remove_folder(self.catch_up_folder(table), self.storage_options)
 
-    def prepare(self) -> None:
-        """Create the tables that are not there, and check the others against the configuration."""
+    def prepare(self, *, anew: Collection[str] | None = ()) -> None:
+        """Create the tables that are not there, and check the others against the configuration.
+
+        Args:
+            anew: tables that are not missed where they are gone, since all their changes are read again;
+                None: all tables.
+
+        Raises:
+            ConfigurationError: a table contradicts the configuration, or was there before and is gone.
+        """
         refuse_later_formats(self.own_files())
+        inventory = Inventory(f"{self.path}/{OWN_FOLDER}", self.storage_options)
+        if anew is not None:
+            inventory.check(self._there(), self._names().difference(anew))
         for typed in self.typed.values():
             typed.prepare()
+        inventory.write(self._there())
+
+    def _names(self) -> set[str]:
+        return {*self.typed, *(f"{OWN_FOLDER}/{_folder(file)}" for file in self.own_files())}
+
+    def _there(self) -> set[str]:
+        return self._names().intersection(name for name, _ in self.files())
 
     def own_files(self) -> list[DeltaFile]:
         """Return the Delta tables below `_headpond/`, there or not, but for the logs of unknown tables."""

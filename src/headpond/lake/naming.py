@@ -200,6 +200,8 @@ PROPERTY = "headpond.buckets"
 """Table property that holds the number of buckets."""
 FILE_SIZE = "delta.targetFileSize"
 """Delta's own property: what writers of the table aim at."""
+KEYS = "headpond.keys"
+"""Table property that holds the key columns of its rows, a JSON list."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,11 @@ one loses, and computes its commit again.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -99,6 +101,32 @@ def remove_folder(place: str, options: Mapping[str, str] | None = None) -> None:
     with storage_errors(place, options):
         if files.get_file_info(path).type == pafs.FileType.Directory:
             files.delete_dir(path)
+
+
+def read_document(place: str, options: Mapping[str, str] | None = None) -> bytes | None:
+    """Return the content of a small file at a path or URL; None where it is not there."""
+    files, path = file_system(place, options)
+    with storage_errors(place, options):
+        if files.get_file_info(path).type != pafs.FileType.File:
+            return None
+        with files.open_input_stream(path) as stream:
+            content: bytes = stream.read()
+    return content
+
+
+def write_document(place: str, content: bytes, options: Mapping[str, str] | None = None) -> None:
+    """Write a small file in one step: a folder's by renaming, an object store does so itself."""
+    with storage_errors(place, options):
+        if not is_remote(place):
+            path = Path(place)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside = path.with_name(f".{path.name}.{os.getpid()}")
+            beside.write_bytes(content)
+            beside.replace(path)
+            return
+        files, path_in = file_system(place, options)
+        with files.open_output_stream(path_in) as out:
+            out.write(content)
 
 
 def _s3(options: Mapping[str, str]) -> Any:

@@ -7,6 +7,7 @@ the union of everything declared or seen; a row that lacks one holds NULL there.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from headpond.lake.engine.lookup import Wanted, places
 from headpond.lake.naming import (
     BUCKET,
     FILE_SIZE,
+    KEYS,
     ORIGINAL_NAME,
     OWN_COLUMNS,
     Columns,
@@ -127,7 +129,7 @@ class TypedTable:
             self.file.create(
                 pa.schema([*values, *own]),
                 partition_by=made.all_columns,
-                properties=made.properties(),
+                properties=made.properties() | self._key_property(),
             )
         self._look()
         if (form := _form(self._fields)) != (wanted := _form(field.name for field in own)):
@@ -148,12 +150,33 @@ class TypedTable:
                     column=column,
                 )
         if self._spec is not None:
+            self._check_keys(self._spec)
             asked = self._partitions(self._names)
             asked.check(self.name, self.file)
             self.file.set_property(FILE_SIZE, asked.properties().get(FILE_SIZE))
             if self._spec.deletion_vectors is not None:
                 self.file.allow_marks(allowed=self._spec.deletion_vectors)
         self._widen([*(self._field(c, self._names.encode(c), k) for c, k in self._declared.items()), *own])
+
+    def _key_property(self) -> dict[str, str]:
+        keys = self._spec.keys if self._spec is not None and self._spec.keep != "log" else ()
+        return {KEYS: json.dumps(keys, ensure_ascii=False)} if keys else {}
+
+    def _check_keys(self, spec: TableEntry) -> None:
+        """Raise where the table's rows have other keys; note those of a table that does not say."""
+        for name, wanted in self._key_property().items():
+            found = self.file.open().metadata().configuration.get(name)
+            if found is not None and json.loads(found) != list(spec.keys):
+                raise ConfigurationError(
+                    f"Table {self.name!r} in {self.file.uri} was made with keys = {found}, but the "
+                    f"configuration says {wanted}: rows that are there would not be found again.",
+                    next_step=f"Write keys = {found}, or give the table a new name and fill it from the "
+                    "source (headpond bootstrap --from-start).",
+                    table=self.name,
+                    expected=json.loads(found),
+                    found=list(spec.keys),
+                )
+            self.file.set_property(name, wanted)
 
     def physical(self, rows: pa.Table) -> pa.Table:
         """Return rows with the table's columns, first adding to the table those it lacks; see `fit`."""

@@ -11,15 +11,11 @@ nothing to do from one that hangs. On a folder it is replaced in one step; an ob
 from __future__ import annotations
 
 import json
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.fs as pafs
-
 from headpond.core.errors import ConfigurationError, InvalidData
-from headpond.lake.storage import file_system, is_remote, storage_errors
+from headpond.lake.storage import read_document, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,18 +44,7 @@ class RunMark:
     def write(self, **facts: Any) -> None:
         """Write the mark, with the time of now as `seen_ms`."""
         document = {"format_version": FORMAT_VERSION, **facts, "seen_ms": self._now_ms()}
-        content = json.dumps(document, ensure_ascii=False).encode() + b"\n"
-        with storage_errors(self.place, self._options):
-            if not is_remote(self.place):
-                path = Path(self.place)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                beside = path.with_name(f".{NAME}.{os.getpid()}")
-                beside.write_bytes(content)
-                beside.replace(path)
-                return
-            files, path_in = file_system(self.place, self._options)
-            with files.open_output_stream(path_in) as out:
-                out.write(content)
+        write_document(self.place, json.dumps(document, ensure_ascii=False).encode() + b"\n", self._options)
 
     def read(self) -> dict[str, Any] | None:
         """Read the mark; None where no run has left one.
@@ -67,12 +52,9 @@ class RunMark:
         It has `state` (`running`, `stopped`, `finished`, `failed`), `seen_ms`, `age_ms` (since then),
         `started_ms`, `batch_id`, `host`, `pid`, `run_id`, `version`, and `error` of a run that failed.
         """
-        files, path = file_system(self.place, self._options)
-        with storage_errors(self.place, self._options):
-            if files.get_file_info(path).type != pafs.FileType.File:
-                return None
-            with files.open_input_stream(path) as stream:
-                content = stream.read()
+        content = read_document(self.place, self._options)
+        if content is None:
+            return None
         try:
             mark = json.loads(content)
             mark["age_ms"] = max(0, self._now_ms() - mark["seen_ms"])

@@ -21,7 +21,9 @@ from headpond.core.errors import InvalidData
 from headpond.lake.storage import file_system, storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
+
+    from headpond.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,14 @@ def batches_done(checkpoint: str, storage_options: Mapping[str, str] | None = No
     files, root = file_system(checkpoint, storage_options)
     with storage_errors(checkpoint, storage_options):
         return max(_numbers(files, f"{root}/commits"), default=None)
+
+
+def read_anew(pipeline: Pipeline, only: str | None) -> Collection[str] | None:
+    """Return the tables whose changes are all read again, None for all: these may be made anew."""
+    if only is not None:
+        return (only,)
+    done = batches_done(pipeline.target.checkpoint, pipeline.target.storage_options)
+    return None if done is None else ()
 
 
 def _standing(files: fs.FileSystem, root: str) -> Standing:

@@ -20,6 +20,7 @@ from headpond.lake.apply import Applied, apply_batch
 from headpond.lake.storage import is_remote, is_s3
 from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.spark.errors import carried
+from headpond.spark.following.checkpoint import read_anew
 from headpond.spark.following.delta_file import SparkFiles
 from headpond.spark.following.distributed import apply_frame
 from headpond.spark.following.parts import apply_as_it_comes, apply_in_parts
@@ -118,7 +119,7 @@ def follow(
     if merging:
         require_delta(spark)
     lake = open_lake(pipeline, files=files) if merging else open_lake(pipeline)
-    lake.prepare()
+    lake.prepare(anew=read_anew(pipeline, only))
     if only is None:
         lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
     else:

@@ -31,6 +31,7 @@ from headpond.lake.state.rows import RowTables
 from headpond.lake.storage import is_remote, remove_folder
 from headpond.pipeline.lake import open_lake
 from headpond.spark.errors import headpond_error_of, text_of
+from headpond.spark.following.checkpoint import read_anew
 from headpond.spark.following.stopping import GRACE_S, SPARK_STOP_S, Gate, bounded, end_query
 from headpond.spark.metrics.sinks import marked, sinks_of, sizes_reader
 from headpond.spark.session.java import find_java
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from headpond.spark.session.start import Starting, StartOptions
 
 
-def preflight(pipeline: Pipeline, *, files_must_exist: bool = False) -> Lake:
+def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str | None = None) -> Lake:
     """Check Java, the source and the lake.
 
     Returns:
@@ -82,7 +83,7 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False) -> Lake:
     lake = open_lake(pipeline)
     if not is_remote(pipeline.target.path):
         _writable(Path(pipeline.target.path))
-    lake.prepare()
+    lake.prepare(anew=read_anew(pipeline, only))
     return lake
 
 
@@ -149,7 +150,7 @@ class Run:
         self.say("checking the source and the lake")
         starting = self.starting or start_early(self.pipeline, self._options)
         with given_up_on_failure(starting):
-            lake = preflight(self.pipeline, files_must_exist=self.until_caught_up)
+            lake = preflight(self.pipeline, files_must_exist=self.until_caught_up, only=self.only)
             # A catch-up leaves no measurements: they would be taken for its own.
             sinks = sinks_of(self.pipeline) if self.only is None else []
             with marked(sinks, self.stop):

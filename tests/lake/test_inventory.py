@@ -1,0 +1,102 @@
+"""What an operator does to a lake between two runs is met before anything is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headpond.core.errors import ConfigurationError, InvalidData
+from headpond.lake.apply import apply_batch
+from headpond.lake.lake import Lake
+from tests.lake.lakes import decoded, lake_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TABLE = """
+[tables."public.t"]
+keys = ["id"]
+columns = { id = "integer", org = "integer" }
+"""
+TWO_KEYS = TABLE.replace('["id"]', '["id", "org"]')
+
+
+def versions_of(lake: Path) -> dict[str, int]:
+    """How many commits each table has."""
+    return {str(log.parent): len(list(log.glob("*.json"))) for log in lake.rglob("_delta_log")}
+
+
+@pytest.mark.parametrize("keys", ['["org"]', '["org", "id"]', '["id"]'])
+def test_other_keys_are_refused_and_nothing_is_written(tmp_path: Path, keys: str) -> None:
+    """Rows that are there would not be found again: they would stay, or be there twice."""
+    lake_in(tmp_path, TWO_KEYS)
+    before = versions_of(tmp_path)
+    with pytest.raises(ConfigurationError, match="was made with keys") as refused:
+        lake_in(tmp_path, TWO_KEYS.replace('["id", "org"]', keys))
+    assert refused.value.facts["expected"] == ["id", "org"]
+    assert refused.value.facts["found"] == json.loads(keys)
+    assert versions_of(tmp_path) == before
+    lake_in(tmp_path, TWO_KEYS)
+    assert versions_of(tmp_path) == before
+
+
+def test_a_table_of_before_takes_the_keys_of_its_first_start(tmp_path: Path) -> None:
+    """Older tables do not say what their keys are."""
+    lake, _ = lake_in(tmp_path, TABLE)
+    log = tmp_path / "lake" / "public.t" / "_delta_log" / f"{0:020}.json"
+    text = log.read_text()
+    old = text.replace("headpond.keys", "of.others")
+    assert old != text
+    log.write_text(old)
+    lake, _ = lake_in(tmp_path, TABLE)
+    assert lake.typed["public.t"].file.open().metadata().configuration["headpond.keys"] == '["id"]'
+    with pytest.raises(ConfigurationError, match="was made with keys"):
+        lake_in(tmp_path, TWO_KEYS)
+
+
+@pytest.mark.parametrize("gone", ["public.t", "_headpond/quarantine"])
+def test_a_table_that_is_gone_is_missed(tmp_path: Path, gone: str) -> None:
+    """Made anew it would lack what was read before; the message says the way out, which works."""
+    lake, config = lake_in(tmp_path, TABLE)
+    apply_batch(lake, decoded(config, [b'{"data": "YQ=="}']))
+    lake_in(tmp_path, TABLE)  # the quarantine is known from now on
+    shutil.rmtree(tmp_path / "lake" / gone)
+    with pytest.raises(ConfigurationError, match="its folder is gone") as refused:
+        lake_in(tmp_path, TABLE)
+    assert refused.value.facts["tables"] == [gone]
+    assert not (tmp_path / "lake" / gone).exists()
+    listed = tmp_path / "lake" / "_headpond" / "tables.json"
+    assert str(listed) in (refused.value.next_step or "")
+    listed.write_text(listed.read_text().replace(json.dumps(gone), '"another"'))
+    lake_in(tmp_path, TABLE)
+
+
+def test_a_table_whose_changes_are_read_again_may_be_made_anew(tmp_path: Path) -> None:
+    """All of them without a checkpoint, one when it is loaded from the start of its source."""
+    lake, _ = lake_in(tmp_path, TABLE)
+    for anew in (["public.t"], None):
+        shutil.rmtree(tmp_path / "lake" / "public.t")
+        Lake(lake.path, lake.config).prepare(anew=anew)
+        assert (tmp_path / "lake" / "public.t").exists()
+
+
+def test_a_table_taken_out_of_the_pipeline_is_not_missed(tmp_path: Path) -> None:
+    """Only what is configured is looked for, and new tables are welcome."""
+    lake_in(tmp_path, TABLE + TABLE.replace("public.t", "public.u"))
+    shutil.rmtree(tmp_path / "lake" / "public.u")
+    lake_in(tmp_path, TABLE + TABLE.replace("public.t", "public.v"))
+
+
+def test_a_list_that_is_damaged_is_named(tmp_path: Path) -> None:
+    """It can be written again at any time."""
+    lake_in(tmp_path, TABLE)
+    listed = tmp_path / "lake" / "_headpond" / "tables.json"
+    for content in ("", "[]", "{", "{}"):
+        listed.write_text(content)
+        with pytest.raises(InvalidData, match="is not a list of a lake's tables"):
+            lake_in(tmp_path, TABLE)
+    listed.unlink()
+    lake_in(tmp_path, TABLE)
