@@ -21,6 +21,7 @@ from headpond.lake.delta import DeltaFile
 from headpond.lake.engine import merge as engine
 from headpond.lake.engine import vectors
 from headpond.lake.engine.folder import Folder
+from headpond.lake.engine.log import Snapshot, _take_all
 from headpond.lake.engine.lookup import FILE, ROW, Wanted
 from headpond.lake.engine.merge import ALWAYS, Merge
 from headpond.lake.engine.parquet import Reader
@@ -352,7 +353,7 @@ def test_a_store_without_conditional_writes_is_refused_unless_there_is_one_write
     """With the option by which deltalake is told so, too."""
 
     def put(_store: Any, path: str, content: bytes, **how: str) -> None:
-        if how:
+        if how["mode"] == "create":
             raise obstore.exceptions.NotSupportedError("no conditional put")
         written[path] = content
 
@@ -368,3 +369,38 @@ def test_a_store_without_conditional_writes_is_refused_unless_there_is_one_write
     with pytest.raises(FileExistsError):
         alone.put_new("_delta_log/1.json", b"other")
     assert written == {"_delta_log/1.json": b"{}"}
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_commit_whose_answer_is_lost_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, served: bool
+) -> None:
+    """A request that is sent again meets its own entry; an error after it leaves what the entry names."""
+    file = table(tmp_path / "t")
+    file.append(rows(1))
+    whole = Folder.put_new
+
+    def lost(self: Folder, path: str, content: bytes) -> None:
+        whole(self, path, content)
+        raise FileExistsError(path) if served else ConnectionError("the answer is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "put_new", lost)
+        if served:
+            upsert(file, 2)
+        else:
+            with pytest.raises(MissingRequirement, match="the answer is lost"):
+                upsert(file, 2)
+    assert found(file) == {1: "x", 2: "new"}
+    upsert(file, 3)
+    assert found(file) == {1: "x", 2: "new", 3: "new"}
+
+
+def test_a_checkpoint_may_name_what_was_removed_after_what_is_there(tmp_path: Path) -> None:
+    """A file that was added again with other marks is in it twice: removed with the old ones, and live."""
+    file = table(tmp_path / "t")
+    file.append(rows(1, 2))
+    (add,) = (each.add for each in file.engine.log.newest().files.values())
+    snapshot = Snapshot(file.uri)
+    _take_all(snapshot, [("add", add), ("remove", {"path": add["path"]})])
+    assert list(snapshot.files) == [add["path"]]

@@ -106,20 +106,19 @@ class Folder:
 
     def _put_object(self, path: str, content: bytes) -> None:
         import obstore  # noqa: PLC0415 - only a lake in an object store needs it
-        from obstore.exceptions import AlreadyExistsError, GenericError, NotSupportedError  # noqa: PLC0415
+        from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError  # noqa: PLC0415
 
-        if is_s3(self.uri) and (option_of(self.options, _ONE_WRITER) or "").lower() == "true":
-            if self.read(path) is not None:
-                raise FileExistsError(path)
-            obstore.put(self._store, path, content)
-            return
+        alone = (option_of(self.options, _ONE_WRITER) or "").lower() == "true"
+        if alone and self.read(path) is not None:
+            raise FileExistsError(path)
         try:
-            obstore.put(self._store, path, content, mode="create")
+            obstore.put(self._store, path, content, mode="overwrite" if alone else "create")
         except AlreadyExistsError:
             raise FileExistsError(path) from None
-        except (NotSupportedError, GenericError, NotImplementedError) as error:
-            if "NotImplemented" not in str(error) and not isinstance(error, NotSupportedError):
-                raise
+        except (BaseError, NotImplementedError) as error:
+            if not isinstance(error, NotSupportedError) and "NotImplemented" not in str(error):
+                # The first lines are the store's words, the others obstore's own structures.
+                raise OSError(str(error).partition("\n\nDebug source")[0]) from None
             raise MissingRequirement(
                 f"The object store of {self.uri} cannot write a file only where none is, so two writers of a "
                 "table could overwrite each other's commits.",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -25,6 +26,7 @@ from deltalake import Schema
 
 from headpond import __version__
 from headpond.core.errors import ConfigurationError, InvalidData
+from headpond.lake.storage import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -245,6 +247,10 @@ class Log:
             return self._snapshot
         return snapshot
 
+    def is_free(self, version: int) -> bool:
+        """Return whether a commit is surely not there and will not be: what fails on a disk is over."""
+        return not is_remote(self.folder.uri) and self.folder.read(entry_name(version)) is None
+
     def rewritten_bytes(self, commits: int = 10) -> int:
         """Return how many bytes of files each of the last commits replaced, in the mean."""
         newest = self.newest().version
@@ -260,12 +266,18 @@ class Log:
         return total // counted if counted else 0
 
     def commit(self, snapshot: Snapshot, actions: Sequence[Mapping[str, Any]]) -> None:
-        """Write the commit that follows a version; raise Overtaken where another one does."""
+        """Write the commit that follows a version; raise Overtaken where another one does.
+
+        After any other error it may be there or not: what it names must be left.
+        """
         content = b"".join(orjson.dumps(action) + b"\n" for action in actions)
+        path = entry_name(snapshot.version + 1)
         try:
-            self.folder.put_new(entry_name(snapshot.version + 1), content)
+            self.folder.put_new(path, content)
         except FileExistsError:
-            raise Overtaken from None
+            # A request that was sent again, because its answer was lost, meets its own result.
+            if self.folder.read(path) != content:
+                raise Overtaken from None
         if snapshot is self._snapshot:
             self._take(snapshot, snapshot.version + 1, content)
 
@@ -282,8 +294,8 @@ class Log:
         whole = [version for version, found in parts.items() if _is_whole(found)]
         if whole:
             snapshot.version = max(whole)
-            for path in parts[snapshot.version]:
-                self._checkpoint(snapshot, path)
+            actions = [each for path in parts[snapshot.version] for each in self._checkpoint(path)]
+            _take_all(snapshot, actions)
         last = max(entries, default=snapshot.version)
         for version in range(snapshot.version + 1, last + 1):
             entry = self.folder.read(entry_name(version))
@@ -303,12 +315,10 @@ class Log:
                 actions += [(kind, action) for kind, action in orjson.loads(line).items() if kind in _KINDS]
             except (ValueError, AttributeError) as error:
                 raise self._damaged(entry_name(version), f"has a line {number} that is not JSON") from error
-        # A commit may remove a file and add it again with other marks, in either order.
-        for kind, action in sorted(actions, key=lambda each: each[0] != "remove"):
-            snapshot.take(kind, action)
+        _take_all(snapshot, actions)
         snapshot.version = version
 
-    def _checkpoint(self, snapshot: Snapshot, path: str) -> None:
+    def _checkpoint(self, path: str) -> list[tuple[str, Mapping[str, Any]]]:
         try:
             with self.folder.files.open_input_file(self.folder.place(path)) as opened:
                 file = pq.ParquetFile(opened)
@@ -316,10 +326,7 @@ class Log:
                 rows = file.read(columns=there).to_pylist()
         except (ValueError, OSError) as error:
             raise self._damaged(path, f"cannot be read ({error})") from error
-        for row in rows:
-            for kind, action in row.items():
-                if action is not None:
-                    snapshot.take(kind, _plain(action))
+        return [(kind, _plain(action)) for row in rows for kind, action in row.items() if action is not None]
 
     def _damaged(self, path: str, what: str) -> InvalidData:
         return InvalidData(
@@ -328,6 +335,12 @@ class Log:
             table=self.folder.uri,
             path=path,
         )
+
+
+def _take_all(snapshot: Snapshot, actions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Apply the actions of a commit or a checkpoint: a file that is removed and added has other marks now."""
+    for kind, action in sorted(actions, key=lambda each: each[0] != "remove"):
+        snapshot.take(kind, action)
 
 
 def entry_name(version: int) -> str:
@@ -343,6 +356,7 @@ def information(operation: str, snapshot: Snapshot, now_ms: int, **metrics: int)
             "operation": operation,
             "operationParameters": {},
             "readVersion": snapshot.version,
+            "txnId": str(uuid.uuid4()),
             "isBlindAppend": False,
             "engineInfo": f"headpond:{__version__}",
             "operationMetrics": metrics,

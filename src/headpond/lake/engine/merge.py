@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import filled
 from headpond.lake.engine import vectors
-from headpond.lake.engine.log import VECTORS, WITH_VECTORS, Log, information, milliseconds
+from headpond.lake.engine.log import VECTORS, WITH_VECTORS, Log, Overtaken, information, milliseconds
 from headpond.lake.engine.lookup import FILE, ROW, Wanted, look_up, places
 from headpond.lake.engine.parquet import FILE_BYTES, GROUP_BYTES, Shape, opened, write_files
 
@@ -229,6 +229,7 @@ class Engine:
 
     def _found(self, snapshot: Snapshot, wanted: Wanted) -> pa.Table:
         """Return the rows that are wanted, of what was looked up before if that says it."""
+        snapshot.refuse_unknown()
         self._known = [each for each in self._known if each.snapshot == _name(snapshot)]
         for known in self._known:
             if known.says(wanted):
@@ -277,7 +278,17 @@ class Engine:
                 table=self.folder.uri,
             )
         added = write_files(self.folder, shape, self._streams(snapshot, plan, new, shape), data_change=change)
-        written = [file["add"]["path"] for file in added]
+        written = [unquote(file["add"]["path"]) for file in added]
+        actions = [
+            information(
+                operation,
+                snapshot,
+                now_ms,
+                numTargetRowsInserted=done.inserted,
+                numTargetRowsUpdated=done.updated,
+                numTargetRowsDeleted=done.deleted,
+            )
+        ]
         try:
             if plan.marked:
                 path, said = vectors.write(self.folder, [dead for _, dead in plan.marked])
@@ -285,23 +296,15 @@ class Engine:
                 added += [
                     _marked(file, vector, now_ms) for (file, _), vector in zip(plan.marked, said, strict=True)
                 ]
-            actions = [
-                information(
-                    operation,
-                    snapshot,
-                    now_ms,
-                    numTargetRowsInserted=done.inserted,
-                    numTargetRowsUpdated=done.updated,
-                    numTargetRowsDeleted=done.deleted,
-                )
-            ]
             if transaction is not None and snapshot.transactions.get(transaction[0], -1) < transaction[1]:
                 application, number = transaction
                 actions.append({"txn": {"appId": application, "version": number, "lastUpdated": now_ms}})
             actions += [file.removal(now_ms, data_change=change) for file in gone]
             self.log.commit(snapshot, [*actions, *added])
-        except BaseException:
-            self.folder.remove([unquote(path) for path in written])
+        except BaseException as error:
+            # A request may be served though its answer was lost: what its commit names is left then.
+            if isinstance(error, Overtaken) or self.log.is_free(snapshot.version + 1):
+                self.folder.remove(written)
             raise
 
     def _streams(
