@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from base64 import b64decode
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from headpond.core.errors import AccessDenied, ConfigurationError, StreamNotFound, UsageError
+from headpond.kinesis.archive.lines import read_line
 from headpond.kpl import Aggregate, InvalidUserRecord, decode
 from headpond.localkinesis.testing import local_kinesis, read_all
 from headpond.spark import register, without_repeats
@@ -269,6 +272,83 @@ def test_rows_that_are_no_records_fail_the_task(spark: SparkSession, kinesis: Lo
     assert isinstance(error, InvalidUserRecord)
 
 
+def dead_letters(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in folder.rglob("*.jsonl") for line in file.read_text().splitlines()]
+
+
+WRONG = """
+    CASE data WHEN '3' THEN '' WHEN '4' THEN repeat('k', 257) WHEN '5' THEN NULL ELSE partition_key END
+        AS partition_key,
+    CASE data WHEN '6' THEN repeat('x', 1048577) WHEN '7' THEN NULL WHEN '8' THEN repeat('y', 1048576)
+        ELSE data END AS data,
+    IF(data = '9', '-1', NULL) AS explicit_hash_key
+"""
+
+
+def test_rows_that_can_never_be_put_are_put_aside(
+    spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path
+) -> None:
+    """Each with its reason and its bytes, as `headpond inspect` reads them; all other rows are put."""
+    letters = tmp_path / "dead letters"
+    rows = frame(spark, 40).selectExpr(*WRONG.split(",\n"))
+    write(rows, kinesis, deadLetterPath=str(letters))
+    assert Counter(stored(kinesis)) == Counter(
+        (f"k{n}", b"%d" % n) for n in range(40) if n not in range(3, 10)
+    )
+    found = sorted(dead_letters(letters), key=lambda line: (line["reason"], line["detail"]))
+    assert Counter(line["reason"] for line in found) == {
+        "partition_key": 3,
+        "data": 3,
+        "explicit_hash_key": 1,
+    }
+    assert {len(b64decode(line["data"])) for line in found if line["data"]} == {1, 1048577, 1048576}
+    assert [line["explicitHashKey"] for line in found if line["reason"] == "explicit_hash_key"] == ["-1"]
+    large = {len(b64decode(line["data"])): line for line in found if len(line["data"] or "") > 1000}
+    assert "1,048,578 bytes with its key; a stream takes 1,048,576" in large[1048576]["detail"]
+    again = read_line(json.dumps(large[1048577]).encode(), file="f", line=1)
+    assert again[-1] == b"x" * 1048577
+
+
+def test_dead_letters_of_a_batch_that_is_tried_again(
+    spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path
+) -> None:
+    """They are there once, whatever a try before left; a task that fails leaves none."""
+    letters, source = tmp_path / "letters", tmp_path / "in"
+    rows = frame(spark, 40).selectExpr(
+        "partition_key", "IF(CAST(data AS INT) % 10 = 7, repeat('x', 100), data) AS data"
+    )
+    rows.write.json(str(source))
+
+    def run(**options: str) -> None:
+        query = (
+            spark.readStream.schema("partition_key STRING, data STRING")
+            .json(str(source))
+            .writeStream.format("kinesis")
+            .options(**BASE, **options, endpointUrl=kinesis.endpoint_url, deadLetterPath=str(letters))
+            .options(checkpointLocation=str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    kinesis.faults.refuse("AccessDeniedException", calls=("PutRecords",))
+    assert isinstance(refusal(run, maxUserRecordBytes="64"), RowsNotPut)
+    kinesis.faults.clear()
+    assert dead_letters(letters) == []
+    kinesis.faults.cut(when="after", calls=("PutRecords",), times=1)
+    run(maxUserRecordBytes="64")
+    assert [(line["reason"], len(b64decode(line["data"]))) for line in dead_letters(letters)] == [
+        ("data", 100)
+    ] * 4
+    # The driver died before the batch counted as done; this time the stream's limit was raised.
+    (batch,) = {path.parent for path in letters.rglob("*.jsonl")}
+    (batch / "17.jsonl").write_text("{}\n")
+    shutil.rmtree(tmp_path / "c" / "commits")
+    run(maxUserRecordBytes="1000")
+    assert list(letters.rglob("*.jsonl")) == []
+    assert len({data for _, data in stored(kinesis)}) == 37
+
+
 def schema_of(*columns: tuple[str, Any]) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns])
 
@@ -316,6 +396,8 @@ def test_options_are_checked_first(spark: SparkSession, kinesis: LocalKinesis) -
     assert "recordMaxBufferedTimeMs" in SINK_OPTIONS
     with pytest.raises(ConfigurationError, match="only aggregates can carry"):
         prepare({**BASE, "identity": "tags", "aggregationEnabled": "false"}, GOOD, overwrite=False)
+    with pytest.raises(ConfigurationError, match="storageOptions belongs to deadLetterPath"):
+        prepare({**BASE, "storageOptions": "{}"}, GOOD, overwrite=False)
     with pytest.raises(ConfigurationError, match="one of none, tags"):
         prepare({**BASE, "identity": "yes"}, GOOD, overwrite=False)
 

@@ -17,6 +17,7 @@ from headpond.cli.output import ConsoleOutput, JsonOutput, Output
 from headpond.core.errors import HeadpondError, InvalidData, UsageError
 from headpond.core.options import parse_span
 from headpond.kinesis.archive.compressed import MAGIC
+from headpond.kinesis.reading.positions import parse_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +31,16 @@ def as_span(ctx: click.Context, param: click.Parameter, value: str | None) -> in
         return parse_span(value)
     except ValueError as error:
         raise click.BadParameter(f"{value!r} is not {error}.", ctx, param) from error
+
+
+def as_time(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Check an option's time (ISO 8601, with its zone); use it as the option's callback."""
+    try:
+        if value is not None:
+            parse_time_ms(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.", ctx, param) from error
+    return value
 
 
 def with_output(function: Callable[..., Any]) -> Callable[..., Any]:

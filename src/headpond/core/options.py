@@ -13,6 +13,8 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from headpond.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -105,6 +107,17 @@ class Options:
     def text(self, name: str) -> str | None:
         """Return the value as it is; None when it was not given or is empty."""
         return self._values.get(name.lower()) or None
+
+    def texts(self, name: str) -> dict[str, str]:
+        """Read a JSON object of texts; empty when it was not given."""
+        try:
+            return msgspec.json.decode(self.text(name) or "{}", type=dict[str, str])
+        except msgspec.DecodeError:
+            raise ConfigurationError(
+                f"The option {name} is not a JSON object of texts.",  # it is not shown: it may hold keys
+                next_step='Write it as {"AWS_REGION": "us-east-1"}.',
+                option=name,
+            ) from None
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Read `true` or `false`."""

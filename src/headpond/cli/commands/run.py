@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from headpond.cli.inputs import as_span, with_output
+from headpond.cli.inputs import as_span, as_time, with_output
 from headpond.cli.output import draw_summary, harmless
-from headpond.core.errors import HeadpondError
+from headpond.core.errors import HeadpondError, UsageError
 from headpond.lake.storage import secrets_of
 from headpond.pipeline import load
 from headpond.spark.following.stopping import GRACE_S
@@ -125,27 +125,42 @@ logger = logging.getLogger("headpond.run")
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.option("--until-caught-up", is_flag=True, help="End when everything present at the start is applied.")
+@click.option("--until", callback=as_time, metavar="TIME",
+              help="End when everything that arrived before TIME is applied, and nothing else.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit with 1 when quarantine or anomalies are not empty.")
 @click.option("--grace", callback=as_span, default=f"{GRACE_S:g} seconds", metavar="SPAN", show_default=True,
               help="How long a stop waits for the batch in flight.")  # fmt: skip
 @click.option("--log-format", type=click.Choice(FORMATS), help="Log to standard error, a line per batch.")
 @with_output
 def run(
-    output: Output, file: str, *, until_caught_up: bool, strict: bool, grace: int, log_format: str | None
+    output: Output,
+    file: str,
+    *,
+    until_caught_up: bool,
+    until: str | None,
+    strict: bool,
+    grace: int,
+    log_format: str | None,
 ) -> int:
     """Keep the tables of a pipeline FILE in step with its stream.
 
-    Goes on until stopped (Ctrl-C or SIGTERM), or with --until-caught-up to the end of what is there. Starting
+    Goes on until stopped (Ctrl-C or SIGTERM), with --until-caught-up to the end of what is there, or with
+    --until to what arrived before a time, such as 2026-01-01T00:00:00Z, which may be ahead. Starting
     again continues where the last run stopped; nothing is lost and nothing is applied twice. A stop lets the
     batch in flight end; a second signal ends the process at once, which is safe too.
     """
     begun = time.monotonic()
     pipeline = load(file)
+    if until is not None and (until_caught_up or pipeline.source.archive is not None):
+        raise UsageError(
+            "--until is for streams, and not beside --until-caught-up.",
+            next_step="Leave one of the two out; an archive is read to its end.",
+        )
     starting = start_early(pipeline, start_options(pipeline))
     from headpond.lake.reports import lake_summary
     from headpond.spark.following.run import Run
 
-    job = Run(pipeline, until_caught_up=until_caught_up, grace_s=grace / 1000, starting=starting)
+    job = Run(pipeline, until_caught_up=until_caught_up, until=until, grace_s=grace / 1000, starting=starting)
 
     def context() -> dict[str, Any]:
         return {"pipeline": pipeline.monitor.name, "batch_id": job.gate.busy}

@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, Res
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from headpond.core.errors import StreamNotFound
-from headpond.kinesis.api.client import connect, stream_not_found
+from headpond.kinesis.api.client import Renewing, connect, stream_not_found
 from headpond.kinesis.api.errors import SIGN_IN, error_code, translate
 from headpond.kinesis.api.replies import Shard, install_fast_parser, page_of, shard_of, total_bytes
 from headpond.kinesis.api.retry import (
@@ -42,8 +42,6 @@ IteratorKind = Literal["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMEST
 
 MOST_PARALLEL_CALLS = 32
 _WAITS_KEPT = 8
-_RECONNECT_S = 10.0
-"""Credentials that were refused are looked for again once in so long."""
 _LEAST_CPU_S = 1e-4
 
 
@@ -105,17 +103,20 @@ class ServiceCalls:
         self._pace = Pace() if pace is None and not settings.is_loopback else pace
         self._patience = patience
         self._sleep = sleep
-        self._given, self._connected_s = client, -_RECONNECT_S
-        self._client = self._connected()
+        self._clients = Renewing(lambda: self._connected(client), fixed=client is not None)
         self._date: str | None = None  # of the newest reply
         self._date_ms = 0
         self._ahead_ms: float | None = None  # the server's clock less ours
         self._begun, self._under_way, self._counting = 0, 0, Lock()
         self._waits: deque[float] = deque(maxlen=_WAITS_KEPT)  # clock by CPU time, of calls made alone
 
-    def _connected(self) -> Any:
+    @property
+    def _client(self) -> Any:
+        return self._clients.client
+
+    def _connected(self, given: Any) -> Any:
         # Our own waiting knows more than the client's: one try per call there.
-        client = self._given or connect(
+        client = given or connect(
             self._settings,
             max_pool_connections=MOST_PARALLEL_CALLS,
             max_attempts=1,
@@ -126,14 +127,6 @@ class ServiceCalls:
         )
         install_fast_parser(client)
         return client
-
-    def _look_for_credentials_again(self, refused: Any) -> bool:
-        """Take a new client, which reads the AWS configuration anew; return whether there is one."""
-        with self._counting:
-            now_s = time.monotonic()
-            if self._client is refused and self._given is None and now_s - self._connected_s >= _RECONNECT_S:
-                self._client, self._connected_s = self._connected(), now_s
-            return self._client is not refused
 
     def close(self) -> None:
         """Close the connections; calls that come later open new ones."""
@@ -304,9 +297,8 @@ class ServiceCalls:
                 self._waits.append(clock_s / max(cpu_s, _LEAST_CPU_S))
         except ClientError as error:
             # A worker keeps its client; the credentials may have been replaced in their file since.
-            if error_code(error) in SIGN_IN and self._look_for_credentials_again(
-                getattr(function, "__self__", None)
-            ):
+            refused: Any = getattr(function, "__self__", None)
+            if error_code(error) in SIGN_IN and self._clients.renewed(refused):
                 return self._once(doing, getattr(self._client, function.__name__), **arguments)
             raise classify(error, self._patience, self._settings, doing) from None
         except (HTTPClientError, BotoConnectionError, *CUT) as error:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import time
 from functools import partial
 from http import HTTPStatus
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import boto3
@@ -30,11 +32,36 @@ from headpond.core.errors import StreamNotFound
 from headpond.kinesis.api.errors import error_code, translate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mypy_boto3_kinesis import KinesisClient
 
     from headpond.kinesis.api.settings import ConnectionSettings
 
 _CUT_SHORT = "ReplyCutShort"
+_RECONNECT_S = 10.0
+"""Credentials that were refused are looked for again once in so long."""
+
+
+class Renewing:
+    """A client that is made anew where its credentials are refused: they may have been replaced.
+
+    Args:
+        make: Makes a client, which reads the AWS configuration.
+        fixed: Never make another one.
+    """
+
+    def __init__(self, make: Callable[[], KinesisClient], *, fixed: bool = False) -> None:
+        self.client = make()
+        self._make, self._fixed, self._made_s, self._lock = make, fixed, -_RECONNECT_S, Lock()
+
+    def renewed(self, refused: KinesisClient) -> bool:
+        """Take a new client in place of the one that was refused; return whether there is another one."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self.client is refused and not self._fixed and now_s - self._made_s >= _RECONNECT_S:
+                self.client, self._made_s = self._make(), now_s
+            return self.client is not refused
 
 
 class StreamSummary(NamedTuple):

@@ -83,7 +83,7 @@ def _refusal(error: boto.ClientError, settings: ConnectionSettings, doing: str) 
         )
     if code in SIGN_IN:
         return AccessDenied(
-            f"Kinesis did not accept the credentials{during} {where}: {SIGN_IN[code]} ({code}).",
+            f"Kinesis did not accept the credentials{during}{on} {where}: {SIGN_IN[code]} ({code}).",
             next_step=f"Renew or choose the credentials {settings.credentials_hint}.",
             **facts,
         )
@@ -134,6 +134,7 @@ def _client_side(error: Exception, settings: ConnectionSettings, doing: str) -> 
     code = error_code(error)
     facts = {"code": code, "stream": settings.stream}
     during = f" while {doing}" if doing else ""
+    during += "" if f"stream {settings.name}" in doing else f" on stream {settings.stream}"
     if isinstance(error, boto.NoRegionError):
         return ConfigurationError(
             f"No AWS region is known for stream {settings.stream}.",

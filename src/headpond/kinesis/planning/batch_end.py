@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from headpond.kinesis.api.replies import Record
+from headpond.kinesis.planning.ending import await_end, end_before
 from headpond.kinesis.planning.lookahead import Ahead
 from headpond.kinesis.planning.tip import Tip, find_cut, find_end, find_tip, first_after
 from headpond.kinesis.reading.cursor import no_tip
@@ -169,14 +170,21 @@ class Ends:
 
     def fix(self) -> FixedEnds:
         """Record the stream's ends now; no later plan goes beyond them (AvailableNow)."""
+        end_ms = self._settings.end_ms
+        if end_ms is not None:
+            self._watch.facts()  # a reply tells the service's clock
+            await_end(self._calls, end_ms, self._settings.probe_lag_ms)
         shards, loss = self._watch.shards(refresh=True), self._losses.rule(HORIZON, "")
         self.fixed_ms = self._calls.now_ms()
 
         def end(shard_id: str) -> Tip:
-            if shards[shard_id].closed:
+            if end_ms is not None:
+                tip = end_before(self._calls, shard_id, loss, end_ms)
+            elif shards[shard_id].closed:
                 return Tip(END)
-            tip = find_end(self._calls, shard_id, loss)
-            if tip.end.is_moving and tip.behind_ms > 0:
+            else:
+                tip = find_end(self._calls, shard_id, loss)
+            if tip.end.is_moving and tip.behind_ms > 0 and tip.young_ms is None:
                 raise no_tip(shard_id, loss.stream)
             return tip._replace(idle=None)
 

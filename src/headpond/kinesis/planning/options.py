@@ -12,7 +12,7 @@ from headpond.core.errors import ConfigurationError
 from headpond.core.options import Options
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE
-from headpond.kinesis.reading.positions import Start, read_start
+from headpond.kinesis.reading.positions import Start, as_utc, read_end, read_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +33,7 @@ CONNECTION_OPTIONS = (
 OPTIONS = (
     *CONNECTION_OPTIONS,
     "startingPosition",
+    "endingPosition",
     "kclLeases",
     "deaggregate",
     "includeTags",
@@ -95,6 +96,7 @@ class SourceSettings:
     fail_on_data_loss: bool
     consumer_name: str | None = None  # of enhanced fan-out; None: polling
     register_consumer: bool = False  # where it is not registered
+    end_ms: int | None = None  # nothing is read that arrived then or later; None: no end
 
 
 def read_options(given: Mapping[str, str]) -> SourceSettings:
@@ -135,6 +137,7 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
         discovery_ms=options.time_ms("shardDiscoveryInterval", DEFAULT_DISCOVERY_MS),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         consumer_name=_consumer(options),
+        end_ms=_end(options, start),
         register_consumer=options.flag("registerConsumer", default=False),
     )
 
@@ -172,6 +175,18 @@ def _span(options: Options) -> int | None:
     if span_ms == 0:
         raise options.wrong("maxSpanPerTrigger", "more than no time, or none")
     return span_ms
+
+
+def _end(options: Options, start: Start) -> int | None:
+    end_ms = read_end(options.text("endingPosition") or "LATEST")
+    if end_ms is not None and start.rule != "LATEST" and (start.rule.time_ms or 0) >= end_ms:
+        raise ConfigurationError(
+            f"The source kinesis is to begin at {as_utc(start.rule.time_ms or 0)} and to end before, at "
+            f"{as_utc(end_ms)}.",
+            next_step="Set endingPosition to a later time than startingPosition.",
+            option="endingPosition",
+        )
+    return end_ms
 
 
 def _consumer(options: Options) -> str | None:

@@ -132,21 +132,30 @@ class BlockingProducer:
             PutFailed: Some are not known to be in the stream; see `Producer.put_many`.
         """
         results: list[PutResult] = []
-        failures, count = self._put_in_turn(records, results.extend, stop_at_failure=False)
+        failures, count = self._put_in_turn(records, results.extend)
         if failures:
             raise summary(self._stream, failures, count)
         return results
 
-    def send_all(self, records: Iterable[Puttable]) -> int:
+    def send_all(
+        self,
+        records: Iterable[Puttable],
+        *,
+        aside: Callable[[Puttable, PutFailed], bool] = lambda _record, _error: False,
+    ) -> int:
         """Put as `put_all` does, but keep no results: memory does not grow with the number of records.
 
+        Args:
+            records: As of `put_all`.
+            aside: Called with each record that failed; where it returns True that is no failure any more.
+
         Returns:
-            How many were put.
+            How many were put, or put aside.
 
         Raises:
             PutFailed: Some are not known to be in the stream; no more were taken after the first failed.
         """
-        failures, count = self._put_in_turn(records, lambda _results: None, stop_at_failure=True)
+        failures, count = self._put_in_turn(records, lambda _results: None, aside)
         if failures:
             raise summary(self._stream, failures, count)
         return count
@@ -155,28 +164,32 @@ class BlockingProducer:
         self,
         records: Iterable[Puttable],
         keep: Callable[[list[PutResult]], None],
-        *,
-        stop_at_failure: bool,
+        aside: Callable[[Puttable, PutFailed], bool] | None = None,  # None: all are put, whatever fails
     ) -> tuple[dict[int, PutFailed], int]:
         source = map(_record_kept, records)
-        under_way: deque[tuple[int, Future[list[PutResult]]]] = deque()
+        under_way: deque[tuple[int, list[Puttable], Future[list[PutResult]]]] = deque()
         failures: dict[int, PutFailed] = {}
         count = 0
 
         def settle() -> None:
-            start, future = under_way.popleft()
+            start, chunk, future = under_way.popleft()
             try:
                 keep(future.result())
             except PutFailed as error:
-                failures.update((start + index, each) for index, each in error.facts["failures"].items())
+                failed: dict[int, PutFailed] = error.facts["failures"]
+                failures.update(
+                    (start + index, each)
+                    for index, each in failed.items()
+                    if aside is None or not aside(chunk[index], each)
+                )
 
-        while not (failures and stop_at_failure) and (chunk := list(islice(source, _CHUNK))):
+        while not (failures and aside is not None) and (chunk := list(islice(source, _CHUNK))):
             # One chunk enters after the other, so that order holds; only their results are awaited together.
             futures = self._call(self._producer.submit_many(chunk))
             work = self._producer.settle(futures)
-            under_way.append((count, self._begin(work)))
+            under_way.append((count, chunk, self._begin(work)))
             count += len(chunk)
-            while under_way and under_way[0][1].done():
+            while under_way and under_way[0][2].done():
                 settle()
         while under_way:
             settle()

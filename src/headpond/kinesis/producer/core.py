@@ -17,10 +17,12 @@ import random
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from headpond.core.errors import UsageError
-from headpond.kinesis.api.client import connect
+from headpond.kinesis.api.client import Renewing, connect
+from headpond.kinesis.api.errors import SIGN_IN
 from headpond.kinesis.producer.dispatcher import Dispatcher
 from headpond.kinesis.producer.lanes import Router
 from headpond.kinesis.producer.metrics import Metrics, NoMetrics
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from headpond.kinesis.producer.records import Puttable
     from headpond.kinesis.producer.shard_map import ShardRange
     from headpond.kpl import Tag
+
+T = TypeVar("T")
 
 _YIELD_EVERY = 1024
 
@@ -81,7 +85,8 @@ class Producer:
     ) -> None:
         self.settings = settings or ProducerSettings()
         self._connection, self._clock = connection, clock
-        self._given_client = self._client = client
+        self._given_client = client
+        self._clients: Renewing | None = None
         # A deadline never lies behind the expiry.
         self._patience_ms = min(self.settings.record_max_buffered_time_ms, self.settings.record_ttl_ms)
         self._pool: ThreadPoolExecutor | None = None
@@ -119,19 +124,23 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         settings = self.settings
         self._pool = ThreadPoolExecutor(settings.max_connections + 1, "headpond-producer")
-        if self._client is None:
-            self._client = await asyncio.to_thread(
-                connect,
-                self._connection,
-                max_pool_connections=settings.max_connections + 1,
-                max_attempts=1,
-                connect_timeout_s=settings.connect_timeout / 1000,
-                read_timeout_s=settings.request_timeout / 1000,
-                parameter_validation=False,
-            )
+        self._clients = await asyncio.to_thread(
+            Renewing, self._connected, fixed=self._given_client is not None
+        )
         if settings.aggregation_enabled:
             self._map.start()
             await self._map.first_try()
+
+    def _connected(self) -> KinesisClient:
+        settings = self.settings
+        return self._given_client or connect(
+            self._connection,
+            max_pool_connections=settings.max_connections + 1,
+            max_attempts=1,
+            connect_timeout_s=settings.connect_timeout / 1000,
+            read_timeout_s=settings.request_timeout / 1000,
+            parameter_validation=False,
+        )
 
     async def close(self) -> None:
         """Flush and disconnect; does nothing the second time."""
@@ -146,8 +155,8 @@ class Producer:
             await self._map.stop()
             pool, self._pool = self._pool, None
             pool.shutdown(wait=False)
-            if self._client is not None and self._given_client is None:
-                self._client.close()
+            if self._clients is not None and self._given_client is None:
+                self._clients.client.close()
 
     async def put(
         self,
@@ -296,24 +305,21 @@ class Producer:
         return future
 
     async def _send(self, bundles: list[Bundle]) -> Reply:
-        assert self._loop is not None
-        assert self._client is not None
-        return await self._loop.run_in_executor(
-            self._pool,
-            put_records,
-            self._client,
-            self._connection,
-            bundles,
-            self.settings,
-        )
+        assert self._clients is not None
+        put, client = partial(put_records, self._connection, bundles, self.settings), self._clients.client
+        reply = await self._in_thread(put, client)
+        refused = reply.whole is not None and reply.whole.code in SIGN_IN
+        if refused and await self._in_thread(self._clients.renewed, client):
+            return await self._in_thread(put, self._clients.client)
+        return reply
 
     async def _list_shards(self, closed_too: bool) -> list[ShardRange]:  # noqa: FBT001 - a callback's only argument
-        assert self._loop is not None
-        client = self._client
-        assert client is not None
-        return await self._loop.run_in_executor(
-            self._pool, lambda: list_shards(client, self._connection, closed_too=closed_too)
-        )
+        assert self._clients is not None
+        listing = partial(list_shards, self._connection, closed_too=closed_too)
+        return await self._in_thread(listing, self._clients.client)
+
+    async def _in_thread(self, function: Callable[[KinesisClient], T], client: KinesisClient) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, client)
 
 
 def summary(stream: str, failures: dict[int, PutFailed], count: int) -> PutFailed:

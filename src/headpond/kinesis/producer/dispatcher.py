@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.kinesis.producer.lanes import Part, backoff_ms, choose
 from headpond.kinesis.producer.records import Attempt, Bundle, Pending
-from headpond.kinesis.producer.sender import Stored, inside, remedy
+from headpond.kinesis.producer.sender import WRONG, Stored, inside, remedy
 
 if TYPE_CHECKING:
     import random
@@ -221,12 +221,14 @@ class Dispatcher:
         bundle.tries += 1
         what = remedy(code, fail_if_throttled=self._settings.fail_if_throttled, entries=entries)
         if what == "fail":
+            facts = {}
             if bundle.size_bytes > _USUAL_MOST_BYTES:
                 message = (
                     f"{message} It was in a Kinesis record of {bundle.size_bytes:,} bytes with its key; a "
                     f"stream takes {_USUAL_MOST_BYTES:,} unless it was set to take more."
                 )
-            self._ledger.fail(bundle.records, code, message)
+                facts = {"too_large": code in WRONG and len(bundle.records) == 1}
+            self._ledger.fail(bundle.records, code, message, **facts)
             return False
         bundle.alone = what == "alone"
         return True

@@ -54,6 +54,11 @@ class PutFailed(ServiceFailure):
         return str(self.facts["reason"])
 
     @property
+    def too_large(self) -> bool:
+        """Whether the service refused a record for its size alone: the stream will never take it."""
+        return bool(self.facts.get("too_large"))
+
+    @property
     def attempts(self) -> tuple[Attempt, ...]:
         """All tries."""
         return tuple(self.facts["attempts"])
@@ -198,7 +203,7 @@ class Ledger:
         self.acknowledged += len(records)
         self._leave(records)
 
-    def fail(self, records: list[Pending], reason: str, message: str) -> None:
+    def fail(self, records: list[Pending], reason: str, message: str, **facts: object) -> None:
         """Fail records that will not be sent any more; their tries are in them already."""
         for record in records:
             if not record.future.done():
@@ -209,6 +214,7 @@ class Ledger:
                         next_step="Look at the attempts of this error and at the stream's limits.",
                         reason=reason,
                         attempts=record.attempts,
+                        **facts,
                     )
                 )
         if records:

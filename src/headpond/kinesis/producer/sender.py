@@ -72,7 +72,7 @@ _REFUSED = {
     "UnknownOperationException",
     "UnrecognizedClientException",
 }
-_WRONG = {"InvalidArgumentException", "SerializationException", "ValidationException"}
+WRONG = {"InvalidArgumentException", "SerializationException", "ValidationException"}
 
 
 class Stored(NamedTuple):
@@ -97,10 +97,10 @@ class Reply(NamedTuple):
 
 
 def put_records(
-    client: KinesisClient,
     connection: ConnectionSettings,
     bundles: Sequence[Bundle],
     settings: ProducerSettings,
+    client: KinesisClient,
 ) -> Reply:
     """Encode and send Kinesis records in one request."""
     entries = []
@@ -140,7 +140,7 @@ def put_records(
 
 
 def list_shards(
-    client: KinesisClient, connection: ConnectionSettings, *, closed_too: bool
+    connection: ConnectionSettings, client: KinesisClient, *, closed_too: bool
 ) -> list[ShardRange]:
     """List the open shards, or all that are held."""
     found: list[ShardRange] = []
@@ -170,7 +170,7 @@ def remedy(code: str, *, fail_if_throttled: bool, entries: int) -> Remedy:
     """
     if code in _REFUSED or (code in _THROTTLING and fail_if_throttled):
         return "fail"
-    if code in _WRONG:
+    if code in WRONG:
         return "alone" if entries > 1 else "fail"
     return "again"
 

@@ -303,25 +303,51 @@ def _rule(text: str, whole: str) -> Position | Literal["LATEST"]:
         if word in named and (word != "END" or whole.startswith("{")):
             return named[word]
     elif word == "AT_TIMESTAMP":
-        return at_time(_time_ms(rest, whole))
+        try:
+            return at_time(parse_time_ms(rest))
+        except ValueError as error:
+            raise _wrong_start(whole, str(error)) from error
     elif word in _NUMBERED and _DIGITS.fullmatch(rest) and whole.startswith("{"):
         # When it arrived is not known: time 0 makes its absence count as loss.
         return after(rest, 0) if word == "AFTER_SEQUENCE_NUMBER" else before(rest)
     raise _wrong_start(whole, f"{text!r} is not a position")
 
 
-def _time_ms(text: str, whole: str) -> int:
+def read_end(text: str) -> int | None:
+    """Read the option `endingPosition`: `LATEST`, or a time, with AT_TIMESTAMP before it or not.
+
+    Returns:
+        The time in milliseconds since 1970; None for LATEST.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    word, _, rest = text.strip().partition(" ")
+    if text.strip().upper() == "LATEST":
+        return None
+    try:
+        return parse_time_ms(rest.strip() if word.upper() == "AT_TIMESTAMP" else text.strip())
+    except ValueError as error:
+        raise ConfigurationError(
+            f"The ending position {text[:80]!r} cannot be used: {error}.",
+            next_step="Use LATEST, or AT_TIMESTAMP 2026-01-01T00:00:00Z.",
+            option="endingPosition",
+        ) from error
+
+
+def parse_time_ms(text: str) -> int:
+    """Read a time in ISO 8601 with its zone, in milliseconds since 1970; a ValueError says what is wrong."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as exc:
-        raise _wrong_start(whole, f"{text!r} is not a time in ISO 8601") from exc
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time in ISO 8601") from None
     if moment.tzinfo is None:
-        raise _wrong_start(whole, f"{text!r} has no time zone, such as Z or +02:00")
+        raise ValueError(f"{text!r} has no time zone, such as Z or +02:00")
     return max(0, (moment - _EPOCH) // timedelta(milliseconds=1))
 
 
 def refuse_far_future(time_ms: int, now_ms: int, whose: str) -> None:
-    """Refuse a starting moment that has not come yet, unless the clocks may just differ.
+    """Refuse a moment to start or to end at that has not come yet, unless the clocks may just differ.
 
     Raises:
         ConfigurationError: It lies more than `CLOCK_SKEW_MS` ahead.
@@ -330,9 +356,11 @@ def refuse_far_future(time_ms: int, now_ms: int, whose: str) -> None:
         raise ConfigurationError(
             f"{whose} is the time {as_utc(time_ms)}, which has not come yet: the service's clock says "
             f"{as_utc(now_ms)}.",
-            next_step="Begin with a new checkpoint and a startingPosition that is not in the future; LATEST "
+            next_step="Set endingPosition to a time that has come, or LATEST, which means now."
+            if whose == "endingPosition"
+            else "Begin with a new checkpoint and a startingPosition that is not in the future; LATEST "
             "means now.",
-            option="startingPosition",
+            option="endingPosition" if whose == "endingPosition" else "startingPosition",
         )
 
 

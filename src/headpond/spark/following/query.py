@@ -52,7 +52,9 @@ seconds; memory is bounded by the parts, and a batch lies in files meanwhile.
 """
 
 
-def decoded_changes(spark: SparkSession, pipeline: Pipeline, rules: Rules) -> DataFrame:
+def decoded_changes(
+    spark: SparkSession, pipeline: Pipeline, rules: Rules, *, until: str | None = None
+) -> DataFrame:
     """Read the pipeline's source as a streaming frame of decoded parts (`cells.FRAME_SCHEMA`)."""
     source = pipeline.source
     kind: type[DecodingDataSource]
@@ -60,6 +62,8 @@ def decoded_changes(spark: SparkSession, pipeline: Pipeline, rules: Rules) -> Da
         from headpond.spark.sources.kinesis import DecodedKinesisSource
 
         kind, options = DecodedKinesisSource, source.source_options()
+        if until is not None:
+            options["endingPosition"] = until
     else:
         kind = DecodedArchiveSource
         options = {
@@ -87,6 +91,7 @@ def follow(
     pipeline: Pipeline,
     *,
     until_caught_up: bool = False,
+    until: str | None = None,
     only: str | None = None,
     on_batch: Callable[[int, Applied], None] | None = None,
     on_begin: Callable[[int], None] | None = None,
@@ -98,6 +103,8 @@ def follow(
         spark: a session.
         pipeline: what to read and what to keep.
         until_caught_up: end when everything present at the start is applied, instead of going on.
+        until: leave out what arrived at this time (ISO 8601, with its zone) or later; with `until_caught_up`
+            the query ends when everything is applied that arrived before.
         only: the one table to apply changes to, in a catch-up (`following.run`).
         on_batch: called on the driver after each batch with its number and its figures.
         on_begin: called on the driver before the first write of each batch with its number; what it raises
@@ -172,7 +179,9 @@ def follow(
         if on_batch is not None:
             on_batch(batch_id, applied)
 
-    decoded = decoded_changes(spark, pipeline, Rules(config, distributed, folder.path if folder else None))
+    decoded = decoded_changes(
+        spark, pipeline, Rules(config, distributed, folder.path if folder else None), until=until
+    )
     query = _started(decoded.writeStream.foreachBatch(apply), target, until_caught_up=until_caught_up)
     upkeep.start()
     return query

@@ -24,6 +24,7 @@ from headpond.kinesis.api.calls import calls_of
 from headpond.kinesis.api.client import StreamSummary, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.consumers import consumer_of
+from headpond.kinesis.reading.positions import parse_time_ms
 from headpond.lake.apply import Applied
 from headpond.lake.maintenance.catch_up import CaughtUp, configured
 from headpond.lake.naming import table_folder
@@ -47,6 +48,8 @@ from headpond.spark.sources.archive_files import open_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from headpond.dsql.config import TableSpec
     from headpond.lake.lake import Lake
@@ -120,6 +123,7 @@ class Run:
 
     pipeline: Pipeline
     until_caught_up: bool = False  # end when everything present at the start is applied
+    until: str | None = None  # end when everything is applied that arrived before this time
     quick: bool = False  # start-up counts more than throughput
     only: str | None = None  # the one table to apply changes to, in a run of its own
     say: Callable[[str], None] = lambda _words: None  # called with each stage in a few words
@@ -151,6 +155,8 @@ class Run:
         starting = self.starting or start_early(self.pipeline, self._options)
         with given_up_on_failure(starting):
             lake = preflight(self.pipeline, files_must_exist=self.until_caught_up, only=self.only)
+            if self.until is not None:
+                self.until_caught_up = self._until_has_come()
             # A catch-up leaves no measurements: they would be taken for its own.
             sinks = sinks_of(self.pipeline) if self.only is None else []
             with marked(sinks, self.stop):
@@ -186,20 +192,21 @@ class Run:
                     measures.applied(batch_id, applied)
                     self._count(batch_id, applied)
 
-                query = follow(
-                    spark,
-                    self.pipeline,
-                    until_caught_up=self.until_caught_up,
-                    only=self.only,
-                    on_batch=count,
-                    on_begin=self.gate.begin,
-                    on_given_up=self.applied.add,
-                )
-                measures.follows(query)
-                while not query.awaitTermination(STOP_CHECK_S):
-                    if self.stop.is_set():
-                        self.left = end_query(query, self.gate, self.grace_s)
-                        break
+                def begin() -> StreamingQuery:
+                    query = follow(
+                        spark,
+                        self.pipeline,
+                        until_caught_up=self.until_caught_up,
+                        until=self.until,
+                        only=self.only,
+                        on_batch=count,
+                        on_begin=self.gate.begin,
+                        on_given_up=self.applied.add,
+                    )
+                    measures.follows(query)
+                    return query
+
+                self._wait(begin)
             self.lag_ms = measures.lag_ms
         except (PySparkException, Py4JError, OSError) as error:
             # A stop may reach Spark's JVM too (a signal to the whole group), or come between two batches.
@@ -212,6 +219,28 @@ class Run:
                 self.hangs = not bounded(spark.stop, SPARK_STOP_S if self.left is None else 0.0)
             else:
                 spark.stop()
+
+    def _wait(self, begin: Callable[[], StreamingQuery]) -> None:
+        """Begin the query, and wait for its end or end it."""
+        query = begin()
+        while not query.awaitTermination(STOP_CHECK_S):
+            if self.stop.is_set():
+                self.left = end_query(query, self.gate, self.grace_s)
+                return
+            ending = self.until is not None and not self.until_caught_up
+            if ending and self.gate.busy is None and self._until_has_come():
+                # A batch that this interrupts is done again, by the query that has an end.
+                query.stop()
+                self.until_caught_up = True
+                query = begin()
+
+    def _until_has_come(self) -> bool:
+        assert self.until is not None
+        settings = ConnectionSettings.from_options(self.pipeline.source.connection_options())
+        calls = calls_of(settings)
+        if not calls.date_ms():
+            calls.describe()  # a reply tells the service's clock
+        return calls.now_ms() >= parse_time_ms(self.until)
 
     def _count(self, batch_id: int, applied: Applied) -> None:
         self.gate.end(batch_id)

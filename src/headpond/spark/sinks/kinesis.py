@@ -4,11 +4,12 @@
 
     task ─► rows ─► producer (aggregate by predicted shard · limit · PutRecords · retry per entry) ─► stream
              │                                                        │
-             └ null, or larger than a record may be: the task fails   └ not acknowledged: the task fails
+             └ null, or larger than a record may be:                  └ not acknowledged: the task fails
+               the task fails, or the row is put aside (`dead_letters`)
 
-A task succeeds only when the stream acknowledged every row. A task or a batch that is tried again puts
-all of its rows again; nothing takes the first ones back. With `identity = tags` each row carries which one it
-is, by which `without_repeats` removes duplicates::
+A task succeeds only when the stream acknowledged every row, or it is put aside. A task or a batch that is
+tried again puts all of its rows again; nothing takes the first ones back. With `identity = tags` each row
+carries which one it is, by which `without_repeats` removes duplicates::
 
     headpond-row = 4f0c…e1 : 17 : 3 : 1042
                    query    batch partition place in the partition
@@ -21,7 +22,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass, fields
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from itertools import chain, count, islice, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,7 @@ from headpond.kinesis.producer import BlockingProducer, ProducerSettings, PutFai
 from headpond.kpl import Tag
 from headpond.spark.errors import carried
 from headpond.spark.session.workers import freeze_worker_heap
+from headpond.spark.sinks.dead_letters import DeadLetters, Place, keep_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -89,7 +92,7 @@ def _camel(name: str) -> str:
 
 
 PRODUCER_OPTIONS = tuple(_camel(each.name) for each in fields(ProducerSettings))
-SINK_OPTIONS = (*CONNECTION_OPTIONS, "identity", *PRODUCER_OPTIONS)
+SINK_OPTIONS = (*CONNECTION_OPTIONS, "identity", "deadLetterPath", "storageOptions", *PRODUCER_OPTIONS)
 
 _OWN_DEFAULTS = {
     # A task writes as fast as it can read, so rows wait behind a shard's limits for as long as there are
@@ -118,13 +121,17 @@ class SinkSettings:
     connection: ConnectionSettings
     producer: ProducerSettings
     identity: bool = False
+    dead_letters: str | None = None  # a folder
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # what opens it
 
 
 @dataclass
 class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped here
-    """What a task wrote."""
+    """What a task wrote, and where its dead letters are, if rows may be put aside."""
 
     rows: int
+    aside: int = 0
+    place: Place | None = None
 
 
 def prepare(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkSettings:
@@ -152,7 +159,19 @@ def prepare(options: Mapping[str, str], schema: StructType, *, overwrite: bool) 
             next_step="Remove one of the two.",
             option="identity",
         )
-    return SinkSettings(ConnectionSettings.from_options(given), producer, identity)
+    if known.text("storageOptions") is not None and known.text("deadLetterPath") is None:
+        raise ConfigurationError(
+            "Option storageOptions belongs to deadLetterPath of the sink kinesis, which is not given.",
+            next_step="Give deadLetterPath, or remove it.",
+            option="storageOptions",
+        )
+    return SinkSettings(
+        ConnectionSettings.from_options(given),
+        producer,
+        identity,
+        known.text("deadLetterPath"),
+        known.texts("storageOptions"),
+    )
 
 
 def _check_columns(schema: StructType) -> None:
@@ -174,6 +193,34 @@ def _check_columns(schema: StructType) -> None:
         )
 
 
+_MOST_LENT = 4
+_idle: dict[tuple[ConnectionSettings, ProducerSettings], BlockingProducer] = {}
+
+
+@contextmanager
+def lent_producer(settings: SinkSettings) -> Iterator[BlockingProducer]:
+    """Lend this process's producer for a stream: one client, one role and one shard map for all its tasks.
+
+    They are renewed where the service refuses the credentials, or stores records in other shards than the map
+    says. After an error it is closed.
+    """
+    key = (settings.connection, settings.producer)
+    producer = _idle.pop(key, None)
+    if producer is None:
+        producer = BlockingProducer(*key)
+        producer.start()
+    try:
+        yield producer
+    except BaseException:
+        producer.close()
+        raise
+    surplus = [_idle.pop(key, None), _idle.pop(next(iter(_idle))) if len(_idle) >= _MOST_LENT else None]
+    _idle[key] = producer
+    for each in surplus:
+        if each is not None:
+            each.close()
+
+
 class _Writing:
     """What the batch and the streaming writer share; sent to the tasks."""
 
@@ -187,40 +234,55 @@ class _Writing:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Put one task's rows, and wait until the stream has them all."""
         batches = (batch for batch in iterator if batch.num_rows)
-        first = next(batches, None)
+        first, place = next(batches, None), self._place()
         if first is None:
-            return Written(0)
-        producer = BlockingProducer(self.settings.connection, self.settings.producer)
-        freeze_worker_heap()
+            return Written(0, place=place)
         tags = self._tags() if self.settings.identity else None
-        with producer:
+        rows = (row for batch in chain([first], batches) for row in _rows(batch, tags, place))
+        with lent_producer(self.settings) as producer:
+            freeze_worker_heap()
+            before = producer.acknowledged
             try:
-                return Written(
-                    producer.send_all(row for batch in chain([first], batches) for row in _rows(batch, tags))
-                )
+                if place is None:
+                    return Written(producer.send_all(rows))
+                most_bytes = self.settings.producer.max_user_record_bytes
+                with DeadLetters(place, most_bytes, self.settings.storage_options) as letters:
+                    producer.send_all(letters.sorted_out(rows), aside=letters.take)
+                return Written(producer.acknowledged - before, letters.count, place)
             except PutFailed as error:
-                raise self._summed_up(error, producer) from error
+                raise self._summed_up(error, producer.acknowledged - before) from error
 
     def _tags(self) -> Iterator[tuple[Tag, ...]]:
         """Number a task's rows: query, batch, partition, place; the same when the task is tried again."""
+        prefix = ":".join(self._task()) + ":"
+        return ((Tag(IDENTITY_TAG, f"{prefix}{place}"),) for place in count())
+
+    def _place(self) -> Place | None:
+        """Return where a task's dead letters go; the same when the task is tried again."""
+        if self.settings.dead_letters is None:
+            return None
+        write, batch, partition = self._task()
+        return Place(f"{self.settings.dead_letters.rstrip('/')}/{write}/{batch}", f"{partition}.jsonl")
+
+    def _task(self) -> tuple[str, str, str]:
+        """Return query (or write), batch and partition."""
         task = TaskContext.get()
         assert task is not None
         query = task.getLocalProperty("sql.streaming.queryId") if self._streaming else None
         batch = task.getLocalProperty("streaming.sql.batchId") if query else None
-        prefix = f"{(query or self._write_id).replace('-', '')}:{batch or 0}:{task.partitionId()}:"
-        return ((Tag(IDENTITY_TAG, f"{prefix}{place}"),) for place in count())
+        return (query or self._write_id).replace("-", ""), str(batch or 0), str(task.partitionId())
 
-    def _summed_up(self, error: PutFailed, producer: BlockingProducer) -> HeadpondError:
+    def _summed_up(self, error: PutFailed, acknowledged: int) -> HeadpondError:
         """Return the error without the thousands of single failures, which would not pass through Spark."""
         reasons: dict[str, int] = error.facts["reasons"]
         stream = self.settings.connection.stream
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         failures: dict[int, PutFailed] = error.facts["failures"]
         example = next(iter(failures.values()))
-        facts = {"failed": len(failures), "acknowledged": producer.acknowledged, "reasons": reasons}
+        facts = {"failed": len(failures), "acknowledged": acknowledged, "reasons": reasons}
         sentence = (
             f"{len(failures)} rows of a task were not put into stream {stream}, "
-            f"{producer.acknowledged} were: {counts}."
+            f"{acknowledged} were: {counts}."
         )
         if "ResourceNotFoundException" in reasons:
             missing = self._missing()
@@ -250,13 +312,24 @@ class _Writing:
         rows = sum(each.rows for each in messages if isinstance(each, Written))
         logger.info("%s: %d rows are in stream %s.", what, rows, self.settings.connection.stream)
 
+    def _done(self, messages: Sequence[Any], what: str) -> None:
+        """Log the figures, and clear up what other tries of the batch put aside."""
+        self._log(messages, what)
+        written = [each for each in messages if isinstance(each, Written)]
+        files = {each.place.file for each in written if each.place is not None and each.aside}
+        for folder in {each.place.folder for each in written if each.place is not None}:
+            keep_only(folder, files, self.settings.storage_options)
+            aside = sum(each.aside for each in written)
+            if aside:
+                logger.warning("%d rows can never be in the stream and are in %s.", aside, folder)
+
 
 class KinesisWriter(_Writing, DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
     """`frame.write.format("headpond-kinesis")`."""
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Log the figures."""
-        self._log(messages, "written")
+        self._done(messages, "written")
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Log the figures: nothing can be taken back."""
@@ -270,20 +343,22 @@ class KinesisStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignor
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         """Log the figures."""
-        self._log(messages, f"batch {batchId} written")
+        self._done(messages, f"batch {batchId} written")
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         """Log the figures: the batch is tried again as a whole."""
         self._log(messages, f"batch {batchId} failed, in part written")
 
 
-def _rows(batch: pa.RecordBatch, tags: Iterator[tuple[Tag, ...]] | None) -> Iterator[Puttable]:
+def _rows(
+    batch: pa.RecordBatch, tags: Iterator[tuple[Tag, ...]] | None, place: Place | None
+) -> Iterator[Puttable]:
     """Return a batch as what the producer takes, each row with the next tags if there are some.
 
     Raises:
-        UsageError: A row has no data or no partition key.
+        UsageError: A row has no data or no partition key, and there is no place to put it aside.
     """
-    for name in ("data", "partition_key"):
+    for name in () if place is not None else ("data", "partition_key"):
         nulls = batch[name].null_count
         if nulls:
             raise UsageError(

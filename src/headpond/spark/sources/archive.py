@@ -14,7 +14,6 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
@@ -116,19 +115,8 @@ def read_options(given: Mapping[str, str]) -> ArchiveSettings:
         ),
         tags=options.flag("includeTags", default=False),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
-        storage_options=_storage_options(options.text("storageOptions")),
+        storage_options=options.texts("storageOptions"),
     )
-
-
-def _storage_options(text: str | None) -> dict[str, str]:
-    try:
-        return {} if text is None else msgspec.json.decode(text, type=dict[str, str])
-    except msgspec.DecodeError:
-        raise ConfigurationError(
-            "The option storageOptions is not a JSON object of texts.",  # it is not shown: it may hold keys
-            next_step='Write it as {"AWS_REGION": "us-east-1"}.',
-            option="storageOptions",
-        ) from None
 
 
 def read_piece(files: Files, piece: Piece, stream: str) -> Iterator[pa.RecordBatch]:
