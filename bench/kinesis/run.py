@@ -1,6 +1,7 @@
 """The Kinesis source on Spark against plain loops over boto3, and what planning costs; ratios in one run.
 
-    python bench/kinesis/run.py [--rounds 3] [--parts abcd] [--millions 8] [--json FILE]
+    python bench/kinesis/run.py [--rounds 3] [--parts abcdep] [--millions 8] [--plain-millions 10]
+                                [--json FILE]
 
 a  KPL aggregates of 100-byte records into the noop sink, the whole query on two cores, against a loop of
    boto3 and aws-kinesis-agg on one
@@ -8,6 +9,8 @@ b  plain records of 25 kB: MB for each CPU second, against boto3 alone
 c  CPU for a record with 4 and with 256 shards, the volume being the same
 d  what the driver holds for 1,000 shards above one of a single shard, and how long planning them takes
 e  the local Kinesis itself: MB of 25 kB records a CPU second, in and out
+p  plain records of 100 bytes, not aggregated, in 8 shards, against boto3 alone; ten million of them take the
+   local Kinesis some GB of memory
 
 The local Kinesis runs in a process of its own; its CPU is on neither side. The loops run in an environment of
 their own below `.bench/`. Sides take turns; figures are medians of the rounds.
@@ -180,6 +183,18 @@ def part_b(server: Asked, spark: Asked, rounds: int) -> dict[str, Any]:
     return {"loop": loop, "queries": queries}
 
 
+def part_p(server: Asked, spark: Asked, rounds: int, millions: float) -> dict[str, Any]:
+    """Small plain records."""
+    server.ask(f"fill p 8 plain {round(millions * 1e6)} 100")
+    loop, queries = against_loop(spark, server.greeting, ("p", "plain"), rounds, BOUNDS)
+    server.ask("drop p")
+    print(f"\np  plain records of 100 B, {loop['records'] / 1e6:.1f} million, 8 shards")
+    for name, side in {"loop": loop, **queries}.items():
+        cpu_us, rate = side["cpu_seconds"] / side["records"] * 1e6, side["records"] / side["seconds"]
+        print(f"   {name:18}{cpu_us:8.2f} us CPU a record, {rate:10,.0f} records/s")
+    return {"loop": loop, "queries": queries}
+
+
 def part_c(server: Asked, spark: Asked, rounds: int, millions: float) -> dict[str, Any]:
     """Few shards and many."""
     counts, runs = (4, 256), {}
@@ -262,8 +277,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--parts", default="abcde")
+    arguments.add_argument("--parts", default="abcdep")
     arguments.add_argument("--millions", type=float, default=8)
+    arguments.add_argument("--plain-millions", type=float, default=10)
     arguments.add_argument("--json", type=Path)
     chosen = arguments.parse_args()
     peer_python()
@@ -285,6 +301,8 @@ def main() -> None:
             figures["c"] = part_c(server, spark, chosen.rounds, chosen.millions)
         if "d" in chosen.parts:
             figures["d"] = part_d(server, spark)
+        if "p" in chosen.parts:
+            figures["p"] = part_p(server, spark, chosen.rounds, chosen.plain_millions)
     if "e" in chosen.parts:
         figures["e"] = part_e()
     print(f"\nload after: {os.getloadavg()[0]:.1f}")

@@ -8,22 +8,26 @@ from typing import Any
 import pytest
 
 from headpond.core.errors import MissingRequirement
+from headpond.kinesis.api.replies import Shard
 from headpond.kinesis.producer import MemoryMetrics, OpenTelemetryMetrics
 from headpond.kinesis.producer.metrics import COUNTS, DISTRIBUTIONS
-from headpond.kinesis.producer.shard_map import OpenShards, ShardMap, ShardRange
+from headpond.kinesis.producer.shard_map import OpenShards, ShardMap
 from headpond.kpl.hash_keys import HashKeyRange
 
 HALF = 1 << 127
 MAX = (1 << 128) - 1
-TWO = [ShardRange("shardId-0", HashKeyRange(0, HALF - 1)), ShardRange("shardId-1", HashKeyRange(HALF, MAX))]
+TWO = [
+    Shard("shardId-0", hash_keys=HashKeyRange(0, HALF - 1)),
+    Shard("shardId-1", hash_keys=HashKeyRange(HALF, MAX)),
+]
 
 
 class Listing:
     """A stream's shards as a producer lists them, with failures."""
 
     def __init__(self) -> None:
-        self.open: list[ShardRange] = list(TWO)
-        self.closed: list[ShardRange] = []
+        self.open: list[Shard] = list(TWO)
+        self.closed: list[Shard] = []
         self.failures = 0
         self.calls: list[bool] = []
         self.pauses: list[float] = []
@@ -33,7 +37,7 @@ class Listing:
         self.now_ms = 0.0
         self.map = ShardMap(self.list, (OSError,), self.changed, lambda: self.now_ms, self.pause)
 
-    async def list(self, closed_too: bool) -> list[ShardRange]:  # noqa: FBT001 - as the map calls it
+    async def list(self, closed_too: bool) -> list[Shard]:  # noqa: FBT001 - as the map calls it
         self.calls.append(closed_too)
         if self.failures:
             self.failures -= 1
@@ -101,7 +105,7 @@ def test_doubts_refresh_only_when_they_are_news() -> None:
         assert listing.map.state == "UPDATING"
         await listing.settle()
         assert len(listing.calls) == 2
-        listing.closed = [ShardRange("shardId-7", HashKeyRange(5, 9))]
+        listing.closed = [Shard("shardId-7", hash_keys=HashKeyRange(5, 9))]
         listing.map.doubt("shardId-7", 50)
         await listing.settle()
         return listing
@@ -118,13 +122,13 @@ def test_closed_ranges_are_kept_a_minute() -> None:
         listing = Listing()
         listing.map.start()
         await listing.settle()
-        listing.open = [ShardRange("shardId-2", HashKeyRange(0, MAX))]
+        listing.open = [Shard("shardId-2", hash_keys=HashKeyRange(0, MAX))]
         listing.map.start()
         await listing.settle()
         listing.now_ms += 59_000
         listing.map.start()
         await listing.settle()
-        assert listing.map.range_of("shardId-0") == TWO[0].keys
+        assert listing.map.range_of("shardId-0") == TWO[0].hash_keys
         listing.now_ms += 2_000
         listing.map.start()
         await listing.settle()

@@ -13,18 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.core.errors import ConfigurationError
+from headpond.kinesis.api.replies import Shard
 from headpond.kinesis.api.retry import Bucket
 from headpond.kinesis.producer import ProducerSettings
 from headpond.kinesis.producer.lanes import Lane, Router, ShardLimiter, backoff_ms, choose
 from headpond.kinesis.producer.records import Bundle, Pending
 from headpond.kinesis.producer.sender import inside, remedy
-from headpond.kinesis.producer.shard_map import OpenShards, ShardRange, tile
+from headpond.kinesis.producer.shard_map import OpenShards, tile
 from headpond.kpl import Aggregator, Tag, alone, encode
 from headpond.kpl.hash_keys import HashKeyRange, hash_key
 
 HALF = 1 << 127
 MAX = (1 << 128) - 1
-TWO = [ShardRange("shardId-0", HashKeyRange(0, HALF - 1)), ShardRange("shardId-1", HashKeyRange(HALF, MAX))]
+TWO = [
+    Shard("shardId-0", hash_keys=HashKeyRange(0, HALF - 1)),
+    Shard("shardId-1", hash_keys=HashKeyRange(HALF, MAX)),
+]
 _LOOP = asyncio.new_event_loop()
 
 
@@ -324,7 +328,7 @@ def test_a_change_of_shards_keeps_order_by_key(puts: list[tuple[str, str | None]
 def test_inside_splits_an_aggregate_by_range() -> None:
     """Places of the records inside a range are told, and the records outside."""
     records = [pending(hashed=str(n)) for n in (0, HALF, HALF - 1, MAX)]
-    places, outside = inside(Bundle(records, 1), TWO[0].keys)
+    places, outside = inside(Bundle(records, 1), TWO[0].hash_keys)
     assert places == [0, 2]
     assert outside == [records[1], records[3]]
 

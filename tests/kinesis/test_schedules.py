@@ -7,7 +7,7 @@ written, as from a checkpoint, and may read its batch once more.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -40,10 +40,28 @@ PATIENCE = Patience(0.001, 0.002, 2.0, 2.0)
 class Reader(Driver):
     """A driver with a client of its own, whose credentials lie in a file; nothing is slept through."""
 
-    def __init__(self, kinesis: LocalKinesis, **options: str) -> None:
+    made: ClassVar[list[Reader]] = []
+
+    def __init__(
+        self,
+        kinesis: LocalKinesis,
+        patience: Patience = PATIENCE,
+        kind: type[ServiceCalls] = ServiceCalls,
+        **options: str,
+    ) -> None:
         super().__init__(kinesis, **options)
-        self.calls = ServiceCalls(self.settings.connection, patience=PATIENCE, sleep=lambda _seconds: None)
+        self.calls = kind(self.settings.connection, patience=patience, sleep=lambda _seconds: None)
         self.planner = Planner(self.calls, self.settings)
+        self.made.append(self)
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    for reader in Reader.made:
+        reader.planner.close()
+        reader.calls.close()
+    Reader.made.clear()
 
 
 class Keys:
@@ -128,7 +146,6 @@ def test_each_record_once_through_a_random_schedule(
         elif what == "rotate":
             keys.replace()
         elif what == "kill":
-            reader.planner.close()
             reader = Reader(kinesis, **options)
         else:
             if step % 3 == 0:
@@ -191,9 +208,7 @@ def test_a_shard_list_that_changes_between_two_calls(kinesis: LocalKinesis) -> N
             return found
 
     put(kinesis, 40)
-    driver = Driver(kinesis, maxRecordsPerTrigger="7")
-    driver.calls = Changing(driver.settings.connection, patience=PATIENCE)
-    driver.planner = Planner(driver.calls, driver.settings)
+    driver = Reader(kinesis, kind=Changing, maxRecordsPerTrigger="7")
     at, found = driver.initial(), list[Row]()
     for _ in range(25):
         end = driver.next(at)
@@ -221,11 +236,7 @@ SHARD = "shardId-000000000000"
 def test_what_does_not_pass_names_stream_shard_and_remedy(kinesis: LocalKinesis, strikes: Any) -> None:
     """Whatever the call meets for good."""
     put(kinesis, 5)
-    driver = Driver(kinesis)
-    driver.calls = ServiceCalls(
-        driver.settings.connection, patience=Patience(0.001, 0.002, 0.01, 0.01), sleep=lambda _seconds: None
-    )
-    driver.planner = Planner(driver.calls, driver.settings)
+    driver = Reader(kinesis, Patience(0.001, 0.002, 0.01, 0.01))
     start = driver.initial()
     strikes(kinesis.faults)
     with pytest.raises(HeadpondError) as caught:

@@ -61,6 +61,7 @@ class Renewing:
             now_s = time.monotonic()
             if self.client is refused and not self._fixed and now_s - self._made_s >= _RECONNECT_S:
                 self.client, self._made_s = self._make(), now_s
+                refused.close()  # calls that are under way end as usual
             return self.client is not refused
 
 

@@ -36,14 +36,14 @@ SIGN_IN = {
     "SignatureDoesNotMatch": "the secret key does not fit the access key",
     "UnrecognizedClientException": "the access key or session token is not known",
 }
-_REFUSED = {
+REFUSED = {
     "AccessDenied",
     "AccessDeniedException",
     "KMSAccessDeniedException",
     "OptInRequired",
     "AuthFailure",
 }
-_WRONG_CALL = {"InvalidArgumentException", "ValidationException", "ValidationError", "SerializationException"}
+WRONG_CALL = {"InvalidArgumentException", "ValidationException", "ValidationError", "SerializationException"}
 _BUSY = {"429", "500", "502", "503", "504"}  # what a proxy says for a service that does not answer
 _ACTION = re.compile(r"\b(?:kinesis|sts|kms):[A-Za-z]+\b")
 
@@ -87,7 +87,7 @@ def _refusal(error: boto.ClientError, settings: ConnectionSettings, doing: str) 
             next_step=f"Renew or choose the credentials {settings.credentials_hint}.",
             **facts,
         )
-    if code in _REFUSED or code.startswith("AccessDenied"):
+    if code in REFUSED or code.startswith("AccessDenied"):
         action = _ACTION.search(str(error.response.get("Error", {}).get("Message", "")))
         service = "sts" if error.operation_name == "AssumeRole" else "kinesis"
         named = action.group() if action else f"the action {service}:{error.operation_name}"
@@ -102,7 +102,7 @@ def _refusal(error: boto.ClientError, settings: ConnectionSettings, doing: str) 
             next_step="Check the state of the stream's KMS key and the right to use it.",
             **facts,
         )
-    if code in _WRONG_CALL:
+    if code in WRONG_CALL:
         return ConfigurationError(
             f"Kinesis refused the call {error.operation_name}{during}{on} ({code}).",
             next_step="Check the names, positions and sizes that were given.",

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from mypy_boto3_kinesis import KinesisClient
 
+    from headpond.kinesis.api.replies import Shard
     from headpond.kinesis.api.settings import ConnectionSettings
     from headpond.kinesis.producer.records import Puttable
-    from headpond.kinesis.producer.shard_map import ShardRange
     from headpond.kpl import Tag
 
 T = TypeVar("T")
@@ -313,7 +313,7 @@ class Producer:
             return await self._in_thread(put, self._clients.client)
         return reply
 
-    async def _list_shards(self, closed_too: bool) -> list[ShardRange]:  # noqa: FBT001 - a callback's only argument
+    async def _list_shards(self, closed_too: bool) -> list[Shard]:  # noqa: FBT001 - a callback's only argument
         assert self._clients is not None
         listing = partial(list_shards, self._connection, closed_too=closed_too)
         return await self._in_thread(listing, self._clients.client)

@@ -12,9 +12,10 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from headpond.kinesis.api.errors import WRONG_CALL
 from headpond.kinesis.producer.lanes import Part, backoff_ms, choose
 from headpond.kinesis.producer.records import Attempt, Bundle, Pending
-from headpond.kinesis.producer.sender import WRONG, Stored, inside, remedy
+from headpond.kinesis.producer.sender import Stored, inside, remedy
 
 if TYPE_CHECKING:
     import random
@@ -227,7 +228,7 @@ class Dispatcher:
                     f"{message} It was in a Kinesis record of {bundle.size_bytes:,} bytes with its key; a "
                     f"stream takes {_USUAL_MOST_BYTES:,} unless it was set to take more."
                 )
-                facts = {"too_large": code in WRONG and len(bundle.records) == 1}
+                facts = {"too_large": code in WRONG_CALL and len(bundle.records) == 1}
             self._ledger.fail(bundle.records, code, message, **facts)
             return False
         bundle.alone = what == "alone"

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from headpond.kinesis.api.errors import error_code, translate
-from headpond.kinesis.producer.shard_map import ShardRange
+from headpond.kinesis.api.errors import REFUSED, SIGN_IN, WRONG_CALL, error_code, translate
+from headpond.kinesis.api.replies import Shard, shard_of
 from headpond.kpl import encode
-from headpond.kpl.hash_keys import HashKeyRange, effective_hash_key
+from headpond.kpl.hash_keys import effective_hash_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headpond.kinesis.producer.records import Bundle, Pending
     from headpond.kinesis.producer.settings import ProducerSettings
     from headpond.kpl import UserRecord
+    from headpond.kpl.hash_keys import HashKeyRange
 
 CALL_FAILURES = (BotoCoreError, ClientError)
 """What a call of boto3 raises when it fails."""
@@ -49,30 +50,20 @@ _THROTTLING = {
     "RequestLimitExceeded",
 }
 _REFUSED = {
-    "AccessDeniedException",
-    "AccessDenied",
-    "ExpiredTokenException",
-    "ExpiredToken",
-    "IncompleteSignature",
-    "InvalidClientTokenId",
-    "InvalidSignatureException",
-    "KMSAccessDeniedException",
+    *(SIGN_IN.keys() - {"RequestExpired"}),  # which a new signature helps
+    *REFUSED,
     "KMSDisabledException",
     "KMSInvalidStateException",
     "KMSNotFoundException",
     "KMSOptInRequired",
-    "MissingAuthenticationTokenException",
     "NoCredentialsError",
     "PartialCredentialsError",
     "CredentialRetrievalError",
     "ParamValidationError",
     "Record Count Mismatch",
     "ResourceNotFoundException",
-    "SignatureDoesNotMatch",
     "UnknownOperationException",
-    "UnrecognizedClientException",
 }
-WRONG = {"InvalidArgumentException", "SerializationException", "ValidationException"}
 
 
 class Stored(NamedTuple):
@@ -139,23 +130,13 @@ def put_records(
     )
 
 
-def list_shards(
-    connection: ConnectionSettings, client: KinesisClient, *, closed_too: bool
-) -> list[ShardRange]:
+def list_shards(connection: ConnectionSettings, client: KinesisClient, *, closed_too: bool) -> list[Shard]:
     """List the open shards, or all that are held."""
-    found: list[ShardRange] = []
+    found: list[Shard] = []
     more = {} if closed_too else {"ShardFilter": {"Type": "AT_LATEST"}}
     reply = client.list_shards(MaxResults=1000, **connection.stream_argument, **more)  # type: ignore[arg-type]
     while True:
-        found += [
-            ShardRange(
-                shard["ShardId"],
-                HashKeyRange(
-                    int(shard["HashKeyRange"]["StartingHashKey"]), int(shard["HashKeyRange"]["EndingHashKey"])
-                ),
-            )
-            for shard in reply["Shards"]
-        ]
+        found += map(shard_of, reply["Shards"])
         token = reply.get("NextToken")
         if not token:
             return found
@@ -170,7 +151,7 @@ def remedy(code: str, *, fail_if_throttled: bool, entries: int) -> Remedy:
     """
     if code in _REFUSED or (code in _THROTTLING and fail_if_throttled):
         return "fail"
-    if code in WRONG:
+    if code in WRONG_CALL:
         return "alone" if entries > 1 else "fail"
     return "again"
 

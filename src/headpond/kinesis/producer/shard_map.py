@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from headpond.kinesis.api.replies import Shard
     from headpond.kpl.hash_keys import HashKeyRange
 
 _LOG = logging.getLogger(__name__)
@@ -26,33 +27,26 @@ _KEEP_CLOSED_MS = 60_000
 _KEYS = 1 << 128
 
 
-class ShardRange(NamedTuple):
-    """A shard and its hash keys."""
-
-    shard_id: str
-    keys: HashKeyRange
-
-
 class OpenShards:
     """The open shards of a stream at one moment, for looking up hash keys."""
 
-    def __init__(self, shards: Iterable[ShardRange]) -> None:
-        self.shards = sorted(shards, key=lambda shard: shard.keys.end)
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        self.shards = sorted(shards, key=lambda shard: shard.hash_keys.end)
         # Big-endian bytes compare like the numbers, and MD5 gives bytes.
-        self._ends = [shard.keys.end.to_bytes(16, "big") for shard in self.shards]
+        self._ends = [shard.hash_keys.end.to_bytes(16, "big") for shard in self.shards]
 
     def find(self, hash_key: bytes) -> str:
         """Return the shard that takes a hash key, given as 16 big-endian bytes."""
         return self.shards[bisect_left(self._ends, hash_key)].shard_id
 
 
-def tile(shards: Iterable[ShardRange]) -> bool:
+def tile(shards: Iterable[Shard]) -> bool:
     """Return whether the ranges cover the hash key space once; a listing caught in a reshard may not."""
     edge = 0
-    for shard in sorted(shards, key=lambda each: each.keys.start):
-        if shard.keys.start != edge:
+    for shard in sorted(shards, key=lambda each: each.hash_keys.start):
+        if shard.hash_keys.start != edge:
             return False
-        edge = shard.keys.end + 1
+        edge = shard.hash_keys.end + 1
     return edge == _KEYS
 
 
@@ -66,7 +60,7 @@ class ShardMap:
 
     def __init__(
         self,
-        list_shards: Callable[[bool], Awaitable[list[ShardRange]]],
+        list_shards: Callable[[bool], Awaitable[list[Shard]]],
         failures: tuple[type[Exception], ...],
         changed: Callable[[OpenShards | None], None],
         clock: Callable[[], float],
@@ -139,7 +133,7 @@ class ShardMap:
             self.state = "INVALID"
             task.result()
 
-    async def _list_open(self) -> list[ShardRange] | None:
+    async def _list_open(self) -> list[Shard] | None:
         """List the open shards; None if the listing was caught between two states of the stream."""
         found = await self._list_shards(False)  # noqa: FBT003 - a callback's only argument
         if not tile(found):
@@ -149,14 +143,18 @@ class ShardMap:
         self._wanted.clear()
         if missing:
             # Opened and closed again since: its range is still listed among all shards.
-            self._known.update(await self._list_shards(True))  # noqa: FBT003 - as above
+            self._known.update(_ranges(await self._list_shards(True)))  # noqa: FBT003 - as above
         return found
 
-    def _learn(self, found: list[ShardRange]) -> None:
+    def _learn(self, found: list[Shard]) -> None:
         now_ms = self._clock()
-        for shard_id in self._known.keys() - dict(found).keys():
+        for shard_id in self._known.keys() - _ranges(found).keys():
             self._closed_ms.setdefault(shard_id, now_ms)
         for shard_id in [each for each, at in self._closed_ms.items() if now_ms - at > _KEEP_CLOSED_MS]:
             del self._closed_ms[shard_id]
             del self._known[shard_id]
-        self._known.update(found)
+        self._known.update(_ranges(found))
+
+
+def _ranges(shards: Iterable[Shard]) -> dict[str, HashKeyRange]:
+    return {shard.shard_id: shard.hash_keys for shard in shards}
