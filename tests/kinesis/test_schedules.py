@@ -55,15 +55,6 @@ class Reader(Driver):
         self.made.append(self)
 
 
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    for reader in Reader.made:
-        reader.planner.close()
-        reader.calls.close()
-    Reader.made.clear()
-
-
 class Keys:
     """Credentials in a file, which the service refuses once they were replaced."""
 
@@ -91,6 +82,17 @@ def keys_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def kinesis() -> Iterator[LocalKinesis]:
     with local_kinesis(STREAM, shards=2, settings=Settings(resubscribe_ms=0, heartbeat_ms=5)) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _closed(kinesis: LocalKinesis) -> Iterator[None]:
+    """Readers end before the service does."""
+    yield
+    kinesis.faults.clear()
+    for reader in Reader.made:
+        reader.planner._pool.shutdown(cancel_futures=True)
+        reader.calls.close()
+    Reader.made.clear()
 
 
 def reshard(kinesis: LocalKinesis, draw: random.Random) -> None:
