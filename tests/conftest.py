@@ -35,6 +35,14 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _unsynced() -> Iterator[None]:
+    """No test waits for the disk; those of `tests/lake/test_durable.py` have one of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _handle: None)
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Where everything must run (HEADPOND_NO_SKIPS), a test that is skipped has failed."""

@@ -31,11 +31,11 @@ from deltalake import (
 )
 from deltalake import Field as DeltaField
 from deltalake import Schema as DeltaSchema
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from headpond.core.errors import MissingRequirement, ServiceFailure
 from headpond.lake.engine.folder import Folder
-from headpond.lake.engine.log import Overtaken
+from headpond.lake.engine.log import Overtaken, entry_name
 from headpond.lake.engine.merge import Engine, Merge, crowded, uneven
 from headpond.lake.engine.vacuum import vacuum
 from headpond.lake.storage import is_remote, storage_errors
@@ -191,6 +191,9 @@ class DeltaFile:
             self.open()
         except TableNotFoundError:
             return False
+        except DeltaError:
+            self.check()  # says which file of the log is damaged, if one is
+            raise
         return True
 
     def open(self) -> DeltaTable:
@@ -223,6 +226,7 @@ class DeltaFile:
                     storage_options=self._options,
                     raise_if_key_not_exists=False,
                 )
+            self._make_durable()
 
     def schema(self) -> pa.Schema:
         """Return the table's columns as Arrow fields, their Delta metadata included."""
@@ -368,7 +372,18 @@ class DeltaFile:
 
     def committing(self, attempt: Callable[[DeltaTable], Result]) -> Result:
         """Do what commits with deltalake; where another writer was faster, repeat it on its result."""
-        return self._retried(lambda: attempt(self.open()))
+        result = self._retried(lambda: attempt(self.open()))
+        self._make_durable()
+        return result
+
+    def check(self) -> None:
+        """Raise `InvalidData` where the log is damaged, or a file of its newest entry is not whole."""
+        with storage_errors(self.uri, self._options):
+            self.engine.log.check()
+
+    def _make_durable(self) -> None:
+        """Have the disk hold what deltalake committed."""
+        self.engine.folder.make_durable([entry_name(self.version())])
 
     def _retried(self, attempt: Callable[[], Result]) -> Result:
         pause = FIRST_PAUSE_S

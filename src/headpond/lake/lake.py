@@ -140,7 +140,10 @@ class Lake:
 
         Raises:
             ConfigurationError: a table contradicts the configuration, or was there before and is gone.
+            InvalidData: the log of a table is damaged.
         """
+        for _, file in self.files():
+            file.check()
         refuse_later_formats(self.own_files())
         inventory = Inventory(f"{self.path}/{OWN_FOLDER}", self.storage_options)
         if anew is not None:

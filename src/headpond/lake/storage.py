@@ -28,7 +28,7 @@ from headpond.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 CONNECT_TIMEOUT_S = 10
@@ -114,7 +114,9 @@ def read_document(place: str, options: Mapping[str, str] | None = None) -> bytes
     return content
 
 
-def write_document(place: str, content: bytes, options: Mapping[str, str] | None = None) -> None:
+def write_document(
+    place: str, content: bytes, options: Mapping[str, str] | None = None, *, durable: bool = False
+) -> None:
     """Write a small file in one step: a folder's by renaming, an object store does so itself."""
     with storage_errors(place, options):
         if not is_remote(place):
@@ -122,11 +124,36 @@ def write_document(place: str, content: bytes, options: Mapping[str, str] | None
             path.parent.mkdir(parents=True, exist_ok=True)
             beside = path.with_name(f".{path.name}.{os.getpid()}")
             beside.write_bytes(content)
+            if durable:
+                make_durable([beside], up_to=path.parent)
             beside.replace(path)
+            if durable:
+                make_durable([path], up_to=path.parent)
             return
         files, path_in = file_system(place, options)
         with files.open_output_stream(path_in) as out:
             out.write(content)
+
+
+def make_durable(files: Iterable[Path], *, up_to: Path) -> None:
+    """Have the disk hold files of a folder, and every folder that names them up to that one's own.
+
+    What a process wrote is safe from its own end at once, but from the machine's (a power cut) only then.
+    """
+    folders: set[Path] = set()
+    for file in files:
+        _sync(file)
+        folders.update(each for each in file.parents if each.is_relative_to(up_to.parent))
+    for folder in sorted(folders, reverse=True):
+        _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _s3(options: Mapping[str, str]) -> Any:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.fs as pafs
 
 from headpond.core.errors import MissingRequirement
-from headpond.lake.storage import file_system, is_remote, is_s3, option_of, storage_errors
+from headpond.lake.storage import file_system, is_remote, is_s3, make_durable, option_of, storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,6 +60,11 @@ class Folder:
             except FileNotFoundError:
                 return None
 
+    def size(self, path: str) -> int | None:
+        """Return how many bytes a file has; None where there is none."""
+        info = self.files.get_file_info(self.place(path))
+        return info.size if info.type == pafs.FileType.File else None
+
     def create(self, path: str) -> Any:
         """Open a new file for writing."""
         if not is_remote(self.uri):
@@ -74,6 +79,15 @@ class Folder:
         except BaseException:
             self.remove([path])
             raise
+
+    def make_durable(self, paths: list[str]) -> None:
+        """Have the disk hold files and their names; an object store does so by itself.
+
+        The storage option `fsync` = "false" leaves that to the system's own time.
+        """
+        if not is_remote(self.uri) and (option_of(self.options, "fsync") or "true").lower() == "true":
+            root = Path(self.uri)
+            make_durable([root / path for path in paths], up_to=root)
 
     def remove(self, paths: list[str]) -> None:
         """Remove files, as far as that is possible: what is left is what a vacuum is for."""
@@ -96,13 +110,12 @@ class Folder:
             return
         beside = Path(self.uri, path).with_name(f"_commit_{uuid.uuid4()}.json.tmp")
         try:
-            with beside.open("xb") as out:
-                out.write(content)
-                out.flush()
-                os.fsync(out.fileno())
+            beside.write_bytes(content)
+            self.make_durable([f"{path.rpartition('/')[0]}/{beside.name}"])  # whole before it has its name
             os.link(beside, Path(self.uri, path))
         finally:
             beside.unlink(missing_ok=True)
+        self.make_durable([path])
 
     def _put_object(self, path: str, content: bytes) -> None:
         import obstore  # noqa: PLC0415 - only a lake in an object store needs it

@@ -265,6 +265,24 @@ class Log:
                 total += sum(action.get("size") or 0 for action in gone if action["path"] not in again)
         return total // counted if counted else 0
 
+    def check(self) -> None:
+        """Read the log, and look for the files that its newest entry added.
+
+        Raises:
+            InvalidData: the log is damaged, or one of these files is gone or cut.
+        """
+        version = self.newest().version
+        entry = self.folder.read(entry_name(version)) or b""
+        for action in map(orjson.loads, entry.splitlines()):
+            if "add" in action:
+                file = DataFile(action["add"])
+                found = self.folder.size(file.path)
+                if found != file.size:
+                    is_there = (
+                        "is gone" if found is None else f"has {found} bytes where the log says {file.size}"
+                    )
+                    raise self._damaged(file.path, is_there)
+
     def commit(self, snapshot: Snapshot, actions: Sequence[Mapping[str, Any]]) -> None:
         """Write the commit that follows a version; raise Overtaken where another one does.
 
@@ -315,6 +333,8 @@ class Log:
                 actions += [(kind, action) for kind, action in orjson.loads(line).items() if kind in _KINDS]
             except (ValueError, AttributeError) as error:
                 raise self._damaged(entry_name(version), f"has a line {number} that is not JSON") from error
+        if not entry.strip():  # as the system may leave a file that it had not written when the power failed
+            raise self._damaged(entry_name(version), "is empty")
         _take_all(snapshot, actions)
         snapshot.version = version
 
@@ -331,7 +351,8 @@ class Log:
     def _damaged(self, path: str, what: str) -> InvalidData:
         return InvalidData(
             f"The log of the Delta table at {self.folder.uri} is damaged: {path} {what}.",
-            next_step="Restore that file from a backup; what is in the table was not changed.",
+            next_step="Restore that file from a backup; nothing was changed. Without one, move the table's "
+            "folder away and fill the table from its source (headpond bootstrap --from-start).",
             table=self.folder.uri,
             path=path,
         )

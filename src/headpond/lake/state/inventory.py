@@ -72,9 +72,8 @@ class Inventory:
         """Write the list, if it says something else."""
         if self.read() != set(there):
             document = {"format_version": FORMAT_VERSION, "tables": sorted(there)}
-            write_document(
-                self.place, json.dumps(document, ensure_ascii=False).encode() + b"\n", self._options
-            )
+            content = json.dumps(document, ensure_ascii=False).encode() + b"\n"
+            write_document(self.place, content, self._options, durable=True)
 
 
 def _others(gone: Collection[str]) -> str:
