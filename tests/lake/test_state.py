@@ -198,7 +198,9 @@ def test_of_several_tombstones_of_a_key_the_newest_counts(tmp_path: Path) -> Non
     for version in (5, 9, 7):
         assert store.put(stones(("t", "[1]", version), ("t", f"[{version}0]", 1))) == 2 - (version == 7)
     assert known(store, "t", "[1]") == {"[1]": 9}
-    assert store.counts() == {"t": 4}
+    assert known(store, "t", "[1]", "[90]", "[4]") == {"[1]": 9, "[90]": 1}
+    assert store.put(stones(("t", "[1]", 9), ("t", "[4]", 1))) == 1  # of fewer keys than were looked up
+    assert store.counts() == {"t": 5}
     store.drop(stones(("t", "[1]", 8)))
     assert known(store, "t", "[1]") == {"[1]": 9}
     store.drop(stones(("t", "[1]", 9)))
