@@ -1,7 +1,7 @@
 """What a batch of 10,000 changes costs as the table it goes to grows: keys close together, and random ones.
 
 Run: python bench/dsql/merge.py [--rows 1000000 10000000] [--buckets 16 | --buckets 0] [--rounds 5]
-                                [--json FILE] [--engine spark [--deletion-vectors]]
+                                [--json FILE] [--deletion-vectors] [--engine spark]
 
 Each table is made with its rows in order of their keys, as `headpond optimize --order` leaves them, and is
 changed by whole batches: reading what is known of the keys, deciding, merging. `recent` takes keys among the
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kinds", nargs="+", default=["recent", "random"], choices=["recent", "random"])
     parser.add_argument("--engine", choices=["embedded", "spark"], default="embedded")
-    parser.add_argument("--deletion-vectors", action="store_true", help="with --engine spark")
+    parser.add_argument("--deletion-vectors", action="store_true", help="rows are marked")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="headpond-bench-"))
@@ -140,10 +140,7 @@ def main() -> None:
         lakes = {rows: make(folder / str(rows), rows, options.buckets, files) for rows in options.rows}
         if options.deletion_vectors:
             for lake, _ in lakes.values():
-                files.session.sql(
-                    f"ALTER TABLE delta.`{lake.typed[NAME].file.uri}` "
-                    "SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
-                )
+                lake.typed[NAME].file.allow_marks(allowed=True)
         vectors = ", deletion vectors" if options.deletion_vectors else ""
         print(f"batches of {BATCH} changes, {options.buckets or 'no'} buckets, {options.engine}{vectors}")
         figures: dict[str, dict[str, list[float]]] = {}

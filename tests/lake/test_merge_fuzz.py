@@ -84,7 +84,8 @@ class Player:
     def write(self, rows: pa.Table) -> None:
         on = ["k", "n", *(["day"] if self.draw.random() < 0.5 else [])]
         if self.draw.random() < 0.5:  # as a batch that decides by what it looked up
-            self.file.look_up(Wanted(rows.select(on), on, ("v",)))
+            more = pa.concat_tables([rows.select(on), self.batch().select(on)]).group_by(on).aggregate([])
+            self.file.look_up(Wanted(more, on, ("v",)))
         self.file.merge(Merge(rows, on, ("v",), newer, gone=rows["%gone"]), transaction=("fuzz", self.clock))
 
     def step(self) -> None:
