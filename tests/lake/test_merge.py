@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,6 +198,35 @@ def test_a_full_disk_leaves_the_table_as_it_was(
     assert sorted(path.name for path in (tmp_path / "t").rglob("*")) == before
     upsert(file, 3)
     assert found(file)[3] == "new"
+
+
+class Full(io.RawIOBase):
+    """A file on a disk that has no room for all of it."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._room -= len(data)
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return len(data)
+
+
+@pytest.mark.parametrize("room", [0, 10, 500])
+def test_a_disk_that_fills_amid_a_file(room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its first byte, after some, before its footer."""
+    file = table(tmp_path / "t")
+    file.append(rows(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "create", lambda *_: pa.PythonFile(Full(room), mode="w"))
+        with pytest.raises(MissingRequirement, match="No space left on device"):
+            upsert(file, *range(1000))
+    upsert(file, 2)
+    assert found(file) == {1: "x", 2: "new"}
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,7 @@ class Engine:
                 application, number = transaction
                 actions.append({"txn": {"appId": application, "version": number, "lastUpdated": now_ms}})
             actions += [file.removal(now_ms, data_change=change) for file in gone]
+            self.folder.make_durable(written)
             self.log.commit(snapshot, [*actions, *added])
         except BaseException as error:
             # A request may be served though its answer was lost: what its commit names is left then.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -169,8 +169,10 @@ class Writer:
     def abandon(self) -> None:
         """Let go of an unfinished file."""
         if self._writer is not None:
+            self._writer.is_open = False  # or it would write its footer when it is collected
             self._writer = None
-            self._sink.close()
+            with suppress(OSError):
+                self._sink.close()
 
     def _flush(self) -> None:
         if not self._held:
