@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headpond.kinesis.planning.options import read_options
+from headpond.kinesis.planning.planner import Planner
+from headpond.kinesis.reading.cursor import LossRule
+from headpond.kinesis.reading.reader import read_pages
+from headpond.localkinesis import Engine
 from headpond.localkinesis.testing import ManualClock, local_kinesis
-from tests.kinesis.source_kit import STREAM, Driver, Row, held
+from tests.kinesis.source_kit import STREAM, Driver, Row
+from tests.kinesis.test_plan_histories import EngineCalls
 
 if TYPE_CHECKING:
     from headpond.localkinesis import LocalKinesis
 
 KEY = "k"
+HOUR_MS = 3_600_000
 
 
 def put_into(kinesis: LocalKinesis, shard: int, size_bytes: int) -> None:
@@ -52,28 +60,53 @@ def check_batches(
     assert not any(waiting.values())
 
 
+RECORDS = st.lists(st.tuples(st.integers(0, 11), st.integers(2, 300)), min_size=1, max_size=60)
+
+
 @pytest.mark.slow
-@settings(max_examples=25)
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(2, 300)), min_size=1, max_size=40),
-    st.integers(1, 9),
-    st.integers(10, 700),
-)
+@settings(max_examples=100)
+@given(RECORDS, st.integers(1, 12), st.integers(1, 9), st.integers(10, 700))
 def test_no_shard_waits_and_no_room_is_left(
-    records: list[tuple[int, int]], most: int, size_bytes: int
+    records: list[tuple[int, int]], shards: int, most: int, size_bytes: int
 ) -> None:
-    """Any sizes, any bounds: a shard waits for fewer batches than there are shards; what fits goes."""
+    """Any sizes, bounds and shards: one waits for fewer batches than there are shards; what fits goes.
+
+    The batch begins with the oldest of the records whose shards have waited longest, and lag is the age of
+    the oldest record that is left.
+    """
     clock = ManualClock()
-    with local_kinesis(STREAM, shards=5, clock=clock) as kinesis:
-        waiting: dict[str, list[int]] = {f"shardId-{number:012}": [] for number in range(5)}
-        for shard, size in records:
-            put_into(kinesis, shard, size)
-            waiting[f"shardId-{shard:012}"].append(size)
-            clock.advance(10)
-        driver = Driver(kinesis, maxRecordsPerTrigger=str(most), maxBytesPerTrigger=str(size_bytes))
-        _, batches = driver.run(driver.initial())
-        assert sorted(row for batch in batches for row in batch) == held(kinesis)
-        check_batches(batches, waiting, most, size_bytes)
+    engine = Engine(clock=clock)
+    engine.create_stream(STREAM, shards)
+    names = [shard.shard_id for shard in engine.shards(STREAM)]
+    waiting: dict[str, list[int]] = {name: [] for name in names}
+    arrivals: dict[str, list[int]] = {name: [] for name in names}
+    for number, size in records:
+        shard = engine.shards(STREAM)[number % shards]
+        engine.put(STREAM, KEY, b"x" * (size - len(KEY)), explicit_hash_key=shard.low)
+        waiting[shard.shard_id].append(size)
+        arrivals[shard.shard_id].append(clock())
+        clock.advance(10)
+    given = {"maxRecordsPerTrigger": str(most), "maxBytesPerTrigger": str(size_bytes), "probeLag": "0 ms"}
+    chosen = read_options({"streamName": STREAM, "startingPosition": "TRIM_HORIZON", **given})
+    with closing(Planner(EngineCalls(engine), chosen, clock=lambda: clock() / 1000)) as planner:
+        at, batches, missed = planner.initial(), [], dict.fromkeys(names, 0)
+        while (end := planner.latest(at, planner.limits)) != at:
+            rows: list[Row] = []
+            for wanted in planner.ranges(at, end):
+                for page in read_pages(EngineCalls(engine), wanted, LossRule(STREAM, HOUR_MS), stream=STREAM):
+                    rows += [(wanted.shard_id, record.number, record.data) for record in page]
+            left = {name: times for name, times in arrivals.items() if times}
+            turn = min(left, key=lambda name: (-missed[name], left[name][0]))
+            assert turn in {row[0] for row in rows}
+            for name in left:
+                count = sum(row[0] == name for row in rows)
+                missed[name] = 0 if count else missed[name] + 1
+                del arrivals[name][:count]
+            oldest_ms = min((times[0] for times in arrivals.values() if times), default=clock())
+            assert max(planner.behind_ms().values()) >= clock() - oldest_ms
+            batches.append(rows)
+            at = end
+    check_batches(batches, waiting, most, size_bytes)
 
 
 def test_a_shard_that_is_written_to_all_the_time_starves_no_other(clock: ManualClock) -> None:

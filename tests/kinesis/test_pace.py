@@ -11,7 +11,7 @@ import pytest
 from headpond.kinesis.api.calls import ServiceCalls
 from headpond.kinesis.api.retry import Pace
 from headpond.kinesis.api.settings import ConnectionSettings
-from headpond.kinesis.planning.tip import find_tip
+from headpond.kinesis.planning.shard_state import ShardState
 from headpond.kinesis.reading.cursor import LossRule
 from headpond.kinesis.reading.positions import END, HORIZON
 from headpond.kinesis.reading.reader import ShardRange, read_pages
@@ -90,8 +90,9 @@ def test_finding_a_tip_keeps_the_pace() -> None:
             clock.advance(60_000)
         paced = Paced(kinesis, clock, Pace(clock=clock))
         for shard_id in (SHARD, "shardId-000000000001"):
-            tip = find_tip(paced.calls, shard_id, HORIZON, LossRule(STREAM, 86_400_000)).end
-            assert tip.number == max(n for shard, n, _ in held(kinesis) if shard == shard_id)
+            state = ShardState(paced.calls, shard_id, HORIZON, LossRule(STREAM, 86_400_000))
+            state.reach(None)
+            assert state.position.number == max(n for shard, n, _ in held(kinesis) if shard == shard_id)
     assert paced.refused == []
     assert paced.slept_s > 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from headpond.kinesis.api.calls import StreamFacts
 from headpond.kinesis.api.replies import Page, Shard, record_of
 from headpond.kinesis.api.retry import PositionRejected
-from headpond.kinesis.planning import tip
+from headpond.kinesis.planning import shard_state
 from headpond.kinesis.planning.options import read_options
 from headpond.kinesis.planning.planner import Planner
 from headpond.kinesis.reading.cursor import LossRule
@@ -58,7 +59,7 @@ class EngineCalls:
                 {
                     "SequenceNumber": str(record.sequence_number),
                     "PartitionKey": record.partition_key,
-                    "Data": record.wire[record.data_start : record.data_end],
+                    "Data": b64decode(record.wire[record.data_start : record.data_end]),
                     "ApproximateArrivalTimestamp": datetime.fromtimestamp(record.arrival_ms / 1000, UTC),
                 }
             )
@@ -71,8 +72,6 @@ class EngineCalls:
 
     def now_ms(self) -> int:
         return self.engine.clock()
-
-    parallel = 4
 
 
 EVENTS = st.one_of(
@@ -210,7 +209,7 @@ class History:
 @pytest.fixture(autouse=True, scope="module")
 def _little_is_looked_at() -> Iterator[None]:
     """Two records where a planner looks at 5,000: what lies beyond has to be found by its time."""
-    with patch.object(tip, "_PEEK_RECORDS", 2):
+    with patch.object(shard_state, "_LOOK_RECORDS", 2), patch.object(shard_state, "_FIRST_LOOK", 1):
         yield
 
 

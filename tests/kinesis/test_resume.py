@@ -89,7 +89,7 @@ def test_a_task_needs_no_place_of_its_own(
 def test_a_first_run_looks_at_each_beginning_once(kinesis: LocalKinesis, clock: ManualClock) -> None:
     """With ends that are fixed: two calls a shard for the end, two for the beginning, one for the records."""
     clock.advance(25 * HOUR_MS)  # so that the beginning is a moment
-    put(kinesis, 30)
+    put(kinesis, 12)
     driver = Counting(kinesis, maxSpanPerTrigger="1 min")
     start = driver.initial()
     driver.planner.fix_ends()

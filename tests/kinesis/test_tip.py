@@ -9,9 +9,9 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from headpond.kinesis.planning import tip
+from headpond.kinesis.planning.shard_state import ShardState
 from headpond.kinesis.reading.cursor import LossRule
-from headpond.kinesis.reading.positions import END, HORIZON
+from headpond.kinesis.reading.positions import END, HORIZON, Position
 from headpond.localkinesis import Engine
 from headpond.localkinesis.testing import ManualClock
 from tests.kinesis.source_kit import STREAM
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 SHARD = "shardId-000000000000"
 LOSS = LossRule(STREAM, 24 * 3_600_000)
+
+
+def tip_of(calls: EngineCalls, newest_ms: int | None = None, *, end_only: bool = False) -> Position:
+    """Plan up to the tip from the horizon, or ask for it alone."""
+    state = ShardState(calls, SHARD, HORIZON, LOSS)
+    state.begin(newest_ms)
+    if end_only:
+        state.reach_tip()
+    else:
+        state.reach(None)
+    return state.position
 
 
 LARGE = Raw(b'"%b"' % b64encode(bytes(300_000)))  # three of them are about a MiB
@@ -80,13 +91,13 @@ def test_the_newest_record_is_found(
     clock.advance(age_ms)
     kept = engine.records(STREAM, SHARD)
     made = CountedLarge(engine)
-    found = tip.find_end(made, SHARD, LOSS) if end_only else tip.find_tip(made, SHARD, HORIZON, LOSS)
-    assert found.end.number == kept[-1].sequence_number
+    found = tip_of(made, end_only=end_only)
+    assert found.number == kept[-1].sequence_number
     assert made.calls <= calls + end_only  # the look that finds nothing
-    assert made.records <= records + end_only * tip._RECENT_RECORDS
+    assert made.records <= records + end_only * 32
     newest_ms = kept[len(kept) // 2].arrival_ms
-    found = tip.find_tip(made, SHARD, HORIZON, LOSS, newest_ms=newest_ms)
-    assert found.end.number == max(r.sequence_number for r in kept if r.arrival_ms <= newest_ms)
+    found = tip_of(made, newest_ms)
+    assert found.number == max(r.sequence_number for r in kept if r.arrival_ms <= newest_ms)
 
 
 @pytest.mark.parametrize(("pause_ms", "calls"), [(200, 1), (50, 2)])
@@ -100,9 +111,9 @@ def test_of_a_live_shard_only_the_end_is_read(pause_ms: int, calls: int) -> None
         engine.put(STREAM, "k", b"%d" % number)
     clock.advance(50)
     made = Counted(engine)
-    found = tip.find_end(made, SHARD, LOSS)
-    assert found.end.number == engine.records(STREAM, SHARD)[-1].sequence_number
-    since_ms = clock() // 1000 * 1000 - tip.CLOSE_ENOUGH_MS
+    found = tip_of(made, end_only=True)
+    assert found.number == engine.records(STREAM, SHARD)[-1].sequence_number
+    since_ms = clock() // 1000 * 1000 - 4_000
     recent = sum(record.arrival_ms >= since_ms for record in engine.records(STREAM, SHARD))
     assert (made.calls, made.records) == (calls, recent)
 
@@ -119,9 +130,9 @@ def test_of_a_shard_that_is_seldom_written_to_the_end_is_found_soon(pause_ms: in
         engine.put(STREAM, "k", b"%d" % number)
     clock.advance(age_ms)
     made = Counted(engine)
-    found = tip.find_end(made, SHARD, LOSS)
-    assert found.end.number == engine.records(STREAM, SHARD)[-1].sequence_number
-    assert (made.calls, made.records <= tip._FEW_RECORDS) == (2, True)
+    found = tip_of(made, end_only=True)
+    assert found.number == engine.records(STREAM, SHARD)[-1].sequence_number
+    assert (made.calls, made.records <= 32) == (2, True)
 
 
 @pytest.mark.parametrize("age_ms", [0, 60_000])
@@ -131,8 +142,8 @@ def test_the_end_of_a_shard_without_records_or_closed(age_ms: int) -> None:
     engine = Engine(clock=clock)
     engine.create_stream(STREAM, 1)
     clock.advance(age_ms)
-    assert tip.find_end(EngineCalls(engine), SHARD, LOSS).end == HORIZON
+    assert tip_of(EngineCalls(engine), end_only=True) == HORIZON
     engine.put(STREAM, "k", b"1")
     clock.advance(age_ms)
     engine.split_shard(STREAM, SHARD)
-    assert tip.find_end(EngineCalls(engine), SHARD, LOSS).end == END
+    assert tip_of(EngineCalls(engine), end_only=True) == END

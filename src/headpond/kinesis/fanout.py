@@ -156,11 +156,6 @@ class FanOut:
         """Return the server's clock, estimated from its replies."""
         return self._calls.now_ms()
 
-    @property
-    def parallel(self) -> int:
-        """How many calls at a time are worth making."""
-        return self._calls.parallel
-
     def iterator(
         self, shard_id: str, kind: IteratorKind, *, number: str | None = None, time_ms: int | None = None
     ) -> str:

@@ -7,12 +7,9 @@ server's clock is taken from the `Date` of its replies.
 from __future__ import annotations
 
 import time
-from collections import deque
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from math import ceil
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ResponseStreamingError
@@ -41,8 +38,6 @@ if TYPE_CHECKING:
 IteratorKind = Literal["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP", "TRIM_HORIZON"]
 
 MOST_PARALLEL_CALLS = 32
-_WAITS_KEPT = 8
-_LEAST_CPU_S = 1e-4
 
 
 class StreamFacts(NamedTuple):
@@ -76,10 +71,6 @@ class StreamCalls(Protocol):
     def now_ms(self) -> int:
         """Return the server's clock, estimated from its replies."""
 
-    @property
-    def parallel(self) -> int:
-        """How many calls at a time are worth making."""
-
 
 class ServiceCalls:
     """The calls on boto3.
@@ -107,8 +98,6 @@ class ServiceCalls:
         self._date: str | None = None  # of the newest reply
         self._date_ms = 0
         self._ahead_ms: float | None = None  # the server's clock less ours
-        self._begun, self._under_way, self._counting = 0, 0, Lock()
-        self._waits: deque[float] = deque(maxlen=_WAITS_KEPT)  # clock by CPU time, of calls made alone
 
     @property
     def _client(self) -> Any:
@@ -254,15 +243,6 @@ class ServiceCalls:
         ahead = self._ahead_ms
         return round(time.monotonic() * 1000 + ahead) if ahead is not None else self._date_ms
 
-    @property
-    def parallel(self) -> int:
-        """How many calls at a time are worth making: so many that our computing fills the waiting, and two.
-
-        Of calls that are answered at once 32 at a time take a fifth more CPU than three: threads fight for
-        the interpreter. What counts is the longest of the newest waits, seen while nothing else was asked.
-        """
-        return min(MOST_PARALLEL_CALLS, 2 + ceil(max(self._waits, default=MOST_PARALLEL_CALLS)))
-
     def _keep_pace(self, shard_id: str, call: Literal["iterator", "page"]) -> None:
         if self._pace is not None:
             wait_s = self._pace.wait_s(shard_id, call)
@@ -284,17 +264,8 @@ class ServiceCalls:
 
     def _once(self, doing: str, function: Callable[..., Any], **arguments: Any) -> Any:
         """Call once; raise failures as what they mean."""
-        with self._counting:
-            self._begun += 1
-            self._under_way += 1
-            begun, alone = self._begun, self._under_way == 1
-        clock_s, cpu_s = time.perf_counter(), time.thread_time()
         try:
             reply = function(**arguments)
-            # A listing of many shards is mostly computing, and would look like a service that is near.
-            if alone and begun == self._begun and function != self._client.list_shards:
-                clock_s, cpu_s = time.perf_counter() - clock_s, time.thread_time() - cpu_s
-                self._waits.append(clock_s / max(cpu_s, _LEAST_CPU_S))
         except ClientError as error:
             # A worker keeps its client; the credentials may have been replaced in their file since.
             refused: Any = getattr(function, "__self__", None)
@@ -306,9 +277,6 @@ class ServiceCalls:
         except (BotoCoreError, RuntimeError) as error:
             # A RuntimeError: credentials that were renewed have expired already, by this machine's clock.
             raise translate(error, self._settings, doing=doing) from None
-        finally:
-            with self._counting:
-                self._under_way -= 1
         self._learn_time(reply)
         return reply
 

@@ -14,23 +14,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from headpond.kinesis.planning.tip import Tip, find_tip
-from headpond.kinesis.reading.positions import HORIZON, refuse_far_future
+from headpond.kinesis.reading.positions import refuse_far_future
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headpond.kinesis.api.calls import StreamCalls
-    from headpond.kinesis.reading.cursor import LossRule
     from headpond.kinesis.reading.positions import Offset
 
 _CLOCK_ERROR_MS = 1_000  # the server's clock is known from below, to a second
 _CHECK_S = 0.1
-
-
-def end_before(calls: StreamCalls, shard_id: str, loss: LossRule, end_ms: int) -> Tip:
-    """Find the position after the last record of a shard that arrived before a moment; END where all did."""
-    return find_tip(calls, shard_id, HORIZON, loss, newest_ms=end_ms - 1)
 
 
 def has_come(calls: StreamCalls, end_ms: int, lag_ms: int) -> bool:

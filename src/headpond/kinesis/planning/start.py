@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headpond.core.errors import ConfigurationError
-from headpond.kinesis.api.replies import Record
-from headpond.kinesis.planning.tip import first_after
+from headpond.kinesis.reading.cursor import ShardCursor
 from headpond.kinesis.reading.positions import (
     END,
     HORIZON,
@@ -277,9 +276,10 @@ class Beginning:
 
     def _past_done(self, shard_id: str, at: Position, done: int) -> Position:
         """Go past a checkpoint's Kinesis record unless user records of it were left."""
-        record = first_after(self._calls, shard_id, at, self._loss(at, shard_id))
-        if not isinstance(record, Record):
+        found = ShardCursor(self._calls, shard_id, at, self._loss(at, shard_id)).next_records(1)
+        if not found:
             return at
+        record = found[0]
         if record.number != at.number:
             return HORIZON  # the record is gone, and that was tolerated
         opened = decode(record.data, tags=False)

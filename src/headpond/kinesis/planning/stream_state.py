@@ -27,10 +27,11 @@ from headpond.kinesis.reading.cursor import LossRule
 from headpond.kinesis.reading.positions import END, Position, as_utc, listing, vanished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headpond.kinesis.api.calls import StreamCalls, StreamFacts
     from headpond.kinesis.planning.options import SourceSettings
+    from headpond.kinesis.planning.shard_state import ShardState
     from headpond.kinesis.reading.positions import Listing, Offset
 
 _FACTS_HOLD_S = 60.0  # an account may ask 20 times a second, for all its streams together
@@ -139,11 +140,16 @@ _HOUR_MS = 3_600_000
 
 
 class Losses:
-    """What is known of the positions of one query."""
+    """How loss is judged at the positions of one query; `states` is where its shards stand."""
 
-    def __init__(self, calls: StreamCalls, settings: SourceSettings, watch: StreamWatch) -> None:
-        self._calls, self._settings, self._watch = calls, settings, watch
-        self._known_ms: dict[tuple[str, Position], int] = {}
+    def __init__(
+        self,
+        calls: StreamCalls,
+        settings: SourceSettings,
+        watch: StreamWatch,
+        states: Mapping[str, ShardState],
+    ) -> None:
+        self._calls, self._settings, self._watch, self._states = calls, settings, watch, states
         self._warned: set[str] = set()
         self._aged: set[tuple[str, Position]] = set()
         self._tolerated: set[str] = set()
@@ -168,20 +174,17 @@ class Losses:
 
     def known_ms(self, shard_id: str, at: Position) -> int:
         """Until when it is known that nothing unread after a position had expired; 0: not known."""
-        return max(self._known_ms.get((shard_id, at), 0), at.until_ms or 0)
+        state = self._states.get(shard_id)
+        known_ms = state.known_ms if state is not None and state.position == at else 0
+        return max(known_ms, at.until_ms or 0)
 
-    def begin(self, positions: dict[str, Position]) -> None:
-        """Begin with positions that no query stood at before: what is gone by now is no loss."""
+    def begun(self, positions: dict[str, Position]) -> dict[str, Position]:
+        """Return positions that no query stood at before: what is gone by now is no loss."""
         now_ms = self._calls.now_ms()
-        for shard_id, at in positions.items():
-            if at.is_moving and not self.known_ms(shard_id, at):
-                self._known_ms[shard_id, at] = now_ms
-
-    def remember(self, shard_id: str, begin: Position, at: Position, known_ms: int) -> None:
-        """Note until when nothing followed a position; of older notes only the batch's start is needed."""
-        for key in [key for key in self._known_ms if key[0] == shard_id and key[1] not in (begin, at)]:
-            del self._known_ms[key]
-        self._known_ms[shard_id, at] = known_ms
+        return {
+            shard_id: replace(at, until_ms=at.until_ms or now_ms) if at.is_moving else at
+            for shard_id, at in positions.items()
+        }
 
     def noted(self, shard_id: str, at: Position) -> Position:
         """Return a position with a note of what is known of it, where its own time does not say as much."""
@@ -191,30 +194,19 @@ class Losses:
         least_ms = 0 if at.time_ms is None else at.time_ms + self._stale_ms
         return replace(at, until_ms=known_ms if known_ms > least_ms else None)
 
-    def renewed(self, start: Offset) -> Offset:
-        """Return an offset with what is known by now where its notes have grown old, else as it is."""
-        if not any(
+    def is_stale(self, shard_id: str, at: Position, written: Position) -> bool:
+        """Return whether more is known of a position than is written, by so much that it is written again."""
+        return (
             at.kind not in ("END", "AT")
-            and self.known_ms(shard_id, at) > max(at.time_ms or 0, at.until_ms or 0) + self._stale_ms
-            for shard_id, at in start.shards.items()
-        ):
-            return start
-        noted = {shard_id: self.noted(shard_id, at) for shard_id, at in start.shards.items()}
-        return replace(start, shards=noted)
+            and self.known_ms(shard_id, at)
+            > max(written.time_ms or 0, written.until_ms or 0) + self._stale_ms
+        )
 
     @property
     def _stale_ms(self) -> int:
         return self._watch.facts().retention_ms // _SHARE
 
     # Loss that no reply tells
-
-    def may_have_expired(self, shard_id: str, at: Position) -> bool:
-        """Return whether records after a position may have expired, by their times."""
-        if at.kind == "END":
-            return False
-        last_ms = max(at.time_ms or 0, self.known_ms(shard_id, at))
-        # A minute more than it takes: what a look at a record costs is little beside a batch that fails.
-        return last_ms + self._watch.facts().retention_ms <= self._calls.now_ms() + 60_000
 
     def check_aged(self, shard_id: str, at: Position, start: Offset, shards: Listing) -> None:
         """Report a position without a record to prove it after which records may have expired unread.

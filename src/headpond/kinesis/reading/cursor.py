@@ -231,6 +231,14 @@ class ShardCursor:
         """Whether the last reply reached the newest record."""
         return self.behind_ms == 0
 
+    def next_records(self, limit: int) -> list[Record]:
+        """Read the next page with records, over gaps; none at the tip, the end, or in a gap without end."""
+        gap = Gap()
+        while True:
+            page = self.next_page(limit)
+            if page or self.closed or self.at_tip or not gap.goes_on(self.behind_ms):
+                return page
+
     def _page(self, limit: int) -> Page | None:
         """Ask; None where the moment to start at has not come yet."""
         while True:

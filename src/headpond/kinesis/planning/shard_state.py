@@ -1,0 +1,276 @@
+"""Where a shard stands: what was planned of it, what was seen behind that, and how to see on.
+
+::
+
+    planned ──► position │ seen, not planned yet │ cursor ──► not seen ··· cut ············ tip
+                           └─ marks: number, size, arrival     └───── jump ─┴───── or ──────┘
+
+A batch is planned in steps: `begin` it, see on (`look`, `reach`), `take` of what was seen. Data is dropped,
+and what a batch leaves is kept for the next one, so nothing is looked at twice.
+
+With exact bounds all that a batch takes is looked at. Else a MiB is, and where more follows the service is
+asked for the first record of a later moment, which takes one reply whatever lies between. Where there is
+none, no call tells the newest record either; its moment is closed in on from both sides::
+
+    seen ─────────────────────────────────┬────────┬─► now
+                                         hit     miss        the last second first, then eight times as
+                                          └─look─►           much, or half of what lies between
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor, no_tip
+from headpond.kinesis.reading.positions import END, Position, after, at_time
+
+if TYPE_CHECKING:
+    from headpond.kinesis.api.calls import StreamCalls
+    from headpond.kinesis.api.replies import Record
+
+UNBOUNDED = 1 << 62
+LOOK_BYTES = 1 << 20
+"""What a shard takes in a second at its limit; costs less to look at than a few more calls."""
+
+_LOOK_RECORDS = 5_000
+_FIRST_LOOK = 10  # records, while their size is not known: a reply may have 10 MiB
+_FIRST_SPAN_MS = 1_000
+_SPAN_GROWTH = 8
+_RECENT_MS = (4_000, 32_000)
+_RECENT_RECORDS = 32  # more than most shards get in 4 s
+_CLOSE_MS = 62  # so little is read through
+_CLOCK_ERROR_MS = 2_000  # the server's clock is known from below, to a second
+
+
+class Mark(NamedTuple):
+    """A record as planning sees it."""
+
+    sequence_number: str
+    size_bytes: int  # of data and partition key, as the service counts
+    arrival_ms: int
+    seen: Resume | None  # of a page's first record
+
+
+class ShardState:
+    """Where one shard stands.
+
+    Args:
+        loss: How loss is judged, from the position on.
+        known_ms: Until when it is known that nothing unread after the position had expired; 0: not known.
+        per_page: Records to ask for at most.
+
+    Attributes:
+        position: Up to where batches are planned.
+        begun: Where the batch that is being planned begins.
+        records: How many it has so far; None: not all of them were seen.
+        size_bytes: Of them, as the service counts.
+        first: Number of the first one; None: there is none, or none yet.
+        seen: How that was seen, where it came first in a reply.
+        waited: For how many batches the next record has had no room.
+        idle_until_s: Until then nothing that counts can follow.
+    """
+
+    def __init__(
+        self,
+        calls: StreamCalls,
+        shard_id: str,
+        position: Position,
+        loss: LossRule,
+        *,
+        known_ms: int = 0,
+        per_page: int = MOST_RECORDS_PER_PAGE,
+    ) -> None:
+        self.shard_id, self.position, self.known_ms = shard_id, position, known_ms
+        self._calls, self._loss, self._per_page = calls, loss, per_page
+        self._cursor = ShardCursor(calls, shard_id, position, loss)
+        self._marks: deque[Mark] = deque()
+        self._held_bytes = 0
+        self._looked_at, self._looked_at_bytes = 0, 0
+        self.waited, self.idle_until_s = 0, float("-inf")
+        self.begin()
+
+    def begin(
+        self, newest_ms: int | None = None, end: Position | None = None, *, over_gaps: bool = False
+    ) -> None:
+        """Begin a batch.
+
+        Args:
+            newest_ms: What arrived after that does not count.
+            end: What comes after that does not count either; END where the shard is known to be closed, and a
+                position without a number where it had no records.
+            over_gaps: Whether a gap without end is an error; else the next batch goes on in it.
+        """
+        self._newest_ms, self._end, self._over_gaps = newest_ms, end, over_gaps
+        self._until = None if end in (None, END) else 0 if end.is_moving else end.number
+        self.begun, self.begun_known_ms = self.position, self.known_ms
+        self.records: int | None = 0
+        self.size_bytes = 0
+        self.first: str | None = None
+        self.seen: Resume | None = None
+        self._stands = False  # whether this batch has seen as far as it can
+
+    @property
+    def next(self) -> Mark | None:
+        """The record that may be taken next, where one was seen."""
+        return self._marks[0] if self._marks and self._counts(self._marks[0]) else None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left for this batch: at the tip or the end, or what follows does not count."""
+        if self._until and self.position.kind == "SEQ" and self.position.number >= self._until:
+            return True
+        return self.next is None and (self._stands or self._cursor.closed or bool(self._marks))
+
+    @property
+    def is_at_tip(self) -> bool:
+        """Whether this batch has asked what follows the position, and nothing did."""
+        return self._stands and self._cursor.at_tip and not self._marks
+
+    def lag_ms(self, now_ms: int) -> int:
+        """Return how old the oldest unread record is, or else the newest read one; -1: not known."""
+        behind_ms = self._cursor.behind_ms
+        return max(behind_ms, now_ms - self._marks[0].arrival_ms) if self._marks else behind_ms
+
+    # Seeing on
+
+    def look(self, records: int, size_bytes: int) -> None:
+        """See on until so much is held, or nothing that counts follows."""
+        while not self._has_seen_all and len(self._marks) < records and self._held_bytes < size_bytes:
+            self._see(min(records - len(self._marks), self._worth(size_bytes - self._held_bytes)))
+
+    def reach_tip(self) -> None:
+        """Take up to the newest record there is; of a shard that is written to the last seconds tell it."""
+        for span_ms in _RECENT_MS:
+            if self._jump(max(0, self._calls.date_ms() - span_ms), _RECENT_RECORDS):
+                break
+        self.reach(None)
+
+    def reach(self, span_ms: int | None) -> None:
+        """Take up to the newest record that counts, or with `span_ms` up to the first one so much later.
+
+        A MiB is always taken, for which a shard with few records may have needed longer. As a shard takes a
+        MiB a second at most, a span bounds the bytes of a batch without a look at all of them.
+        """
+        began_ms = self._calls.now_ms() + _CLOCK_ERROR_MS
+        for _ in range(2):  # the first look tells how large records are
+            if (
+                not self._has_seen_all
+                and 2 * self._held_bytes < LOOK_BYTES
+                and 2 * len(self._marks) < _LOOK_RECORDS
+            ):
+                self._see(self._worth(LOOK_BYTES, _LOOK_RECORDS))
+        first_ms = self._marks[0].arrival_ms if self._marks else 0
+        self.take()
+        if self.is_done or self.position == self.begun:
+            return
+        if span_ms is not None:
+            cut_ms = first_ms + span_ms
+            if (self.position.time_ms or 0) >= cut_ms:
+                return
+            # The service refuses times to come.
+            end_ms = self._end.time_ms if self._end is not None else None
+            latest_ms = self._calls.date_ms() - 1 if end_ms is None else end_ms
+            if cut_ms <= latest_ms and self._jump(cut_ms, 1):
+                self.take(1)
+                return
+        if self._end is not None:
+            self._marks.clear()
+            self.position, self.records = self._end, None
+        else:
+            self._close_in(began_ms)
+
+    def _close_in(self, began_ms: int) -> None:
+        """Go to the newest record; what came after the search began need not be caught."""
+        miss_ms, span_ms = self._calls.date_ms(), _FIRST_SPAN_MS
+        if self._newest_ms is not None:
+            miss_ms = min(miss_ms, self._newest_ms)
+        while not self.is_done and (self.position.time_ms or 0) <= began_ms:
+            hit_ms = self.position.time_ms or 0
+            if miss_ms - hit_ms <= _CLOSE_MS:
+                self._see(MOST_RECORDS_PER_PAGE)
+            else:
+                moment_ms = max((hit_ms + miss_ms) // 2, miss_ms - span_ms)
+                span_ms *= _SPAN_GROWTH
+                if not self._jump(moment_ms, self._worth(LOOK_BYTES, _LOOK_RECORDS)):
+                    miss_ms = moment_ms
+            self.take()
+
+    def _see(self, limit: int) -> None:
+        """Read on by one page with records."""
+        self._hold(self._cursor, self._cursor.next_records(min(limit, self._per_page)))
+
+    def _jump(self, moment_ms: int, limit: int) -> bool:
+        """See on from the first record since a moment; return whether it counts and is not planned yet."""
+        cursor = ShardCursor(self._calls, self.shard_id, at_time(moment_ms), self._loss)
+        found = cursor.next_records(min(limit, self._per_page))
+        if not found or not self._counts(found[0]):
+            return False
+        # Arrival times need not rise as strictly as numbers do.
+        if self.position.kind == "SEQ" and found[0].number <= self.position.number:
+            return False
+        self._hold(cursor, found)
+        self.records = None
+        return True
+
+    def _hold(self, cursor: ShardCursor, page: list[Record]) -> None:
+        self._cursor, seen = cursor, cursor.seen
+        for record in page:
+            size_bytes = record.size_bytes
+            self._marks.append(Mark(record.sequence_number, size_bytes, record.arrival_ms, seen))
+            self._held_bytes += size_bytes
+            self._looked_at_bytes += size_bytes
+            seen = None
+        self._looked_at += len(page)
+        self._stands = cursor.at_tip or not page
+        if not page and not cursor.at_tip and not cursor.closed and self._over_gaps:
+            raise no_tip(self.shard_id, self._loss.stream)
+
+    @property
+    def _has_seen_all(self) -> bool:
+        return self._stands or self._cursor.closed or bool(self._marks and not self._counts(self._marks[-1]))
+
+    def _counts(self, record: Mark | Record) -> bool:
+        """Return whether a record is for this batch: not too young, and not beyond the end."""
+        if self._newest_ms is not None and record.arrival_ms > self._newest_ms:
+            return False
+        return self._until is None or int(record.sequence_number) <= self._until
+
+    def _worth(self, size_bytes: int, most: int = MOST_RECORDS_PER_PAGE) -> int:
+        """Estimate how many records make up so many bytes, by the sizes seen so far."""
+        if not self._looked_at:
+            return _FIRST_LOOK
+        by_size = size_bytes * self._looked_at // max(1, self._looked_at_bytes) + 1
+        return min(by_size, most)
+
+    # Taking
+
+    def take(
+        self, records: int = UNBOUNDED, size_bytes: int = UNBOUNDED, *, at_least_one: bool = False
+    ) -> tuple[int, int]:
+        """Add what was seen to the batch, as far as it counts and the bounds allow.
+
+        With `at_least_one` a first record is taken that alone is over the bounds.
+
+        Returns:
+            How many records and bytes.
+        """
+        taken, taken_bytes = 0, 0
+        last: Mark | None = None
+        while (mark := self.next) is not None:
+            over = taken + 1 > records or taken_bytes + mark.size_bytes > size_bytes
+            if over and (taken or not at_least_one):
+                break
+            last = self._marks.popleft()
+            if self.first is None:
+                self.first, self.seen = mark.sequence_number, mark.seen
+            taken, taken_bytes = taken + 1, taken_bytes + mark.size_bytes
+        self._held_bytes -= taken_bytes
+        if last is not None:
+            self.position, self.known_ms = after(last.sequence_number, last.arrival_ms), 0
+        self.size_bytes += taken_bytes
+        if self.records is not None:
+            self.records += taken
+        if self._cursor.closed and not self._marks and self._until is None:
+            self.position = END
+        return taken, taken_bytes
