@@ -246,7 +246,7 @@ def test_a_consumer_is_registered_and_the_encryption_type_is_a_column(
 
 
 def test_tasks_are_dealt_out(spark: SparkSession, kinesis: LocalKinesis) -> None:
-    """At most 16 tasks for many shards, or as many as `shardsPerTask` says."""
+    """By what they hold and the cores there are, or as many as `shardsPerTask` says."""
     client = kinesis.client()
     client.create_stream(StreamName="wide", ShardCount=40)
     for shard in kinesis.engine.shards("wide"):
@@ -259,9 +259,12 @@ def test_tasks_are_dealt_out(spark: SparkSession, kinesis: LocalKinesis) -> None
         assert rows.select("shard_id").distinct().count() == 40
         return rows.rdd.getNumPartitions()
 
-    assert partitions() == 14  # of three shards each
+    assert partitions() == 1
     assert partitions(shardsPerTask="1") == 40
     assert partitions(shardsPerTask="25") == 2
+    for shard in kinesis.engine.shards("wide"):
+        kinesis.engine.put("wide", "k", bytes(500_000), explicit_hash_key=shard.low)
+    assert partitions() == spark.sparkContext.defaultParallelism
 
 
 def test_errors_arrive_as_ours(spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path) -> None:

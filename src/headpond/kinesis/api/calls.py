@@ -258,6 +258,11 @@ class ServiceCalls:
             except RetryableError as error:
                 if waited_s >= error.patience_s:
                     raise self.final_error(error.failure, doing) from None
+                if (
+                    self._pace is None
+                    and error_code(error.failure) == "ProvisionedThroughputExceededException"
+                ):
+                    self._pace = Pace()  # a stand-in that keeps the service's limits
             wait_s = self._patience.wait_s(attempt)
             self._sleep(wait_s)
             waited_s, attempt = waited_s + wait_s, attempt + 1

@@ -337,7 +337,9 @@ class Planner:
             if state is not None:
                 # A subscription takes no iterator.
                 seen = state.seen if self._settings.consumer_name is None else None
-                wanted = replace(wanted, records=state.records or 0, resume=seen)
+                wanted = replace(
+                    wanted, records=state.records or 0, size_bytes=state.about_bytes, resume=seen
+                )
             found.append(wanted)
         if not is_known:
             # Planned by a query that was stopped: what expired since is found here rather than in a task.

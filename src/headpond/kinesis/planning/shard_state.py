@@ -108,6 +108,7 @@ class ShardState:
         self.size_bytes = 0
         self.first: str | None = None
         self.seen: Resume | None = None
+        self._dense_ms: tuple[int, int] | None = None  # from when to when all was seen
         self._stands = False  # whether this batch has seen as far as it can
 
     @property
@@ -131,6 +132,16 @@ class ShardState:
         """Return how old the oldest unread record is, or else the newest read one; -1: not known."""
         behind_ms = self._cursor.behind_ms
         return max(behind_ms, now_ms - self._marks[0].arrival_ms) if self._marks else behind_ms
+
+    @property
+    def about_bytes(self) -> int:
+        """About how much the batch has; what was not seen, up to the end or now, as dense as what was."""
+        if self.records is not None or self._dense_ms is None:
+            return self.size_bytes
+        begun_ms, seen_ms = self._dense_ms
+        to_ms = self._calls.now_ms() if self.position == END else self.position.time_ms or seen_ms
+        per_ms = min(self.size_bytes / max(1, seen_ms - begun_ms), LOOK_BYTES / 1000)
+        return max(self.size_bytes, int((to_ms - begun_ms) * per_ms))
 
     # Seeing on
 
@@ -164,6 +175,7 @@ class ShardState:
         self.take()
         if self.is_done or self.position == self.begun:
             return
+        self._dense_ms = first_ms, self.position.time_ms or first_ms
         if span_ms is not None:
             cut_ms = first_ms + span_ms
             if (self.position.time_ms or 0) >= cut_ms:

@@ -16,9 +16,10 @@ are put together (`in_batches`).
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +53,12 @@ TIP_PATIENCE = 300
 """Empty replies to polling at the tip, about a minute, before the end is given up."""
 
 
+MOST_SHARDS_AT_ONCE = 32
+"""That one task reads from: at 2 MiB/s each more than a core opens; each holds a reply of 10 MiB at most."""
+
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
 class ShardRange:
     """What is to be read of one shard; `end` is SEQ or END."""
@@ -62,6 +69,7 @@ class ShardRange:
     known_ms: int = 0  # until when it is known that nothing followed `start`
     hash_keys: HashKeyRange = FULL_RANGE  # the shard's own, where a filter asks for it
     records: int = 0  # how many there are, where it is known: no more need be asked for
+    size_bytes: int = 0  # about how much it is
     resume: Resume | None = None  # how planning saw the first of them, if it did so just now
 
 
@@ -134,6 +142,57 @@ def read_pages(
 
 def _up_to(wanted: ShardRange, last: str | None) -> str:
     return f"before the position {wanted.start.words}" if last is None else f"up to {last}"
+
+
+def interleaved(parts: Iterable[Iterator[T]], most: int = MOST_SHARDS_AT_ONCE) -> Iterator[T]:
+    """Yield what several iterators give, as it comes: while one waits for the service the others go on.
+
+    The items of each come in their order. `most` of them are begun at a time, and none is asked for its next
+    item before its last one was taken.
+    """
+    later = deque(parts)
+    if len(later) == 1:
+        yield from later[0]
+        return
+    with ThreadPoolExecutor(most, thread_name_prefix="headpond-read") as pool:
+
+        def ask(part: Iterator[T]) -> Future[list[T]]:
+            return pool.submit(lambda: [item for _, item in zip(range(1), part, strict=False)])
+
+        asked = {ask(part): part for part in (later.popleft() for _ in range(min(most, len(later))))}
+        try:
+            while asked:
+                for each in wait(asked, return_when=FIRST_COMPLETED).done:
+                    part = asked.pop(each)
+                    found = each.result()
+                    yield from found
+                    if found:
+                        asked[ask(part)] = part
+                    elif later:
+                        part = later.popleft()
+                        asked[ask(part)] = part
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+_TASK_BYTES = 4 << 20  # what a task costs beside its shards, as if it were read
+_SHARD_BYTES = 64 << 10  # what a shard costs beside its records
+
+
+def deal(sizes: list[int], most: int) -> list[list[int]]:
+    """Deal numbered shares out to tasks: as many as their sizes are worth, `most` at most, about even.
+
+    >>> deal([9 << 20, 5 << 20, 1 << 20], 2)
+    [[0], [1, 2]]
+    """
+    worth = sum(sizes) + _SHARD_BYTES * len(sizes)
+    tasks: list[list[int]] = [[] for _ in range(min(len(sizes), most, 1 + worth // _TASK_BYTES))]
+    loads = [0] * len(tasks)
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        least = loads.index(min(loads))
+        tasks[least].append(number)
+        loads[least] += sizes[number] + _SHARD_BYTES
+    return [sorted(task) for task in tasks]
 
 
 def in_batches(

@@ -8,8 +8,8 @@ the stream holds when it is planned.
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass, field
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -30,7 +30,14 @@ from headpond.kinesis.planning.planner import Planner
 from headpond.kinesis.planning.stream_state import refuse_another
 from headpond.kinesis.reading.cursor import LossRule
 from headpond.kinesis.reading.positions import Offset, read_offset
-from headpond.kinesis.reading.reader import TIP_PATIENCE, ShardRange, in_batches, read_pages
+from headpond.kinesis.reading.reader import (
+    TIP_PATIENCE,
+    ShardRange,
+    deal,
+    in_batches,
+    interleaved,
+    read_pages,
+)
 from headpond.kpl.batch import OpenCounters
 from headpond.kpl.records import open_records
 from headpond.spark.errors import carried
@@ -59,8 +66,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_TASKS = 16
-"""Of a batch, unless `shardsPerTask` says how many: a task costs as much as reading some 4 MiB."""
+CORES = "HEADPOND_CORES"
+"""Where `register` tells the planner, in a process without a session, how many tasks run at a time."""
 
 _MOST = (1 << 63) - 1
 
@@ -77,22 +84,20 @@ class KinesisPartition(InputPartition):  # type: ignore[misc]  # pyspark is unty
 
 @carried
 def _read_task(settings: SourceSettings, task: KinesisPartition) -> Iterator[pa.RecordBatch]:
-    with reading_calls(settings.connection, task.consumer_arn) as calls:
-        freeze_worker_heap()
-        if settings.hash_range_filter == "off":
-            yield from _opened(calls, settings, task, task.ranges)
-            return
-        for wanted in task.ranges:
-            # Records are judged by the hash keys of one shard at a time.
-            yield from _opened(calls, settings, task, [wanted])
+    freeze_worker_heap()
+    if settings.hash_range_filter == "off":
+        yield from _opened(settings, task, task.ranges)
+    else:
+        # Records are judged by the hash keys of one shard at a time.
+        yield from interleaved(_opened(settings, task, [wanted]) for wanted in task.ranges)
 
 
 def _opened(
-    calls: StreamCalls, settings: SourceSettings, task: KinesisPartition, ranges: list[ShardRange]
+    settings: SourceSettings, task: KinesisPartition, ranges: list[ShardRange]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the user records of ranges; of one shard where they are filtered by hash keys."""
     found = OpenCounters()
-    pages = (page for wanted in ranges for page in _pages(calls, settings, task, wanted))
+    pages = interleaved(_pages(settings, task, wanted) for wanted in ranges)
     for records in in_batches(pages, settings.connection.stream, encryption_type=settings.encryption_type):
         for opened in open_records(
             records,
@@ -114,6 +119,13 @@ def _opened(
 
 
 def _pages(
+    settings: SourceSettings, task: KinesisPartition, wanted: ShardRange
+) -> Iterator[tuple[str, list[Record]]]:
+    with reading_calls(settings.connection, task.consumer_arn) as calls:
+        yield from _pages_by(calls, settings, task, wanted)
+
+
+def _pages_by(
     calls: StreamCalls, settings: SourceSettings, task: KinesisPartition, wanted: ShardRange
 ) -> Iterator[tuple[str, list[Record]]]:
     stream = settings.connection.stream
@@ -176,15 +188,16 @@ class _Planning:
         return batches if columns is None else _only(batches, columns)
 
     def tasks(self, start: Offset, end: Offset) -> list[KinesisPartition]:
-        """Deal the ranges out, `shardsPerTask` to each task, or so that tasks are not many."""
-        ranges = self.planner.ranges(start, end)
-        many = self.settings.shards_per_task or max(1, ceil(len(ranges) / MOST_TASKS))
-        return [
-            KinesisPartition(
-                ranges[first : first + many], self.planner.retention_ms, end.created_ms, self._consumer_arn
-            )
-            for first in range(0, len(ranges), many)
-        ]
+        """Deal the ranges out: `shardsPerTask` to each task, or as their sizes and the cores ask for."""
+        ranges, many = self.planner.ranges(start, end), self.settings.shards_per_task
+        if many is None:
+            cores = int(os.environ.get(CORES) or os.cpu_count() or 1)
+            parts = deal([wanted.size_bytes for wanted in ranges], cores)
+            dealt = [[ranges[number] for number in part] for part in parts]
+        else:
+            dealt = [ranges[first : first + many] for first in range(0, len(ranges), many)]
+        facts = self.planner.retention_ms, end.created_ms, self._consumer_arn
+        return [KinesisPartition(part, *facts) for part in dealt]
 
 
 class KinesisStreamReader(_Planning, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is untyped here
@@ -336,6 +349,7 @@ def register(spark: SparkSession) -> None:
     """
     from headpond.spark.sources.archive import ArchiveDataSource
 
+    spark.sparkContext.environment[CORES] = str(spark.sparkContext.defaultParallelism)
     for source in (KinesisDataSource, ShortNamedKinesisDataSource, ArchiveDataSource):
         spark.dataSource.register(source)
     redact_options(spark)
