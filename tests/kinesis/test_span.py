@@ -182,3 +182,20 @@ def test_times_that_fall_back_lose_and_repeat_nothing(
     _, batches = driver.run(at)
     assert flat(batches) == held(kinesis)
     assert len(batches) > 3
+
+
+def test_without_a_bound_a_batch_has_about_a_gibibyte(
+    kinesis: LocalKinesis, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The denser the records are that were looked at, the shorter the span; here about 4 MiB of 40."""
+    monkeypatch.setattr("headpond.kinesis.planning.options.DEFAULT_ABOUT_BYTES", 4 << 20)
+    for _ in range(200):
+        put_for(kinesis, clock, 1)
+        clock.advance(1_000 - MINUTE_MS)
+    clock.advance(MINUTE_MS)
+    driver = Driver(kinesis)
+    start = driver.initial()
+    size_bytes = sum(len(row[2]) for row in driver.read(start, driver.next(start)))
+    assert 3 << 20 < size_bytes < 6 << 20
+    _, batches = driver.run(start)
+    assert flat(batches) == held(kinesis)

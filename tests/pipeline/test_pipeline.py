@@ -20,7 +20,7 @@ def test_the_smallest_file_has_the_documented_defaults() -> None:
     pipeline = loads(SMALLEST, "/base", environ={})
     assert pipeline.source.name == "orders-cdc"
     assert pipeline.source.start == "TRIM_HORIZON"
-    assert pipeline.source.max_bytes_per_trigger == 64 * 1024 * 1024
+    assert pipeline.source.max_bytes_per_trigger is None
     archive = loads(SMALLEST.replace('stream = "orders-cdc"', 'archive = "*.jsonl"'), "/base", environ={})
     assert archive.source.max_bytes_per_trigger is None
     assert pipeline.source.fail_on_data_loss is True
@@ -180,7 +180,7 @@ def test_the_source_takes_the_options_it_is_given() -> None:
         False,
         "fail",
     )
-    assert read_options(loads(SMALLEST).source.source_options()).max_bytes == 64 * 1024**2
+    assert read_options(loads(SMALLEST).source.source_options()).max_bytes is None
 
 
 def test_the_decoder_gets_tables_and_rules() -> None:

@@ -12,7 +12,6 @@ from headpond.pipeline import rules
 from headpond.pipeline.mistakes import Mistake, Place, expectation, raise_all, unknown_key
 from headpond.pipeline.model import (
     SECTIONS,
-    STREAM_BYTES_PER_TRIGGER,
     LedgerTable,
     Monitor,
     Pipeline,
@@ -115,9 +114,7 @@ def _pipeline(
     tables = _tables(document.get("tables", {}), format_, target, reader, needed=tables_needed)
     if mistakes:
         return None
-    if source["archive"] is None:
-        source.values["max_bytes_per_trigger"] = source["max_bytes_per_trigger"] or STREAM_BYTES_PER_TRIGGER
-    else:
+    if source["archive"] is not None:
         source.values["archive_as_written"] = reader.text(source.raw["archive"], source.place["archive"])
     target.values["path"] = path = target["path"].rstrip("/") or "/"
     target.values["checkpoint"] = target["checkpoint"] or f"{path.rstrip('/')}/_headpond/checkpoint"

@@ -22,7 +22,6 @@ from headpond.qldb.config import DocumentSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MIB = 1024 * 1024
 DAY_MS = 86_400_000
 MAX_INT = 2**31 - 1
 MAX_PORT = 65_535
@@ -31,7 +30,6 @@ T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
 """Where measurements are served unless a file names another host."""
-STREAM_BYTES_PER_TRIGGER = 64 * MIB
 """Bound of a batch of a stream when the file has none."""
 
 
@@ -126,8 +124,10 @@ class Source:
         stream=True,
     )
     max_bytes_per_trigger: Size | None = key(
-        "Kinesis data that one batch takes at most, 64 MiB when not given; of an archive bytes of its "
-        "files, 1 GiB where Spark runs on one machine (`local`) with the embedded engine and DSQL changes"
+        "Kinesis data that one batch takes at most, read twice for that; when not given, 10 minutes of it or "
+        "about 1 GiB, or 64 MiB of a ledger and where the embedded engine runs on a cluster. Of an archive "
+        "bytes of its files, 1 GiB where Spark runs on one machine (`local`) with the embedded engine and "
+        "DSQL changes"
     )
     max_records_per_trigger: Count | None = key("Kinesis records that one batch takes at most")
     max_records_per_fetch: Annotated[int, Meta(ge=1, le=10000)] | None = key(

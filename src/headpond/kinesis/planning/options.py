@@ -56,6 +56,8 @@ OPTIONS = (
 
 DEFAULT_MAX_SPAN_MS = 600_000
 """At a shard's limit of 1 MiB/s, 600 MiB of it: five minutes of reading at its 2 MiB/s."""
+DEFAULT_ABOUT_BYTES = 1 << 30
+"""What a batch without a bound of its own is to have, judged by the first MiB of each shard."""
 DEFAULT_PROBE_LAG_MS = 500
 DEFAULT_DISCOVERY_MS = 1_000
 
@@ -66,6 +68,7 @@ class Limits(NamedTuple):
     records: int | None = None
     size_bytes: int | None = None
     span_ms: int | None = None  # of arrival, in each shard; only where neither of the others is set
+    about_bytes: int | None = None  # judged by a look at each shard; shortens the span
 
     @property
     def looks_ahead(self) -> bool:
@@ -89,6 +92,7 @@ class SourceSettings:
     max_records: int | None  # Kinesis records of a batch; None: no bound
     max_bytes: int | None  # bytes of data and partition keys of a batch; None: no bound
     max_span_ms: int | None  # of arrival, in each shard; only without the two above; None: no bound
+    about_bytes: int | None  # beside a span that was not given
     records_per_page: int
     shards_per_task: int | None  # None: so that a batch has not many tasks
     probe_lag_ms: int
@@ -129,7 +133,8 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
         == "parent_first",
         max_records=options.count("maxRecordsPerTrigger"),
         max_bytes=_bound(options),
-        max_span_ms=_span(options),
+        max_span_ms=(span_ms := _span(options)),
+        about_bytes=DEFAULT_ABOUT_BYTES if span_ms and not options.text("maxSpanPerTrigger") else None,
         records_per_page=options.count("maxRecordsPerFetch", most=MOST_RECORDS_PER_PAGE)
         or MOST_RECORDS_PER_PAGE,
         shards_per_task=options.count("shardsPerTask"),

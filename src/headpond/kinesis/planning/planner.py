@@ -94,7 +94,8 @@ class Planner:
     @property
     def limits(self) -> Limits:
         """The bounds the options set."""
-        return Limits(self._settings.max_records, self._settings.max_bytes, self._settings.max_span_ms)
+        given = self._settings
+        return Limits(given.max_records, given.max_bytes, given.max_span_ms, given.about_bytes)
 
     def close(self) -> None:
         """End the threads; calls under way are not waited for."""
@@ -247,7 +248,8 @@ class Planner:
         if limits.looks_ahead:
             self._share_out(waiting, limits)
         else:
-            self._each(partial(ShardState.reach, span_ms=limits.span_ms), waiting)
+            share = None if limits.about_bytes is None else limits.about_bytes // max(1, len(waiting))
+            self._each(partial(ShardState.reach, span_ms=limits.span_ms, about_bytes=share), waiting)
         answered_s = self._clock()
         for state in waiting:
             if state.is_at_tip:

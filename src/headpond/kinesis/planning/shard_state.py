@@ -109,6 +109,7 @@ class ShardState:
         self.first: str | None = None
         self.seen: Resume | None = None
         self._dense_ms: tuple[int, int] | None = None  # from when to when all was seen
+        self._dense_bytes = 0
         self._stands = False  # whether this batch has seen as far as it can
 
     @property
@@ -138,10 +139,14 @@ class ShardState:
         """About how much the batch has; what was not seen, up to the end or now, as dense as what was."""
         if self.records is not None or self._dense_ms is None:
             return self.size_bytes
-        begun_ms, seen_ms = self._dense_ms
-        to_ms = self._calls.now_ms() if self.position == END else self.position.time_ms or seen_ms
-        per_ms = min(self.size_bytes / max(1, seen_ms - begun_ms), LOOK_BYTES / 1000)
-        return max(self.size_bytes, int((to_ms - begun_ms) * per_ms))
+        to_ms = self._calls.now_ms() if self.position == END else self.position.time_ms or 0
+        return max(self.size_bytes, int((to_ms - self._dense_ms[0]) * self._bytes_per_ms))
+
+    @property
+    def _bytes_per_ms(self) -> float:
+        """How dense the records are that were seen one after the other; a shard takes a MiB a second."""
+        begun_ms, seen_ms = self._dense_ms or (0, 0)
+        return max(1e-6, min(self._dense_bytes / max(1, seen_ms - begun_ms), LOOK_BYTES / 1000))
 
     # Seeing on
 
@@ -157,11 +162,12 @@ class ShardState:
                 break
         self.reach(None)
 
-    def reach(self, span_ms: int | None) -> None:
+    def reach(self, span_ms: int | None, about_bytes: int | None = None) -> None:
         """Take up to the newest record that counts, or with `span_ms` up to the first one so much later.
 
         A MiB is always taken, for which a shard with few records may have needed longer. As a shard takes a
-        MiB a second at most, a span bounds the bytes of a batch without a look at all of them.
+        MiB a second at most, a span bounds the bytes of a batch without a look at all of them. With
+        `about_bytes` it is as much shorter as the records that were looked at are dense.
         """
         began_ms = self._calls.now_ms() + _CLOCK_ERROR_MS
         for _ in range(2):  # the first look tells how large records are
@@ -175,8 +181,10 @@ class ShardState:
         self.take()
         if self.is_done or self.position == self.begun:
             return
-        self._dense_ms = first_ms, self.position.time_ms or first_ms
+        self._dense_ms, self._dense_bytes = (first_ms, self.position.time_ms or first_ms), self.size_bytes
         if span_ms is not None:
+            if about_bytes is not None:
+                span_ms = min(span_ms, int(about_bytes / self._bytes_per_ms))
             cut_ms = first_ms + span_ms
             if (self.position.time_ms or 0) >= cut_ms:
                 return

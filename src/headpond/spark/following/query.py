@@ -51,6 +51,9 @@ Between batches nothing is decoded while the last parts of one are merged and th
 seconds; memory is bounded by the parts, and a batch lies in files meanwhile.
 """
 
+STREAM_BYTES_PER_TRIGGER = 64 << 20
+"""Default bound of a batch of a stream whose rows come to the driver all at once."""
+
 
 def decoded_changes(
     spark: SparkSession, pipeline: Pipeline, rules: Rules, *, until: str | None = None
@@ -64,6 +67,9 @@ def decoded_changes(
         kind, options = DecodedKinesisSource, source.source_options()
         if until is not None:
             options["endingPosition"] = until
+        bounds = source.max_bytes_per_trigger, source.max_records_per_trigger
+        if bounds == (None, None) and rules.folder is None and not rules.summary:
+            options["maxBytesPerTrigger"] = str(STREAM_BYTES_PER_TRIGGER)
     else:
         kind = DecodedArchiveSource
         options = {
