@@ -11,6 +11,8 @@ d  what the driver holds for 1,000 shards above one of a single shard, and how l
 e  the local Kinesis itself: MB of 25 kB records a CPU second, in and out
 p  plain records of 100 bytes, not aggregated, in 8 shards, against boto3 alone; ten million of them take the
    local Kinesis some GB of memory
+f  a backlog in 64 shards that keep the service's limits (2 MiB/s and five calls a second each): on the clock,
+   against the least time that these allow, and against the same query without limits
 
 The local Kinesis runs in a process of its own; its CPU is on neither side. The loops run in an environment of
 their own below `.bench/`. Sides take turns; figures are medians of the rounds.
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 PEER = HERE.parent.parent / ".bench" / "kinesis"
 NEEDS = ["boto3", "aws-kinesis-agg==1.2.3", "protobuf", "six"]
+MIB = 1 << 20
 BOUNDS: dict[str, dict[str, str]] = {"10 min": {}, "64 MiB": {"maxBytesPerTrigger": "64 MiB"}}
-"""The default, a span of arrival; and a pipeline's default, with which data is looked at twice."""
+"""The default, a span of arrival; and an exact bound, with which data is looked at twice."""
 MORE_WAYS = {
     "256 MiB": {"maxBytesPerTrigger": "256 MiB"},
     "10 min, 2 cols": {"schema": "partition_key STRING, data BINARY"},
@@ -260,6 +263,28 @@ def part_d(server: Asked, spark: Asked) -> dict[str, Any]:
     return planned
 
 
+def part_f(server: Asked, spark: Asked) -> dict[str, Any]:
+    """A backlog in shards that give no more than the service's."""
+    shards, mib, size = 64, 24, 25_000
+    fill = f"fill f {shards} plain {shards * mib * MIB // size} {size}"
+    server.ask(fill)
+    free = query(spark, "f")
+    server.ask("drop f")
+    with running(sys.executable, HERE / "server.py", "limited") as limited:
+        limited.ask(fill)
+        held = query(spark, "f", endpointUrl=limited.greeting)
+    # The first two MiB are there at once, and nobody waits for what the last reply of 10 MiB costs.
+    least_s = (mib - 2 - 10) / 2
+    print(f"\nf  {shards} shards of {mib} MiB each, records of {size:,} B, read on two cores")
+    print(f"   least by the limits: {least_s:5.1f} s")
+    print(f"   without limits:      {free['seconds']:5.1f} s, {free['cpu_seconds']:5.1f} s of CPU")
+    print(f"   with them:           {held['seconds']:5.1f} s, {held['cpu_seconds']:5.1f} s of CPU")
+    bound = "the limits" if least_s > free["seconds"] else "the machine"
+    ratio = held["seconds"] / max(least_s, free["seconds"])
+    print(f"      times what bound it ({bound}): {within(ratio, 1.3)}")
+    return {"least_s": least_s, "free": free, "limited": held}
+
+
 def part_e() -> dict[str, Any]:
     """The local Kinesis itself."""
     script = HERE.parent / "producer" / "local_kinesis.py"
@@ -277,7 +302,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--parts", default="abcdep")
+    arguments.add_argument("--parts", default="abcdefp")
     arguments.add_argument("--millions", type=float, default=8)
     arguments.add_argument("--plain-millions", type=float, default=10)
     arguments.add_argument("--json", type=Path)
@@ -303,6 +328,8 @@ def main() -> None:
             figures["d"] = part_d(server, spark)
         if "p" in chosen.parts:
             figures["p"] = part_p(server, spark, chosen.rounds, chosen.plain_millions)
+        if "f" in chosen.parts:
+            figures["f"] = part_f(server, spark)
     if "e" in chosen.parts:
         figures["e"] = part_e()
     print(f"\nload after: {os.getloadavg()[0]:.1f}")

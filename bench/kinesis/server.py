@@ -2,7 +2,8 @@
 
 Prints its address, then answers each line of standard input: `fill STREAM SHARDS KIND COUNT SIZE` makes a
 stream, a day older than its records, and prints how many Kinesis records it holds, `touch STREAM` puts a
-record into each shard, `drop STREAM` deletes it, `cpu` prints the CPU seconds used so far.
+record into each shard, `drop STREAM` deletes it, `cpu` prints the CPU seconds used so far. With the argument
+`limited` it keeps a shard's reads to the service's limits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from headpond.kpl import UserRecord, encode
-from headpond.localkinesis import serve_forever
+from headpond.localkinesis import SERVICE_LIMITS, Limits, Settings, serve_forever
 
 if TYPE_CHECKING:
     from headpond.localkinesis.engine import Engine
@@ -78,4 +79,5 @@ def announce(url: str, engine: Engine) -> None:
     Thread(target=answer, args=(engine,), daemon=True).start()
 
 
-serve_forever(0, announce=announce)
+READS = Limits(SERVICE_LIMITS.reads_per_second, SERVICE_LIMITS.read_bytes_per_second)
+serve_forever(0, announce=announce, settings=Settings(limits=READS) if "limited" in sys.argv else None)
