@@ -108,13 +108,7 @@ def test_each_kind_of_read_ends_before_the_time(spark: SparkSession, tmp_path: P
 def change(number: int) -> bytes:
     """An Aurora DSQL change that inserts a row."""
     ns = time.time_ns()
-    source = {
-        "schema": "public",
-        "table": "t",
-        "txId": f"tx{number:08}",
-        "ts_ns": ns,
-        "ts_ms": ns // 1_000_000,
-    }
+    source = {"version": "1.0", "schema": "public", "table": "t", "txId": f"tx{number}", "ts_ns": ns}
     record = {"type": "full", "op": "c", "before": None, "after": {"id": number}, "source": source}
     return json.dumps(record).encode()
 
