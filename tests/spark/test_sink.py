@@ -309,6 +309,19 @@ def test_rows_that_can_never_be_put_are_put_aside(
     assert again[-1] == b"x" * 1048577
 
 
+def test_a_write_that_fails_leaves_no_dead_letters(
+    spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path
+) -> None:
+    """Also where some of its tasks had put rows aside: a write that is begun again puts them aside anew."""
+    rows = frame(spark, 4).selectExpr("IF(data < '2', '', 'k') AS partition_key", "data")
+    kinesis.faults.refuse("AccessDeniedException", calls=("PutRecords",))
+    assert isinstance(refusal(write, rows, kinesis, deadLetterPath=str(tmp_path)), RowsNotPut)
+    kinesis.faults.clear()
+    assert dead_letters(tmp_path) == []
+    write(rows, kinesis, deadLetterPath=str(tmp_path))
+    assert sorted(b64decode(line["data"]) for line in dead_letters(tmp_path)) == [b"0", b"1"]
+
+
 def test_dead_letters_of_a_batch_that_is_tried_again(
     spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@
      "data": "8wt2…"}
 
 A task writes its file when all its other rows are in the stream; tried again, it writes the same file. When a
-batch is committed its folder holds the files of that try and no others.
+batch is committed its folder holds the files of that try and no others; a batch that failed leaves none.
 """
 
 from __future__ import annotations

@@ -308,19 +308,15 @@ class _Writing:
             logger.warning("Whether the stream exists could not be asked.", exc_info=True)
         return None
 
-    def _log(self, messages: Sequence[Any], what: str) -> None:
-        rows = sum(each.rows for each in messages if isinstance(each, Written))
-        logger.info("%s: %d rows are in stream %s.", what, rows, self.settings.connection.stream)
-
-    def _done(self, messages: Sequence[Any], what: str) -> None:
-        """Log the figures, and clear up what other tries of the batch put aside."""
-        self._log(messages, what)
+    def _ended(self, messages: Sequence[Any], what: str, *, well: bool) -> None:
+        """Log the figures; leave what this try put aside if it went well, and nothing of others."""
         written = [each for each in messages if isinstance(each, Written)]
-        files = {each.place.file for each in written if each.place is not None and each.aside}
+        rows, aside = sum(each.rows for each in written), sum(each.aside for each in written)
+        logger.info("%s: %d rows are in stream %s.", what, rows, self.settings.connection.stream)
+        files = {each.place.file for each in written if each.place is not None and each.aside and well}
         for folder in {each.place.folder for each in written if each.place is not None}:
             keep_only(folder, files, self.settings.storage_options)
-            aside = sum(each.aside for each in written)
-            if aside:
+            if files:
                 logger.warning("%d rows can never be in the stream and are in %s.", aside, folder)
 
 
@@ -328,12 +324,12 @@ class KinesisWriter(_Writing, DataSourceArrowWriter):  # type: ignore[misc]  # p
     """`frame.write.format("headpond-kinesis")`."""
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Log the figures."""
-        self._done(messages, "written")
+        """Log the figures, and clear up."""
+        self._ended(messages, "written", well=True)
 
     def abort(self, messages: Sequence[Any]) -> None:
-        """Log the figures: nothing can be taken back."""
-        self._log(messages, "failed, in part written")
+        """Log the figures, and clear up: rows that are in the stream cannot be taken back."""
+        self._ended(messages, "failed, in part written", well=False)
 
 
 class KinesisStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
@@ -342,12 +338,12 @@ class KinesisStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignor
     _streaming = True
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """Log the figures."""
-        self._done(messages, f"batch {batchId} written")
+        """Log the figures, and clear up."""
+        self._ended(messages, f"batch {batchId} written", well=True)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
-        """Log the figures: the batch is tried again as a whole."""
-        self._log(messages, f"batch {batchId} failed, in part written")
+        """Log the figures, and clear up: the batch is tried again as a whole."""
+        self._ended(messages, f"batch {batchId} failed, in part written", well=False)
 
 
 def _rows(
