@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.kinesis.api.calls import StreamFacts
-from headpond.kinesis.api.replies import Page, Shard, record_of
+from headpond.kinesis.api.replies import Page, record_of
 from headpond.kinesis.api.retry import PositionRejected
+from headpond.kinesis.api.shards import Shard
 from headpond.kinesis.planning import shard_state
 from headpond.kinesis.planning.options import read_options
 from headpond.kinesis.planning.planner import Planner

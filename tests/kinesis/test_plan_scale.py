@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headpond.kinesis.api.calls import IteratorKind, StreamFacts
-    from headpond.kinesis.api.replies import Page, Shard
+    from headpond.kinesis.api.replies import Page
     from headpond.kinesis.api.settings import ConnectionSettings
+    from headpond.kinesis.api.shards import Shard
 
 SHARDS = int(os.environ.get("HEADPOND_MANY_SHARDS", "1000"))
 """As many as the bound is for; more to try what becomes of it."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headpond.core.errors import MissingRequirement
-from headpond.kinesis.api.replies import Shard
+from headpond.kinesis.api.shards import Shard
 from headpond.kinesis.producer import MemoryMetrics, OpenTelemetryMetrics
 from headpond.kinesis.producer.metrics import COUNTS, DISTRIBUTIONS
 from headpond.kinesis.producer.shard_map import OpenShards, ShardMap

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headpond.kinesis.api.replies import Shard
+    from headpond.kinesis.api.shards import Shard
     from headpond.localkinesis import LocalKinesis
 
 BOUNDS: list[dict[str, str]] = [

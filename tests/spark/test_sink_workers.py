@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from headpond.kinesis.api.replies import shard_of
+from headpond.kinesis.api.shards import shard_of
 from headpond.kpl import Aggregate, decode
 from headpond.kpl.hash_keys import effective_hash_key
 from headpond.localkinesis.testing import local_kinesis, read_all

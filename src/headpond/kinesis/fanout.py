@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from headpond.kinesis.api.calls import IteratorKind, ServiceCalls, StreamCalls, StreamFacts
-    from headpond.kinesis.api.replies import Shard
     from headpond.kinesis.api.settings import ConnectionSettings
+    from headpond.kinesis.api.shards import Shard
 
 
 MOST_IDLE_EVENTS = 12

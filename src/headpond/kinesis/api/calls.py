@@ -18,7 +18,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from headpond.core.errors import StreamNotFound
 from headpond.kinesis.api.client import Renewing, connect, stream_not_found
 from headpond.kinesis.api.errors import SIGN_IN, error_code, translate
-from headpond.kinesis.api.replies import Shard, install_fast_parser, page_of, shard_of, total_bytes
+from headpond.kinesis.api.replies import install_fast_parser, page_of, total_bytes
 from headpond.kinesis.api.retry import (
     CUT,
     Pace,
@@ -27,6 +27,7 @@ from headpond.kinesis.api.retry import (
     RetryableError,
     classify,
 )
+from headpond.kinesis.api.shards import Shard, shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

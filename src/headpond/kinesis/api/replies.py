@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +22,6 @@ import msgspec
 import pybase64
 
 from headpond.core.errors import ServiceFailure
-from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -93,16 +91,6 @@ class Page(NamedTuple):
     behind_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One shard as ListShards describes it."""
-
-    shard_id: str
-    parents: tuple[str, ...] = ()  # none, one (split) or two (merge)
-    closed: bool = False
-    hash_keys: HashKeyRange = FULL_RANGE
-
-
 class _Reply(msgspec.Struct, gc=False):
     """The members of GetRecords' answer that are of use; others are ignored."""
 
@@ -152,18 +140,6 @@ def record_of(record: Mapping[str, Any]) -> Record:
         record["PartitionKey"],
         msgspec.Raw(b'"%b"' % b64encode(record["Data"])),
         record.get("EncryptionType"),
-    )
-
-
-def shard_of(value: Mapping[str, Any]) -> Shard:
-    """Read a shard of ListShards' answer."""
-    parents = (value.get("ParentShardId"), value.get("AdjacentParentShardId"))
-    keys = value["HashKeyRange"]
-    return Shard(
-        value["ShardId"],
-        tuple(parent for parent in parents if parent),
-        "EndingSequenceNumber" in value["SequenceNumberRange"],
-        HashKeyRange(int(keys["StartingHashKey"]), int(keys["EndingHashKey"])),
     )
 
 

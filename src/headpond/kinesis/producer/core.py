@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from mypy_boto3_kinesis import KinesisClient
 
-    from headpond.kinesis.api.replies import Shard
     from headpond.kinesis.api.settings import ConnectionSettings
+    from headpond.kinesis.api.shards import Shard
     from headpond.kinesis.producer.records import Puttable
     from headpond.kpl import Tag
 

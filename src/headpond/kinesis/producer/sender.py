@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from botocore.exceptions import BotoCoreError, ClientError
 
 from headpond.kinesis.api.errors import REFUSED, SIGN_IN, WRONG_CALL, error_code, translate
-from headpond.kinesis.api.replies import Shard, shard_of
+from headpond.kinesis.api.shards import Shard, shard_of
 from headpond.kpl import encode
 from headpond.kpl.hash_keys import effective_hash_key
 

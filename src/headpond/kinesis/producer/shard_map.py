@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from headpond.kinesis.api.replies import Shard
+    from headpond.kinesis.api.shards import Shard
     from headpond.kpl.hash_keys import HashKeyRange
 
 _LOG = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from headpond.core.errors import ConfigurationError, InvalidData
-from headpond.kinesis.api.replies import Shard
+from headpond.kinesis.api.shards import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
