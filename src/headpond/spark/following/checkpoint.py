@@ -59,6 +59,67 @@ def batches_done(checkpoint: str, storage_options: Mapping[str, str] | None = No
         return max(_numbers(files, f"{root}/commits"), default=None)
 
 
+def check_whole(checkpoint: str, storage_options: Mapping[str, str] | None = None) -> None:
+    """Look whether a power cut left files of the checkpoint empty or cut, before Spark starts.
+
+    Raises:
+        InvalidData: one is not what Spark writes; the next step says what can be moved away.
+    """
+    files, root = file_system(checkpoint, storage_options)
+    with storage_errors(checkpoint, storage_options):
+        begun = sorted(_numbers(files, f"{root}/offsets"))
+        done = sorted(_numbers(files, f"{root}/commits"))
+        if not begun and not done:
+            return
+        if not _is_whole(_read(files, f"{root}/metadata"), versioned=False):
+            raise _torn(
+                f"{checkpoint}/metadata",
+                f"Move {checkpoint} away: reading begins anew at source.start, and what was applied "
+                "before is applied again, harmlessly. A start of LATEST must first name a time before the "
+                "last batch.",
+            )
+        last = max([*begun[-1:], *done[-1:]])
+        if not _is_whole(_read(files, f"{root}/offsets/{last}")):
+            and_done = f" and {checkpoint}/commits/{last}" if last in done else ""
+            raise _torn(
+                f"{checkpoint}/offsets/{last}",
+                f"Move it{and_done} away: the batch is planned again, and what it applied is applied again, "
+                "harmlessly.",
+            )
+        if done and not _is_whole(_read(files, f"{root}/commits/{done[-1]}")):
+            raise _torn(
+                f"{checkpoint}/commits/{done[-1]}",
+                "Move it away: the batch is done again, harmlessly.",
+            )
+
+
+def _torn(path: str, next_step: str) -> InvalidData:
+    return InvalidData(
+        f"{path} is not whole: it is missing, empty or cut, as a power cut leaves a file.",
+        next_step=next_step,
+        path=path,
+    )
+
+
+def _is_whole(content: bytes, *, versioned: bool = True) -> bool:
+    lines = content.splitlines()
+    if versioned and not (lines and lines[0].startswith(b"v")):
+        return False
+    try:
+        documents = [json.loads(line) for line in lines[versioned:] if line.strip() not in (b"", b"-")]
+    except ValueError:
+        return False
+    return bool(documents)
+
+
+def _read(files: fs.FileSystem, path: str) -> bytes:
+    if files.get_file_info(path).type != fs.FileType.File:
+        return b""
+    with files.open_input_stream(path) as stream:
+        content: bytes = stream.read()
+    return content
+
+
 def read_anew(pipeline: Pipeline, only: str | None) -> Collection[str] | None:
     """Return the tables whose changes are all read again, None for all: these may be made anew."""
     if only is not None:
@@ -84,8 +145,7 @@ def _numbers(files: fs.FileSystem, folder: str) -> Iterator[int]:
 
 
 def _offset(files: fs.FileSystem, path: str) -> dict[str, Any]:
-    with files.open_input_stream(path) as stream:
-        text = stream.read().decode("utf-8", "replace")
+    text = _read(files, path).decode("utf-8", "replace")
     version, _, rest = text.partition("\n")
     try:
         offset: Any = json.loads(rest.splitlines()[1])

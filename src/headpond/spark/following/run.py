@@ -32,7 +32,7 @@ from headpond.lake.state.rows import RowTables
 from headpond.lake.storage import is_remote, remove_folder
 from headpond.pipeline.lake import open_lake
 from headpond.spark.errors import headpond_error_of, text_of
-from headpond.spark.following.checkpoint import read_anew
+from headpond.spark.following.checkpoint import check_whole, read_anew
 from headpond.spark.following.stopping import GRACE_S, SPARK_STOP_S, Gate, bounded, end_query
 from headpond.spark.metrics.sinks import marked, sinks_of, sizes_reader
 from headpond.spark.session.java import find_java
@@ -68,11 +68,13 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str |
         JavaMissing: no Java 17 or newer.
         EndpointUnreachable, StreamNotFound, AccessDenied: the stream cannot be had.
         ConfigurationError: the archive matches no file, or a table contradicts the pipeline.
+        InvalidData: a power cut left a torn file in the checkpoint or in a table.
         MissingRequirement: the lake's folder cannot be written, its object store cannot be used, Spark cannot
             keep a checkpoint where it is to be, or cannot merge into Delta tables though it should.
     """
     storage_options = pipeline.target.storage_options
     check_checkpoint(pipeline)
+    check_whole(pipeline.target.checkpoint, storage_options)
     session_settings(pipeline)
     find_java()
     if pipeline.source.archive is None:

@@ -1,0 +1,105 @@
+"""What a power cut leaves of a checkpoint is named before Spark starts, and what to do is harmless."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headpond.core.errors import InvalidData
+from headpond.pipeline import load
+from headpond.spark.following.checkpoint import check_whole
+from headpond.spark.following.run import Run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PIPELINE = """
+[source]
+archive = "*.jsonl"
+format = "dsql"
+[target]
+path = "lake"
+checkpoint = "checkpoint"
+[tables."public.t"]
+keys = ["id"]
+columns = { id = "integer" }
+"""
+
+
+def put(folder: Path, name: str, first: int) -> None:
+    """Ten changes in a file of the archive."""
+    lines = []
+    for number in range(first, first + 10):
+        place = {"schema": "public", "table": "t"}
+        source = {"version": "1.0", "ts_ns": 10**18 + number, "txId": f"{number}", **place}
+        change = {"type": "full", "op": "c", "before": None, "after": {"id": number}, "source": source}
+        data = base64.b64encode(json.dumps(change).encode()).decode()
+        lines.append(json.dumps({"data": data}) + "\n")
+    (folder / name).write_text("".join(lines))
+
+
+def ids(folder: Path) -> list[int]:
+    """The rows of the table."""
+    lake = Run(load(folder / "p.toml"), until_caught_up=True, quick=True).go()
+    return sorted(row["id"] for row in lake.typed["public.t"].file.read(["id"]).to_pylist())
+
+
+@pytest.mark.spark
+@pytest.mark.thorough
+@pytest.mark.parametrize("torn", ["metadata", "offsets/0", "commits/0"])
+def test_moving_a_torn_file_away_is_harmless(tmp_path: Path, torn: str) -> None:
+    """No step but the one of the message, and every row is there once."""
+    (tmp_path / "p.toml").write_text(PIPELINE)
+    put(tmp_path, "a.jsonl", 0)
+    assert ids(tmp_path) == [*range(10)]
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / torn).write_bytes(b"")
+    put(tmp_path, "b.jsonl", 10)
+    with pytest.raises(InvalidData, match="is not whole") as refused:
+        ids(tmp_path)
+    if torn == "metadata":
+        shutil.move(checkpoint, tmp_path / "away")
+    for name in ("offsets/0", "commits/0"):
+        if name in f"{refused.value} {refused.value.next_step}":
+            (checkpoint / name).unlink()
+    assert ids(tmp_path) == [*range(20)]
+
+
+@pytest.mark.parametrize(
+    "left", [None, b"", b"v1", b"v1\n{", b"\0\0"], ids=["gone", "empty", "head", "cut", "zeros"]
+)
+@pytest.mark.parametrize("torn", ["metadata", "offsets/7", "commits/7"])
+def test_a_torn_file_is_named(tmp_path: Path, torn: str, left: bytes | None) -> None:
+    """Its path, and what can be done; a batch that was begun and not done is no damage."""
+    for name, content in (
+        ("metadata", '{"id":"a"}'),
+        ("offsets/6", 'v1\n{"batchWatermarkMs":0}\n{"files":{}}'),
+        ("offsets/7", 'v1\n{"batchWatermarkMs":0}\n{"files":{}}'),
+        ("commits/6", 'v1\n{"nextBatchWatermarkMs":0}'),
+        ("commits/7", 'v1\n{"nextBatchWatermarkMs":0}'),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    check_whole(str(tmp_path))
+    if left is None:
+        (tmp_path / torn).unlink()
+    else:
+        (tmp_path / torn).write_bytes(left)
+    if torn == "commits/7" and left is None:
+        check_whole(str(tmp_path))
+        return
+    with pytest.raises(InvalidData, match="is not whole") as refused:
+        check_whole(str(tmp_path))
+    assert refused.value.facts["path"] == str(tmp_path / torn)
+    assert "away" in (refused.value.next_step or "")
+
+
+def test_a_checkpoint_that_is_not_there_is_whole(tmp_path: Path) -> None:
+    """So is one of which nothing was written but its folder."""
+    check_whole(str(tmp_path / "none"))
+    (tmp_path / "offsets").mkdir()
+    check_whole(str(tmp_path))
