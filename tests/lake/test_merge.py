@@ -434,3 +434,22 @@ def test_a_checkpoint_may_name_what_was_removed_after_what_is_there(tmp_path: Pa
     snapshot = Snapshot(file.uri)
     _take_all(snapshot, [("add", add), ("remove", {"path": add["path"]})])
     assert list(snapshot.files) == [add["path"]]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.int64()])
+def test_what_deltalake_names_in_a_protocol_without_using_it_is_no_hindrance(
+    kind: pa.DataType, tmp_path: Path
+) -> None:
+    """Its changes of columns and properties name `variantType`, though no column is one."""
+    file = DeltaFile(str(tmp_path / "t"))
+    file.create(pa.schema([("id", pa.int64()), ("at", kind)]))
+    file.add_columns([pa.field("v", pa.string()), pa.field("w", pa.timestamp("us"))])
+    file.set_property("delta.targetFileSize", "1000000")
+    file.set_property("headpond.buckets", "0")
+    upsert(file, 1)
+    file.allow_marks(allowed=True)
+    file.set_property("delta.targetFileSize", "2000000")
+    file.add_columns([pa.field("y", pa.string())])
+    upsert(DeltaFile(file.uri), 1, 2)
+    assert found(file) == {1: "new", 2: "new"}
+    assert "variantType" in (file.open().protocol().writer_features or [])

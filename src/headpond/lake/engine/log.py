@@ -51,6 +51,8 @@ _DORMANT = {
     "identityColumns": "delta.identity.",
     "allowColumnDefaults": "CURRENT_DEFAULT",
     "inCommitTimestamp": "delta.enableInCommitTimestamps",
+    # deltalake names it in every table with features of which it changes a property or a column.
+    "variantType": 'type":"variant"',
 }
 _MOST_READER, _MOST_WRITER = 3, 7
 
