@@ -16,7 +16,6 @@ from headpond.core.errors import InvalidData
 from headpond.kstreams.bytes.headers_arrow import join_prefix
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
-from headpond.kstreams.join.arrivals import arrival_order
 from headpond.kstreams.join.chunk_codec import (
     decode_chunk,
     encode_chunk,
@@ -196,38 +195,6 @@ def test_a_run_finds_what_a_loop_finds(
 def _found(run: Run, probes: Probes) -> tuple[np.ndarray, np.ndarray]:
     number, row = run.find(probes)
     return probes.number[number], row
-
-
-@given(st.lists(st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=3), min_size=1, max_size=2))
-def test_arrival_takes_the_oldest_head_first(sides: list[list[list[int]]]) -> None:
-    """As a loop over queues does it; equal heads by side, then by partition."""
-    queues = [
-        (side, partition, list(times))
-        for side, parts in enumerate(sides)
-        for partition, times in enumerate(parts)
-    ]
-    taken = []
-    while any(times for *_, times in queues):
-        side, partition, times = min((q for q in queues if q[2]), key=lambda q: (q[2][0], q[0], q[1]))
-        head = times[0]
-        while times and times[0] <= head:  # what lies behind the head follows it at once
-            taken.append((side, partition, times.pop(0)))
-            if times and times[0] >= head:
-                break
-    columns = [
-        (
-            np.array([t for part in parts for t in part], np.int64),
-            np.array([p for p, part in enumerate(parts) for _ in part], np.int64),
-        )
-        for parts in sides
-    ]
-    order: dict[int, tuple[int, int, int]] = {}
-    for side, ((ts, partitions), (rows_of, places)) in enumerate(
-        zip(columns, arrival_order(columns), strict=True)
-    ):
-        for row, place in zip(rows_of.tolist(), places.tolist(), strict=True):
-            order[place] = side, int(partitions[row]), int(ts[row])
-    assert [order[place] for place in range(len(order))] == taken
 
 
 def test_small_chunks_are_put_together() -> None:

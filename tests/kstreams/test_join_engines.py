@@ -71,7 +71,9 @@ def written_and_read(state: TaskState, rules: JoinRules) -> TaskState:
         chunk.stored_bytes = len(chunks[chunk.number])
     document = read_manifest(encode_manifest(state, {"rules": rules.fingerprint}))
     return state_of(
-        document, tuple(state.sides), lambda side, number, _uid: decode_chunk(chunks[number], SCHEMAS[side])
+        document,
+        tuple(state.sides),
+        lambda side, number, _uid, _held: decode_chunk(chunks[number], SCHEMAS[side]),
     )
 
 

@@ -15,7 +15,7 @@ from headpond.kstreams.bytes.headers_arrow import HEADERS_TYPE
 from headpond.kstreams.bytes.join_buffer import BufferFormat, Side
 from headpond.kstreams.join.by_record import JoinRecord, StreamJoin
 from headpond.kstreams.join.keys import task_of
-from headpond.kstreams.join.rules import JoinCounters, JoinType
+from headpond.kstreams.join.rules import JoinCounters, JoinType, StreamTime
 from headpond.kstreams.join.stores import JoinStores
 
 if TYPE_CHECKING:
@@ -158,15 +158,15 @@ def rows_of(spark: SparkSession, folder: Path) -> Counter[Row]:
     )
 
 
-def in_order(batch: list[Event]) -> list[Event]:
-    """The order of arrival, said the plain way."""
+def in_order(events: list[Event]) -> list[tuple[int, Event]]:
+    """The order of arrival, said the plain way, and with each record its partition's greatest time so far."""
     heads: dict[tuple[Side, int], int] = {}
     keyed = []
-    for event in sorted(batch, key=lambda e: (e.side is Side.RIGHT, e.partition, e.offset)):
+    for event in sorted(events, key=lambda e: (e.side is Side.RIGHT, e.partition, e.offset)):
         source_partition = event.side, event.partition
         heads[source_partition] = max(heads.get(source_partition, 0), event.micros // 1000)
         keyed.append((heads[source_partition], event))
-    return [event for _, event in sorted(keyed, key=lambda pair: pair[0])]
+    return sorted(keyed, key=lambda pair: pair[0])
 
 
 def task(event: Event, tasks: int) -> int:
@@ -177,23 +177,31 @@ def task(event: Event, tasks: int) -> int:
 
 
 def wanted(
-    rules: JoinRules, batches: list[list[Event]], tasks: int, times: Sequence[int] | None = None
+    rules: JoinRules,
+    batches: list[list[Event]],
+    tasks: int,
+    times: Sequence[int] | None = None,
+    by_share: int = 0,
 ) -> tuple[Counter[Row], JoinCounters]:
-    """What the reference engine gives, one engine a task; `times`: the wall clock of each batch, ms."""
+    """What the reference engine gives, one engine a task; `times`: the wall clock of each batch, ms.
+
+    A batch is what may be put in order: all up to where every input pauses. Of the first `by_share` batches
+    each task has put its own records in order, as states of earlier versions were made.
+    """
     engines = [
         StreamJoin(rules, JoinStores.build(rules, buffer_format=BufferFormat.HEADERS, join="j"))
         for _ in range(tasks)
     ]
     out: Counter[Row] = Counter()
-    for batch, now_ms in zip(batches, times or [0] * len(batches), strict=True):
-        split: list[list[Event]] = [[] for _ in range(tasks)]
-        for event in batch:
-            if rules.type is JoinType.SELF and event.side is Side.RIGHT:
-                continue
-            split[task(event, tasks)].append(event)
-        for engine, mine in zip(engines, split, strict=True):
-            for event in in_order(mine):
-                out.update(tuple(result) for result in engine.process(event.record(), now_ms))
+    by_query = rules.stream_time is StreamTime.QUERY
+    for number, (batch, now_ms) in enumerate(zip(batches, times or [0] * len(batches), strict=True)):
+        taken = [e for e in batch if rules.type is not JoinType.SELF or e.side is Side.LEFT]
+        shares = [[e for e in taken if task(e, tasks) == each] for each in range(tasks)]
+        parts = shares if number < by_share else [taken]
+        for head, event in (pair for part in parts for pair in in_order(part)):
+            for engine in engines if by_query else ():
+                out.update(tuple(result) for result in engine.advance(head))
+            out.update(tuple(r) for r in engines[task(event, tasks)].process(event.record(), now_ms))
     counters = JoinCounters()
     for engine in engines:
         counters.add(engine.counters)

@@ -126,8 +126,10 @@ def test_a_join_in_mid_stream_is_continued(version: str, spark: Any, tmp_path: P
     left, right = (source(spark, folder, side) for side in (Side.LEFT, Side.RIGHT))
     drained(windowed_join(left, right, make_join.WINDOWS, "outer", tasks=make_join.TASKS), folder)
     rules = JoinRules(JoinType.OUTER, make_join.WINDOWS)
-    expected, _ = wanted(rules, make_join.BATCHES, make_join.TASKS)
-    before, _ = wanted(rules, make_join.BATCHES[make_join.HALF :], make_join.TASKS)
+    rest = [event for batch in make_join.BATCHES[make_join.HALF :] for event in batch]
+    batches = [*make_join.BATCHES[: make_join.HALF], rest]
+    expected, _ = wanted(rules, batches, make_join.TASKS, by_share=make_join.HALF)
+    before, _ = wanted(rules, [rest], make_join.TASKS)
     found = rows_of(spark, folder)
     assert found == expected
     assert not before <= found  # without the state it would have been another result

@@ -62,7 +62,8 @@ def end(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def check(spark: SparkSession, folder: Path, seed: int, batches: int) -> None:
-    expected, _ = wanted(JoinRules("outer", WINDOWS), random_batches(seed, batches=batches), TASKS)
+    events = [event for batch in random_batches(seed, batches=batches) for event in batch]
+    expected, _ = wanted(JoinRules("outer", WINDOWS), [events], TASKS)
     assert rows_of(spark, folder) == expected
 
 

@@ -1,20 +1,11 @@
-"""The records of a batch in the order of their arrival, and what each of them meets there.
+"""The records of a batch in the order of their arrival (`alignment`), and what each of them meets there.
 
 ::
-
-    partition 0   t: 5 · 9 · 7 · 12        running maximum: 5 · 9 · 9 · 12
-    partition 1   t: 6 · 8                                  6 · 8
-    taken         5 · 6 · 8 · 9 · 7 · 12
-
-The order is a function of the data, never of a shuffle: each source partition is taken in its own order, and
-always the one whose next record has the smallest timestamp; a record that lies behind its predecessor follows
-it at once. That is the order by (running maximum of the partition's timestamps, side: left first, partition,
-position). A batch that is run again has the same records, so the same order::
 
     arrivals left   ts at      ─┐  at = place in the order of arrival over both sides
     arrivals right  ts at      ─┴► ts, left, stream, observed: arrays of n, by place
 
-Source: spec "join on Spark", section 3; spec "window store", section 8.
+Source: spec "window store", section 8.
 """
 
 from __future__ import annotations
@@ -29,56 +20,12 @@ from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.keys import hash_keys
 from headpond.kstreams.join.pairs import Bool, Int64, Rows
-from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS, NO_TIME, JoinCounters, JoinRules
+from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS, NO_TIME, JoinCounters, JoinRules, StreamTime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from headpond.kstreams.join.chunks import TaskState
-
-
-def running_maximum(ts: Int64, partitions: Int64) -> Int64:
-    """Return the greatest timestamp so far of each record's partition.
-
-    Args:
-        ts: timestamps, not negative; by partition, in each by position.
-        partitions: rank of each record's partition, ascending.
-    """
-    if not len(ts):
-        return ts
-    starts = np.flatnonzero(np.diff(partitions, prepend=partitions[0] - 1))
-    if len(starts) == 1:
-        return np.maximum.accumulate(ts)
-    found = np.empty_like(ts)
-    for start, stop in zip(starts, [*starts[1:], len(ts)], strict=True):
-        np.maximum.accumulate(ts[start:stop], out=found[start:stop])
-    return found
-
-
-def arrival_order(sides: Sequence[tuple[Int64, Int64]]) -> list[tuple[Int64, Int64]]:
-    """Put the records of the sides into one order of arrival.
-
-    Args:
-        sides: per side timestamps and partition ranks, by partition and position; only sides with records.
-
-    Returns:
-        Per side the order in which its own rows arrive, and the places that they take among those of all
-        sides, ascending.
-    """
-    if not sides:
-        return []
-    heads = [running_maximum(ts, partitions) for ts, partitions in sides]
-    # Stable: what is equal keeps the order of sides, partitions and positions.
-    order = np.argsort(np.concatenate(heads), kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    found, start = [], 0
-    for head in heads:
-        mine = place[start : start + len(head)]
-        rows = np.argsort(mine, kind="stable")
-        found.append((rows, mine[rows]))
-        start += len(head)
-    return found
 
 
 @dataclass(frozen=True)
@@ -89,17 +36,22 @@ class Arrivals:
         records: `key`, `headers` (headersBytes, not null), `value`, then further columns.
         ts: timestamps, ms.
         at: place of each record in the order of arrival over both sides, 0 to n - 1; ascending.
+        head: what the query's stream time is with each record (`alignment`); None: their timestamps.
     """
 
     records: pa.RecordBatch
     ts: Int64
     at: Int64
+    head: Int64 | None = None
 
     def part(self, start: int, stop: int) -> Arrivals:
         """Return the records that arrive in [start, stop), counted from 0 again."""
         first, end = (int(each) for each in np.searchsorted(self.at, (start, stop)))
         return Arrivals(
-            self.records.slice(first, end - first), self.ts[first:end], self.at[first:end] - start
+            self.records.slice(first, end - first),
+            self.ts[first:end],
+            self.at[first:end] - start,
+            None if self.head is None else self.head[first:end],
         )
 
 
@@ -133,24 +85,26 @@ class Arranged:
 
 
 def arranged(
-    state: TaskState, arrivals: Mapping[Side, Arrivals], count: int, schemas: Mapping[Side, pa.Schema]
+    state: TaskState, arrivals: Mapping[Side, Arrivals], schemas: Mapping[Side, pa.Schema], rules: JoinRules
 ) -> Arranged:
     """Put a batch into its order of arrival.
 
     Args:
         state: the task's state before it.
         arrivals: its records per side; a side may be missing.
-        count: how many those are.
         schemas: per side the schema of records; a self-join has the left side alone.
+        rules: say what the stream time is.
 
     Raises:
         UsageError: a timestamp is negative or too great.
     """
-    ts, row = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    count = sum(len(each.ts) for each in arrivals.values())
+    ts, row, head = (np.zeros(count, np.int64) for _ in range(3))
     left, has_key, has_value = (np.zeros(count, np.bool_) for _ in range(3))
     for side, each in arrivals.items():
         ts[each.at] = each.ts
         row[each.at] = np.arange(len(each.at))
+        head[each.at] = each.ts if each.head is None else each.head
         left[each.at] = side is Side.LEFT
         has_key[each.at] = _present(each.records.column("key"))
         has_value[each.at] = _present(each.records.column("value"))
@@ -161,8 +115,11 @@ def arranged(
             next_step="Filter such records out before the join, or give them a time.",
             timestamp=bad,
         )
-    # A self-join alone drops records before they count for the stream time.
-    counted = np.where(has_key & has_value, ts, NO_TIME) if len(schemas) == 1 else ts
+    if rules.stream_time is StreamTime.QUERY:
+        counted = head
+    else:
+        # A self-join alone drops records before they count for the stream time.
+        counted = np.where(has_key & has_value, ts, NO_TIME) if len(schemas) == 1 else ts
     stream = np.maximum.accumulate(np.append(state.clock.stream_time, counted))[1:]
     batch = Arranged(ts, left, has_key, has_value, row, stream, {})
     for side, schema in schemas.items():

@@ -29,10 +29,18 @@ import numpy as np
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.arrivals import Arranged, Arrivals, arranged, counted
 from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, next_side_state
-from headpond.kstreams.join.expiry import BEFORE, NEVER, Candidates, Expiry, walk_order
+from headpond.kstreams.join.expiry import BEFORE, NEVER, Candidates, Expiry, Waiting, leaving, walk_order
 from headpond.kstreams.join.pairs import MAX_PAIRS, PairFinder, Pairs, TooManyPairs
 from headpond.kstreams.join.results import ResultRows, Results, Source
-from headpond.kstreams.join.rules import Emit, JoinClock, JoinCounters, JoinRules, JoinType
+from headpond.kstreams.join.rules import (
+    NO_TIME,
+    Emit,
+    JoinClock,
+    JoinCounters,
+    JoinRules,
+    JoinType,
+    StreamTime,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,31 +85,35 @@ class BatchJoin:
         self._self_join = rules.type is JoinType.SELF
         self._sides = (Side.LEFT,) if self._self_join else (Side.LEFT, Side.RIGHT)
 
-    def steps(self, state: TaskState, arrivals: dict[Side, Arrivals], now_ms: int = 0) -> Iterator[Step]:
+    def steps(
+        self, state: TaskState, arrivals: dict[Side, Arrivals], now_ms: int = 0, time: int = NO_TIME
+    ) -> Iterator[Step]:
         """Work a batch off; the last step's state is the state after it.
 
         Args:
             state: The task's state; it is not changed.
             arrivals: The new records per side; a side may be missing. A self-join has left ones only.
             now_ms: Wall-clock time for `emit_interval_ms`; a repeated batch must get the same.
+            time: With stream_time="query": the stream time after the batch.
 
         Raises:
             UsageError: A timestamp is negative or too great.
         """
         count = sum(len(each.ts) for each in arrivals.values())
         try:
-            yield self._step(state, arrivals, count, now_ms)
+            yield self._step(state, arrivals, now_ms, time)
         except TooManyPairs:
-            halves = ((0, count // 2), (count // 2, count))
-            for start, stop in halves:
+            halves = ((0, count // 2, NO_TIME), (count // 2, count, time))
+            for start, stop, then in halves:
                 part = {side: each.part(start, stop) for side, each in arrivals.items()}
-                for step in self.steps(state, part, now_ms):
+                for step in self.steps(state, part, now_ms, then):
                     yield step
                     state = step.state
 
-    def _step(self, state: TaskState, arrivals: dict[Side, Arrivals], count: int, now_ms: int) -> Step:
+    def _step(self, state: TaskState, arrivals: dict[Side, Arrivals], now_ms: int, time: int) -> Step:
         rules = self.rules
-        batch = arranged(state, arrivals, count, {side: self.schemas[side] for side in self._sides})
+        batch = arranged(state, arrivals, {side: self.schemas[side] for side in self._sides}, rules)
+        count = len(batch.ts)
         sources = {
             side: Source.of(
                 self.schemas[side],
@@ -117,13 +129,14 @@ class BatchJoin:
         if self._self_join:
             counters.joined += self._finder.with_itself(batch, rows)
         clock = replace(state.clock, observed=dict(state.clock.observed))
+        clock.stream_time = int(batch.stream[-1]) if count else clock.stream_time
+        if rules.stream_time is StreamTime.QUERY:
+            clock.stream_time = max(clock.stream_time, time)
         waiting = dict.fromkeys(self._sides, np.empty(0, np.int64))
         if rules.buffers:
             waiting = self._unmatched(
                 state, batch, pairs, rows=rows, counters=counters, clock=clock, sources=sources, now_ms=now_ms
             )
-        if count:
-            clock.stream_time = int(batch.stream[-1])
         numbers = Numbers(state.next_chunk)
         sides = {}
         for side in self._sides:
@@ -139,7 +152,7 @@ class BatchJoin:
                 retention_ms=rules.retention_ms,
                 numbers=numbers,
             )
-        after = TaskState(clock, state.next_seq + count, numbers.following, sides)
+        after = TaskState(clock, state.next_seq + count, numbers.following, sides, state.inputs)
         results = Results(rows.sorted(), sources, batch.left, batch.row, rules, self._keeps_headers)
         return Step(after, results, counters)
 
@@ -188,6 +201,19 @@ class BatchJoin:
                 )
             )
         walk, left, gids = walk_order(waiting, pairs, sources)
+        at, position = self._leaving(batch, walk, clock, now_ms)
+        rows.add_expired(at, left[position], gids[position], walk.ts[position])
+        counters.unmatched += len(position)
+        stays = walk.taken == NEVER
+        stays[position] = False
+        return {side: np.sort(gids[stays & (left == (side is Side.LEFT))]) for side in self._sides}
+
+    def _leaving(self, batch: Arranged, walk: Waiting, clock: JoinClock, now_ms: int) -> tuple[Int64, Int64]:
+        """Return who leaves: at which record of the batch, and which position in walk order."""
+        rules = self.rules
+        if rules.stream_time is StreamTime.QUERY:
+            clock.min_time = NO_TIME  # should the next start ask for a task's own time: its first round looks
+            return leaving(rules, walk, batch.stream, clock.stream_time)
         triggers = np.flatnonzero(batch.valid & (batch.ts == batch.stream))
         done = Expiry(rules, walk).rounds(
             triggers,
@@ -198,12 +224,7 @@ class BatchJoin:
             next_emit_ms=clock.next_emit_ms,
         )
         clock.min_time, clock.next_emit_ms = done.min_time, done.next_emit_ms
-        position = np.array(done.position, np.int64)
-        rows.add_expired(np.array(done.at, np.int64), left[position], gids[position], walk.ts[position])
-        counters.unmatched += len(position)
-        stays = walk.taken == NEVER
-        stays[position] = False
-        return {side: np.sort(gids[stays & (left == (side is Side.LEFT))]) for side in self._sides}
+        return np.array(done.at, np.int64), np.array(done.position, np.int64)
 
 
 def initial_state(rules: JoinRules) -> TaskState:

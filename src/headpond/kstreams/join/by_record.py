@@ -28,6 +28,7 @@ from headpond.kstreams.join.rules import (
     JoinClock,
     JoinCounters,
     JoinType,
+    StreamTime,
     wrapped,
 )
 from headpond.kstreams.stores.typed import ValueAndHeaders
@@ -119,7 +120,8 @@ class StreamJoin:
         if self.rules.type is JoinType.SELF:
             self._join_with_itself(results, record, record.key, record.value)
         else:
-            if self.stores.buffer is not None and timestamp == self._stream_time:
+            by_record = self.rules.stream_time is StreamTime.TASK
+            if self.stores.buffer is not None and timestamp == self._stream_time and by_record:
                 self._emit_expired(results, record, wall_clock_ms)
             found = self._join(results, record, record.key)
             if outer and not found:
@@ -128,6 +130,24 @@ class StreamJoin:
                 else:
                     self._buffer(record, record.key, record.value)
         self._store(record, record.key, record.value)
+        return results
+
+    def advance(self, stream_time: int) -> list[JoinResult]:
+        """Raise the stream time without a record; return the unmatched results that it lets go.
+
+        Raises:
+            UsageError: The join's stream time is that of its own records.
+        """
+        if self.rules.stream_time is not StreamTime.QUERY:
+            raise UsageError("This join's stream time is that of its records.", option="stream_time")
+        self._stream_time = max(self._stream_time, stream_time)
+        results: list[JoinResult] = []
+        for timestamp, side, key, each in self.waiting():
+            if self.rules.closed(side, timestamp, self._stream_time):
+                own = JoinRecord(side, key, each.value, timestamp, each.headers)
+                self._emit_unmatched(results, own, own)
+                assert self.stores.buffer is not None
+                self.stores.buffer.remove(timestamp, side, key)
         return results
 
     def _check(self, record: JoinRecord) -> None:

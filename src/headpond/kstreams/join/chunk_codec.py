@@ -43,13 +43,15 @@ from headpond.kstreams.bytes.headers_arrow import join_prefix, split_prefix
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.bytes.window_values_arrow import convert_values
-from headpond.kstreams.join.chunks import Chunk, SideState, TaskState
+from headpond.kstreams.join.chunks import Chunk, HeldChunk, Inputs, Reached, SideState, TaskState
 from headpond.kstreams.join.keys import hash_keys
 from headpond.kstreams.join.pairs import Int64, Rows
 from headpond.kstreams.join.rules import JoinClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    Load = Callable[[Side, int, bytes, bool], Rows]
 
 CHUNK_VERSION = 2
 READABLE = (1, CHUNK_VERSION)
@@ -190,22 +192,50 @@ def encode_manifest(state: TaskState, fingerprint: dict[str, Any]) -> bytes:
         "next_chunk": state.next_chunk,
         "chunks": [
             {
-                "number": chunk.number,
-                "uid": chunk.uid.hex(),
-                "side": side.name.lower(),
-                "rows": chunk.rows,
-                "min_ts": chunk.min_ts,
-                "max_ts": chunk.max_ts,
-                "slice": chunk.time_slice,
-                "longest": chunk.longest,
-                "bytes": chunk.stored_bytes,
+                **_chunk_document(side, chunk),
                 **({"waiting": _bitmap(rows, chunk.rows), "waiting_rows": len(rows)} if len(rows) else {}),
             }
             for side, each in state.sides.items()
             for chunk, rows in zip(each.chunks, each.waiting, strict=True)
         ],
+        "inputs": _inputs_document(state),
     }
     return orjson.dumps(document)
+
+
+def _inputs_document(state: TaskState) -> dict[str, Any]:
+    inputs = state.inputs
+    return {
+        "since_ms": inputs.since_ms,
+        "pieces": inputs.pieces,
+        "reached": {
+            side.name.lower(): [[name, each.head, each.seen_ms] for name, each in known.items()]
+            for side, known in inputs.reached.items()
+        },
+        "held": [
+            {
+                **_chunk_document(side, each.chunk),
+                "partitions": each.partitions,
+                "taken": each.taken,
+                "from_head": each.from_head,
+            }
+            for side, each in state.held()
+        ],
+    }
+
+
+def _chunk_document(side: Side, chunk: Chunk) -> dict[str, Any]:
+    return {
+        "number": chunk.number,
+        "uid": chunk.uid.hex(),
+        "side": side.name.lower(),
+        "rows": chunk.rows,
+        "min_ts": chunk.min_ts,
+        "max_ts": chunk.max_ts,
+        "slice": chunk.time_slice,
+        "longest": chunk.longest,
+        "bytes": chunk.stored_bytes,
+    }
 
 
 def read_manifest(data: bytes) -> dict[str, Any]:
@@ -225,25 +255,11 @@ def read_manifest(data: bytes) -> dict[str, Any]:
     return document
 
 
-def state_of(
-    document: dict[str, Any], sides: tuple[Side, ...], load: Callable[[Side, int, bytes], Rows]
-) -> TaskState:
-    """Make a task's state of its manifest; `load(side, number, uid)` gives a chunk when it is needed."""
+def state_of(document: dict[str, Any], sides: tuple[Side, ...], load: Load) -> TaskState:
+    """Make a task's state of its manifest; `load(side, number, uid, held)` gives a chunk when asked for."""
     found: dict[Side, list[tuple[Chunk, Int64]]] = {side: [] for side in sides}
     for entry in document["chunks"]:
-        side = Side[entry["side"].upper()]
-        uid = bytes.fromhex(entry["uid"])
-        chunk = Chunk(
-            entry["number"],
-            uid,
-            entry["rows"],
-            entry["min_ts"],
-            entry["max_ts"],
-            entry["slice"],
-            entry["longest"],
-            partial(load, side, entry["number"], uid),
-            entry["bytes"],
-        )
+        side, chunk = _chunk_of(entry, load, held=False)
         found[side].append(
             (chunk, _rows_of(entry["waiting"]) if "waiting" in entry else np.empty(0, np.int64))
         )
@@ -254,7 +270,31 @@ def state_of(
         document["next_emit_ms"],
     )
     states = {side: SideState.of(found[side]) for side in sides}
-    return TaskState(clock, document["next_seq"], document["next_chunk"], states)
+    inputs = _inputs_of(document.get("inputs", {}), load)
+    return TaskState(clock, document["next_seq"], document["next_chunk"], states, inputs)
+
+
+def _inputs_of(document: dict[str, Any], load: Load) -> Inputs:
+    """Read what a manifest says of the inputs; older ones say nothing."""
+    held: dict[Side, tuple[HeldChunk, ...]] = {}
+    for entry in document.get("held", ()):
+        side, chunk = _chunk_of(entry, load, held=True)
+        partitions = tuple(tuple(name) for name in entry["partitions"])
+        held[side] = (*held.get(side, ()), HeldChunk(chunk, partitions, entry["taken"], entry["from_head"]))
+    reached = {
+        Side[side.upper()]: {tuple(name): Reached(head, seen_ms) for name, head, seen_ms in known}
+        for side, known in document.get("reached", {}).items()
+    }
+    return Inputs(reached, held, document.get("since_ms"), document.get("pieces", 0))
+
+
+def _chunk_of(entry: dict[str, Any], load: Load, *, held: bool) -> tuple[Side, Chunk]:
+    side, uid = Side[entry["side"].upper()], bytes.fromhex(entry["uid"])
+    rows = partial(load, side, entry["number"], uid, held)
+    return side, Chunk(
+        entry["number"], uid, entry["rows"], entry["min_ts"], entry["max_ts"], entry["slice"],
+        entry["longest"], rows, entry["bytes"],
+    )  # fmt: skip
 
 
 def _damaged(message: str, reason: str = "join_chunk") -> InvalidData:

@@ -25,9 +25,9 @@ import contextlib
 import os
 import uuid
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -148,6 +148,61 @@ class SideState:
         return np.concatenate([ts for ts, _ in parts]), np.concatenate([seq for _, seq in parts])
 
 
+Partition = tuple[str | int | None, ...]
+"""What a source partition is called: topic and partition, stream and shard."""
+
+
+class Reached(NamedTuple):
+    """How far a source partition has come: its greatest timestamp; when its last record came, wall clock."""
+
+    head: int
+    seen_ms: int
+
+
+@dataclass(frozen=True)
+class HeldChunk:
+    """Records that wait for a slower input, in order (`alignment`).
+
+    Attributes:
+        chunk: them, and before them those that were released already; its times are heads.
+        partitions: names that its rows refer to.
+        taken: how many rows were released.
+        from_head: head of the first row that was not.
+    """
+
+    chunk: Chunk
+    partitions: tuple[Partition, ...]
+    taken: int
+    from_head: int
+
+    @property
+    def rows(self) -> int:
+        """How many records wait."""
+        return self.chunk.rows - self.taken
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes those take."""
+        return (self.chunk.stored_bytes or int(self.chunk.records.nbytes)) * self.rows // self.chunk.rows
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a task knows of the inputs.
+
+    Attributes:
+        reached: how far each source partition has come.
+        held: records that wait for a slower one.
+        since_ms: wall-clock time of the first batch.
+        pieces: greater than the numbers of all pieces so far.
+    """
+
+    reached: dict[Side, dict[Partition, Reached]] = field(default_factory=dict)
+    held: dict[Side, tuple[HeldChunk, ...]] = field(default_factory=dict)
+    since_ms: int | None = None
+    pieces: int = 0
+
+
 @dataclass(frozen=True)
 class TaskState:
     """All that a join task keeps between batches."""
@@ -156,6 +211,7 @@ class TaskState:
     next_seq: int
     next_chunk: int
     sides: dict[Side, SideState]
+    inputs: Inputs = field(default_factory=Inputs)
 
     @classmethod
     def new(cls, sides: dict[Side, SideState]) -> TaskState:
@@ -166,6 +222,12 @@ class TaskState:
         """Yield all chunks with their sides."""
         for side, state in self.sides.items():
             for chunk in state.chunks:
+                yield side, chunk
+
+    def held(self) -> Iterator[tuple[Side, HeldChunk]]:
+        """Yield all held chunks with their sides."""
+        for side, chunks in self.inputs.held.items():
+            for chunk in chunks:
                 yield side, chunk
 
 
@@ -310,7 +372,8 @@ class MemoryCache:
         found = self._states.get(task)
         if found is None:
             return {}
-        return {chunk.uid: chunk.data for _, chunk in found[1].chunks() if chunk.loaded}
+        each = [chunk for _, chunk in found[1].chunks()] + [held.chunk for _, held in found[1].held()]
+        return {chunk.uid: chunk.data for chunk in each if chunk.loaded}
 
     def put(self, task: str, manifest: bytes, state: TaskState) -> None:
         """Keep a state."""

@@ -224,6 +224,24 @@ class Expiry:
         return -1
 
 
+def leaving(rules: JoinRules, waiting: Waiting, stream: Int64, until: int) -> tuple[Int64, Int64]:
+    """Return who leaves where time alone decides: before which record of the batch, and which position.
+
+    Args:
+        rules: the join.
+        waiting: in walk order.
+        stream: stream time with each record of the batch, ascending.
+        until: stream time after the last one; who leaves by it leaves before the number len(stream).
+    """
+    after = np.where(waiting.left, rules.after_ms(Side.LEFT), rules.after_ms(Side.RIGHT))
+    closes = waiting.ts + after + rules.windows.grace_ms
+    at = np.maximum(np.searchsorted(stream, closes, side="right"), waiting.since + 1)
+    leaves = ((at < len(stream)) | (closes < until)) & (waiting.taken >= at)
+    position = np.flatnonzero(leaves)
+    position = position[np.argsort(at[position], kind="stable")]
+    return at[position], position
+
+
 @dataclass
 class Candidates:
     """Records of one side that wait or begin to wait: global row ascending, time, arrival, and since when."""

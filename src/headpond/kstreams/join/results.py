@@ -241,8 +241,11 @@ class Results:
         rows, rules = self.rows, self.rules
         trigger, expired = rows.trigger[part], rows.expired[part]
         left, right = rows.left[part], rows.right[part]
-        from_left = self.trigger_left[trigger]
-        own = self.trigger_row[trigger] + np.where(from_left, self._base(Side.LEFT), self._base(Side.RIGHT))
+        # What leaves behind the last record has no trigger: none of its columns is asked for.
+        from_left = np.append(self.trigger_left, False)[trigger]
+        own = np.append(self.trigger_row, 0)[trigger] + np.where(
+            from_left, self._base(Side.LEFT), self._base(Side.RIGHT)
+        )
         of_trigger = (from_left, own)
         if expired.any():
             is_left = np.where(expired, left >= 0, from_left)
@@ -256,7 +259,7 @@ class Results:
         if not self.keeps_headers:
             # What came out of a store without headers has none, also before it was stored: results must not
             # depend on where a stream was cut into batches.
-            headers = self._of_either(*of_trigger, ["headers"])[0]
+            headers = self._of_either(*of_record, ["headers"])[0]
             return keys, pc.if_else(pa.array(~expired), headers, pa.scalar(b"", pa.binary()))
         headers = self._of_either(*of_record, ["headers"])[0]
         if rules.headers is HeadersOf.MERGE:

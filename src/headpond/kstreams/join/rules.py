@@ -16,8 +16,9 @@ by these names and starts from these numbers. Source: spec "window store", secti
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
+from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -80,12 +81,25 @@ class Emit(StrEnum):
     FINAL = "final"
 
 
+class StreamTime(StrEnum):
+    """What time it is for a join task, which decides when windows close.
+
+    `task`, as Kafka Streams: the greatest timestamp of the task's own records; a task whose keys are quiet
+    lets no unmatched result go. `query`: the time up to which every live input has been read, of all tasks;
+    windows close by it with each batch, whatever keys have records. By then Spark's watermark is the same.
+    """
+
+    TASK = "task"
+    QUERY = "query"
+
+
 @dataclass(frozen=True, slots=True)
 class JoinWindows:
     """How far apart in time two records may be to join, and how long a window waits for late ones.
 
     Args:
-        before_ms: A left record at t joins right records from t - `before_ms` on; may be negative.
+        before_ms: A left record at t joins right records from t - `before_ms` on; may be negative. All three
+            are milliseconds, or timedeltas.
         after_ms: ... up to t + `after_ms`; may be negative.
         grace_ms: Time after a window's end in which out-of-order records still count.
 
@@ -100,7 +114,8 @@ class JoinWindows:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            _whole(each.name, getattr(self, each.name))
+            # The class is frozen, so this is the only way to replace a timedelta by its milliseconds.
+            object.__setattr__(self, each.name, milliseconds(each.name, getattr(self, each.name)))
         if self.grace_ms < 0:
             raise UsageError(f"grace_ms must be zero or more, not {self.grace_ms}.", grace_ms=self.grace_ms)
         if self.before_ms + self.after_ms < 0:
@@ -133,9 +148,11 @@ class JoinRules:
         emit: When an unmatched result leaves.
         emit_interval_ms: Wall-clock time between two rounds of emitting expired unmatched records; 0: no
             throttle (Kafka Streams' default is 1000).
+        stream_time: Whose records tell the time.
 
     Raises:
-        UsageError: A value is none of those that exist, or the interval is negative.
+        UsageError: A value is none of those that exist, the interval is negative, or time alone is to let
+            results go and another argument needs a record that does.
     """
 
     type: JoinType
@@ -143,18 +160,31 @@ class JoinRules:
     headers: HeadersOf = HeadersOf.OWN
     emit: Emit = Emit.EAGER
     emit_interval_ms: int = 0
+    stream_time: StreamTime = StreamTime.TASK
 
     def __post_init__(self) -> None:
-        # Plain strings are taken too; the class is frozen, so this is the only way to replace them.
-        for name, kind in (("type", JoinType), ("headers", HeadersOf), ("emit", Emit)):
-            object.__setattr__(self, name, _member(kind, name, getattr(self, name)))
+        # Plain strings are taken too.
+        kinds = {"type": JoinType, "headers": HeadersOf, "emit": Emit, "stream_time": StreamTime}
+        for name, kind in kinds.items():
+            object.__setattr__(
+                self, name, choice(kind, "how" if name == "type" else name, getattr(self, name))
+            )
         if not isinstance(self.windows, JoinWindows):
             raise UsageError(f"windows must be JoinWindows, not {type(self.windows).__name__}.")
-        _whole("emit_interval_ms", self.emit_interval_ms)
+        milliseconds("emit_interval_ms", self.emit_interval_ms)
         if self.emit_interval_ms < 0:
             raise UsageError(
                 f"emit_interval_ms must be zero or more, not {self.emit_interval_ms}.",
                 emit_interval_ms=self.emit_interval_ms,
+            )
+        if self.stream_time is StreamTime.QUERY and (
+            self.emit_interval_ms or self.headers is HeadersOf.TRIGGER
+        ):
+            raise UsageError(
+                "With stream_time='query' time lets unmatched results go and not a record: they have no "
+                "trigger's headers, and no throttle.",
+                next_step="Leave headers='trigger' and emit_interval_ms out, or choose stream_time='task'.",
+                option="stream_time",
             )
 
     @property
@@ -209,8 +239,8 @@ class JoinRules:
     def fingerprint(self) -> str:
         """What a state depends on, as canonical JSON: a state of another fingerprint must not be continued.
 
-        Headers and the emission interval are not in it: a state keeps all headers, and may continue with
-        another choice of them.
+        Headers, the emission interval and whose time counts are not in it: a state may continue with another
+        choice of them.
         """
         document = {
             "version": RULES_VERSION,
@@ -286,19 +316,45 @@ def wrapped(number: int) -> int:
     return (number + _HALF) % _WRAP - _HALF
 
 
-def _whole(name: str, value: object) -> None:
+def milliseconds(name: str, value: object) -> int:
+    """Return a span of time in milliseconds; it may be given as a timedelta.
+
+    Raises:
+        UsageError: It is not a whole number of milliseconds, or too long.
+    """
+    if isinstance(value, timedelta):
+        value, rest = divmod(value, timedelta(milliseconds=1))
+        value = value if not rest else f"{value} ms and {rest.microseconds} µs"
     if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"{name} must be a whole number of milliseconds, not {value!r}.", option=name)
+        raise UsageError(
+            f"{name} must be a whole number of milliseconds, or a timedelta, not {value!r}.", option=name
+        )
     if abs(value) > MAX_SPAN_MS:
         raise UsageError(f"{name} must be at most {MAX_SPAN_MS} ms either way, not {value}.", option=name)
+    return value
 
 
-def _member(kind: type[StrEnum], name: str, value: Any) -> StrEnum:
+Choice = TypeVar("Choice", bound=StrEnum)
+_MEANT = {
+    "full": "choose outer", "full_outer": "choose outer", "fullouter": "choose outer",
+    "left_outer": "choose left", "leftouter": "choose left",
+    "right": "choose left and let the two inputs change places, and before_ms and after_ms too",
+    "right_outer": "choose left and let the two inputs change places, and before_ms and after_ms too",
+}  # fmt: skip
+
+
+def choice(kind: type[Choice], name: str, value: Any) -> Choice:
+    """Return the member of an enumeration that a word names.
+
+    Raises:
+        UsageError: It names none.
+    """
     try:
         return kind(value)
     except ValueError as error:
+        meant = _MEANT.get(str(value)) if kind is JoinType else None
         raise UsageError(
-            f"Invalid value for {name}: {value!r}.",
-            next_step=f"Choose one of {', '.join(kind)}.",
+            f"{name} is one of {', '.join(kind)}, not {value!r}.",
+            next_step=f"To get that, {meant}." if meant else f"Choose one of {', '.join(kind)}.",
             option=name,
         ) from error

@@ -27,7 +27,7 @@ Source: spec "window store", sections 4.4, 8 and 8.2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,6 +42,7 @@ from headpond.kstreams.bytes.headers_arrow import canonical_headers, split_prefi
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import decode_plain_headers, encode_plain_headers
 from headpond.kstreams.bytes.window_values_arrow import column_of, numbers_of
+from headpond.kstreams.join.alignment import dealt
 from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, cut
 from headpond.kstreams.join.keys import hash_keys, task_of
 from headpond.kstreams.join.pairs import Rows
@@ -340,11 +341,19 @@ def rescaled(states: Sequence[TaskState], tasks: int, rules: JoinRules) -> list[
     sides = tuple(states[0].sides)
     shares = {side: _shares(states, side, tasks) for side in sides}
     found = []
+    inputs = dealt(states, tasks)
     for task in range(tasks):
         clock = _clock([states[each] for each in range(task % step, old, step)])
         numbers = Numbers(0)
         state = {side: _side(shares[side][task], clock.observed[side], rules, numbers) for side in sides}
-        found.append(TaskState(clock, next_seq, numbers.following, state))
+        held = {
+            each_side: tuple(
+                replace(each, chunk=replace(each.chunk, number=numbers.take())) for each in chunks
+            )
+            for each_side, chunks in inputs[task].held.items()
+        }
+        mine = replace(inputs[task], held=held)
+        found.append(TaskState(clock, next_seq, numbers.following, state, mine))
     return found
 
 

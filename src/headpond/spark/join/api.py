@@ -11,20 +11,34 @@ from typing import TYPE_CHECKING, Any
 from headpond.core.errors import ConfigurationError, UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
+from headpond.kstreams.join.alignment import MAX_HELD_BYTES
 from headpond.kstreams.join.kafka_state import find_task_stores, read_initial_state
-from headpond.kstreams.join.rules import Emit, HeadersOf, JoinRules, JoinType, JoinWindows
+from headpond.kstreams.join.rules import (
+    Emit,
+    HeadersOf,
+    JoinRules,
+    JoinType,
+    JoinWindows,
+    StreamTime,
+    choice,
+    milliseconds,
+)
 from headpond.kstreams.join.state import JoinState, adopted
 from headpond.spark.join.checkpoint import seed_rows
 from headpond.spark.join.columns import SideColumns, output_type, side_columns
 from headpond.spark.join.pack import PACKED_DDL, Packer, Unpacker, as_function, labels
+from headpond.spark.join.rest import with_rest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from pyspark.sql import DataFrame, SparkSession
 
 InitialState = JoinState | Path | str
 MAX_TASKS = 4096
+TASKS = 32
+"""The number of tasks when none is given."""
 METRICS = "headpond_join"
 _SIDES = (Side.LEFT, Side.RIGHT)
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -37,10 +51,14 @@ def windowed_join(
     windows: JoinWindows,
     how: JoinType | str = JoinType.INNER,
     *,
-    tasks: int,
+    tasks: int = TASKS,
     headers: HeadersOf | str = HeadersOf.OWN,
     emit: Emit | str = Emit.EAGER,
-    emit_interval_ms: int = 0,
+    emit_interval_ms: int | timedelta = 0,
+    max_idle: int | timedelta = 0,
+    stream_time: StreamTime | str = StreamTime.TASK,
+    rest_batch: bool = True,
+    max_held_bytes: int = MAX_HELD_BYTES,
     state_format: ValueFormat | str = ValueFormat.PLAIN_HEADERS,
     initial_state: InitialState | Sequence[InitialState] | None = None,
     name: str = METRICS,
@@ -55,10 +73,20 @@ def windowed_join(
         windows: Which records are near enough to join.
         how: "inner", "left", "outer" or "self".
         tasks: Number of join tasks: what partitions are to Kafka Streams. Keys go to tasks as Kafka's
-            partitioner sends them to partitions. A checkpoint belongs to one number of tasks.
+            partitioner sends them to partitions. A checkpoint belongs to one number of tasks. 32 tasks keep
+            as many cores busy, and cost some 25 ms a batch.
         headers: Whose headers a result carries: "own", "trigger" or "merge".
         emit: When an unmatched result leaves: "eager" or "final".
         emit_interval_ms: Least time between two rounds of letting expired unmatched results go.
+        max_idle: How long (ms) a source partition without records is waited for, as Kafka Streams'
+            `max.task.idle.ms`: records that are ahead of it are held. 0: as long as batches have records of
+            it; -1: nothing is held, and an input that is behind loses its matches.
+        stream_time: What time it is for windows to close: "task", the greatest timestamp of the task's own
+            records, or "query", the time that all live inputs have reached.
+        rest_batch: Whether an empty batch follows the last one with records, in which nobody waits any more.
+            It takes a watermark; without it, the result may be given one (`withWatermark`), and what is held
+            when the input pauses comes with the next records.
+        max_held_bytes: More held records of one task end the query.
         state_format: How values lie in the state; anything but "plain_headers" is for going back.
         initial_state: What a Kafka Streams application left when it stopped, taken over at the start:
             its task directories (`<state directory>/<application>/<task>`) in the order of their partitions,
@@ -79,7 +107,11 @@ def windowed_join(
 
     from headpond.spark.join.task import FIGURES, OUT_DDL, JoinPlan, JoinProcessor
 
-    rules = JoinRules(JoinType(how), windows, HeadersOf(headers), Emit(emit), emit_interval_ms)
+    interval_ms = milliseconds("emit_interval_ms", emit_interval_ms)
+    rules = JoinRules(
+        choice(JoinType, "how", how), windows, choice(HeadersOf, "headers", headers),
+        choice(Emit, "emit", emit), interval_ms, choice(StreamTime, "stream_time", stream_time),
+    )  # fmt: skip
     if type(tasks) is not int or not 1 <= tasks <= MAX_TASKS:
         raise UsageError(f"tasks is a number from 1 to {MAX_TASKS}, not {tasks!r}.", option="tasks")
     frames = _frames(left, right, rules)
@@ -87,7 +119,11 @@ def windowed_join(
     columns = {side: side_columns(frame.schema, side) for side, frame in frames.items()}
     _check_keys(columns)
     every = tuple(columns.values())
-    plan = JoinPlan(rules, every, tuple(labels(tasks)), ValueFormat(state_format), uuid.uuid4().hex)
+    idle_ms = milliseconds("max_idle", max_idle)
+    plan = JoinPlan(
+        rules, every, tuple(labels(tasks)), choice(ValueFormat, "state_format", state_format),
+        uuid.uuid4().hex, idle_ms, max_held_bytes,
+    )  # fmt: skip
     packed = [
         frame.select(*[f"`{each}`" for each in columns[side].selected]).mapInArrow(
             as_function(Packer(columns[side], plan.labels)), PACKED_DDL
@@ -96,7 +132,8 @@ def windowed_join(
     ]
     # One time per micro-batch, written down with its offsets: a batch that is run again gets the same.
     together = reduce(lambda one, two: one.unionAll(two), packed)
-    timed = together.withColumn("now_ms", F.unix_millis(F.current_timestamp()))
+    called = with_rest(together, plan.labels, rest_batch=rest_batch)
+    timed = called.withColumn("now_ms", F.unix_millis(F.current_timestamp()))
     seeds = None
     if initial_state is not None:
         states = adopted(_handed_over(initial_state, rules), tasks, rules)

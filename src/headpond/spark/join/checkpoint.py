@@ -121,6 +121,12 @@ def figures(document: dict[str, Any]) -> dict[str, Any]:
         "records": sum(each["records"] for each in parts),
         "bytes": sum(each["bytes"] for each in parts),
         "unmatched": sum(each["unmatched"] for each in parts),
+        "held": sum(each["rows"] - each["taken"] for each in document.get("inputs", {}).get("held", ())),
+        "inputs": {
+            f"{side} {'/'.join(map(str, name))}": head
+            for side, known in document.get("inputs", {}).get("reached", {}).items()
+            for name, head, _ in known
+        },
         "oldest_ms": min((each["from_ms"] for each in parts), default=None),
         "slices": parts,
     }
@@ -198,7 +204,7 @@ def _states(
     sides = (Side.LEFT,) if described["type"] == "self" else (Side.LEFT, Side.RIGHT)
 
     def loader(task: int) -> Any:
-        def load(_side: Side, number: int, _uid: bytes) -> Rows:
+        def load(_side: Side, number: int, _uid: bytes, _held: bool) -> Rows:  # noqa: FBT001 - a Load
             data = chunks[task, number]
             return decode_chunk(data, schema_of_chunk(data))
 
@@ -211,7 +217,8 @@ def seed_rows(states: list[TaskState], fingerprint: Callable[[int], dict[str, An
     """Return the rows that seed tasks: label, number and bytes of a chunk, or -1 and the manifest."""
     rows = []
     for task, (label, state) in enumerate(zip(labels(len(states)), states, strict=True)):
-        for _, chunk in state.chunks():
+        every = [chunk for _, chunk in state.chunks()] + [held.chunk for _, held in state.held()]
+        for chunk in every:
             data = encode_chunk(chunk.data, ValueFormat.PLAIN_HEADERS)
             chunk.stored_bytes = len(data)
             rows.append({"label": label, "number": chunk.number, "data": data})

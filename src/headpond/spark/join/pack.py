@@ -13,11 +13,7 @@ both fall into the second of two partitions, and one core would do all the work.
 can be inverted step by step: the label of task b is **the word whose hash is b**, so task b goes to partition
 b mod partitions (Spark's `Murmur3_x86_32.hashInt`; a test compares with Spark's own `hash`).
 
-**Order.** Spark shuffles, so arrival order comes from places in the sources::
-
-    partition columns ─► rank of the partition, by its values
-    position columns  ─► rank in the partition: integers, or sequence numbers as decimal text
-                           └─► order of arrival over both sides (`kstreams.join.arrivals`)
+Each task also gets the progress of all source partitions (`places`), whether it has records of them or not.
 """
 
 from __future__ import annotations
@@ -29,21 +25,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.errors import InvalidData, UsageError
+from headpond.core.errors import InvalidData
 from headpond.kstreams.bytes.headers_arrow import decode_headers_column, encode_headers_column
-from headpond.kstreams.bytes.join_buffer import Side
-from headpond.kstreams.join.arrivals import Arrivals, arrival_order
 from headpond.kstreams.join.keys import murmur2, task_of
 from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS
 from headpond.spark.errors import carried
 from headpond.spark.join.columns import MICROS, SideColumns
+from headpond.spark.join.places import TIME, in_place, to_blob
 from headpond.spark.session.workers import freeze_worker_heap
-from headpond.spark.sources.cells import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from headpond.kstreams.join.pairs import Int64
 
 _WORD = 1 << 32
 _SEED = 42
@@ -85,9 +77,6 @@ MAX_UNPACKED_ROWS = 32_768
 MAX_PACKED_BYTES = 64 << 20
 BLOB_BYTES = 192 << 10
 """A blob's size. Objects from half a megabyte on kept the JVM's collector (G1) busy all the time."""
-SIDE = b"side"
-TIME = "_ts"
-"""Column of a packed record: its timestamp in ms."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +90,6 @@ class Packer:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the rows of one partition of Spark's."""
         freeze_worker_heap()
-        if _first_partition():
-            # Every task is called in every batch: it reports its figures, and rejects another's state.
-            yield _rows(list(self.labels), [b""] * len(self.labels))
         held: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:
@@ -118,16 +104,21 @@ class Packer:
 
     def _blobs(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         table = pa.Table.from_batches(batches).combine_chunks()
-        records = self.records(table)
-        tasks = self._tasks(records)
+        placed = in_place(self.records(table), self.columns)
+        tasks = self._tasks(placed.records)
         order = np.argsort(tasks, kind="stable")
         bounds = np.searchsorted(tasks[order], np.arange(len(self.labels) + 1))
-        found, blobs = [], []
+        # Every task learns how far the source partitions are, also one that gets none of these records.
+        found, blobs = list(self.labels), [placed.progress(self.columns.side)] * len(self.labels)
         for task, label in enumerate(self.labels):
             chosen = order[bounds[task] : bounds[task + 1]]
             if len(chosen):
-                part = records if len(chosen) == len(order) else records.take(pa.array(chosen))
-                pieces = [to_blob(piece, self.columns.side) for piece in cut_small(part)]
+                whole = len(chosen) == len(order)
+                part = placed.records if whole else placed.records.take(pa.array(chosen))
+                pieces = [
+                    to_blob(piece, self.columns.side, placed.name, number)
+                    for number, piece in enumerate(cut_small(part))
+                ]
                 found += [label] * len(pieces)
                 blobs += pieces
         return _rows(found, blobs)
@@ -186,17 +177,6 @@ def cut_small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(1, BLOB_BYTES * batch.num_rows // max(1, batch.nbytes))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
-
-
-def to_blob(records: pa.RecordBatch, side: Side) -> bytes:
-    """Write records with their side as one Arrow IPC stream."""
-    return pack(records.replace_schema_metadata({SIDE: side.name}))
-
-
-def from_blob(blob: bytes) -> tuple[Side, pa.Table]:
-    """Read such a stream."""
-    table = unpack(pa.py_buffer(blob))
-    return Side[table.schema.metadata[SIDE].decode()], table
 
 
 @dataclass(frozen=True)
@@ -272,88 +252,3 @@ def _rows(found: list[int], blobs: list[bytes]) -> pa.RecordBatch:
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _first_partition() -> bool:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return context is not None and context.partitionId() == 0
-
-
-def arrivals_of(blobs: list[bytes], columns: tuple[SideColumns, ...]) -> dict[Side, Arrivals]:
-    """Put packed records into their order of arrival.
-
-    Raises:
-        UsageError: a record's place in its source is null.
-    """
-    tables: dict[Side, list[pa.Table]] = {each.side: [] for each in columns}
-    for blob in blobs:
-        side, table = from_blob(blob)
-        tables[side].append(table)
-    by_position: list[tuple[SideColumns, pa.RecordBatch, Int64]] = []
-    sides: list[tuple[Int64, Int64]] = []
-    for each in columns:
-        if not tables[each.side]:
-            continue
-        table = pa.concat_tables(tables[each.side]).combine_chunks()
-        order, ranks = _by_position(table, each)
-        batch = table.to_batches()[0]
-        ts = batch.column(TIME).to_numpy()
-        by_position.append((each, batch, order))
-        sides.append((ts[order], ranks))
-    found = {}
-    for (each, batch, order), (rows, places) in zip(by_position, arrival_order(sides), strict=True):
-        chosen = order[rows]
-        taken = batch if _is_identity(chosen) else batch.take(pa.array(chosen))
-        ts = taken.column(TIME).to_numpy()
-        found[each.side] = Arrivals(taken.select(each.schema.names), ts, places)
-    return found
-
-
-def _by_position(table: pa.Table, columns: SideColumns) -> tuple[Int64, Int64]:
-    """Return the order by source partition and position, and in it the rank of each row's partition."""
-    partition = _partition_ranks(table, columns.partition_columns)
-    keys = [partition]
-    for name in columns.position_columns:
-        column = table.column(name).combine_chunks()
-        if column.null_count:
-            raise UsageError(f"A record's {name} is null: its place in its source is not known.", column=name)
-        if pa.types.is_integer(column.type):
-            keys.append(column.cast(pa.int64()).to_numpy())
-        else:
-            # Sequence numbers are decimal text beyond 64 bits: the longer is the greater.
-            text = pc.utf8_ltrim(column.cast(pa.string()), characters="0")
-            keys += [pc.utf8_length(text).to_numpy(), np.asarray(pc.rank(text, tiebreaker="dense"))]
-    keys = [np.asarray(key, np.int64) for key in keys]
-    if _ascending(keys):
-        return np.arange(len(table)), keys[0]
-    order = np.lexsort(keys[::-1])
-    return order, keys[0][order]
-
-
-def _partition_ranks(table: pa.Table, names: list[str]) -> Int64:
-    ranks = np.zeros(len(table), np.int64)
-    for name in names:
-        column = table.column(name).combine_chunks()
-        distinct = column.unique()
-        if len(distinct) > 1:
-            # By the values, not by their order of appearance.
-            by_value = distinct.take(pc.sort_indices(distinct))
-            rank = pc.index_in(column, by_value).to_numpy().astype(np.int64)
-            ranks = ranks * len(distinct) + rank
-    return ranks
-
-
-def _ascending(keys: list[Int64]) -> bool:
-    """Return whether rows are in order already, as those of one source partition mostly are."""
-    before = np.zeros(max(0, len(keys[0]) - 1), np.bool_)
-    equal = np.ones_like(before)
-    for key in keys:
-        before |= equal & (key[:-1] < key[1:])
-        equal &= key[:-1] == key[1:]
-    return bool((before | equal).all())
-
-
-def _is_identity(order: Int64) -> bool:
-    return bool((order == np.arange(len(order))).all())

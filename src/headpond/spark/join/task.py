@@ -24,6 +24,8 @@ import pandas as pd
 from pyspark.sql.streaming import StatefulProcessor
 
 from headpond.core.errors import UsageError
+from headpond.kstreams.bytes.window_values import ValueFormat
+from headpond.kstreams.join.alignment import MAX_HELD_BYTES, Alignment, held_schema
 from headpond.kstreams.join.by_batch import BatchJoin, initial_state
 from headpond.kstreams.join.chunk_codec import (
     decode_chunk,
@@ -35,7 +37,8 @@ from headpond.kstreams.join.chunk_codec import (
 from headpond.kstreams.join.chunks import FileCache, MemoryCache
 from headpond.kstreams.join.rules import JoinCounters, JoinRules
 from headpond.spark.errors import carried
-from headpond.spark.join.pack import arrivals_of, cut_small
+from headpond.spark.join.pack import cut_small
+from headpond.spark.join.places import delivered
 from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sources.cells import pack
 
@@ -43,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headpond.kstreams.bytes.join_buffer import Side
-    from headpond.kstreams.bytes.window_values import ValueFormat
     from headpond.kstreams.join.chunks import TaskState
     from headpond.kstreams.join.pairs import Rows
     from headpond.kstreams.join.results import Results
@@ -53,7 +55,7 @@ OUT_DDL = (
     "blob binary, tasks bigint, records bigint, out_of_order bigint, late bigint, dropped_null_key bigint, "
     "dropped_null_value bigint, dropped_late bigint, buffered bigint, joined bigint, unmatched bigint, "
     "emitted bigint, state_rows bigint, state_bytes bigint, state_waiting bigint, chunks_from_memory bigint, "
-    "chunks_from_file bigint, chunks_from_state bigint"
+    "chunks_from_file bigint, chunks_from_state bigint, held bigint, held_bytes bigint"
 )
 OUT_COLUMNS = [part.split()[0] for part in OUT_DDL.split(", ")]
 FIGURES = OUT_COLUMNS[1:]
@@ -71,6 +73,8 @@ class JoinPlan:
     labels: tuple[int, ...]
     state_format: ValueFormat
     cache: str
+    max_idle_ms: int = 0
+    max_held_bytes: int = MAX_HELD_BYTES
 
     def fingerprint(self, task: int) -> dict[str, Any]:
         """Return what a task's state depends on; another one's must not be continued."""
@@ -164,12 +168,15 @@ class JoinProcessor(_Stateful):
             keeps_headers=plan.state_format.has_headers,
         )
         counters = JoinCounters()
-        arrivals = arrivals_of(received, plan.columns)
-        for step in join.steps(state, arrivals, now_ms):
-            for blobs in _blobs(step.results):
-                yield pd.DataFrame({"blob": blobs, **dict.fromkeys(FIGURES, 0)}, columns=OUT_COLUMNS)
-            counters.add(step.counters)
-            state = step.state
+        waiting = Alignment(state.inputs, join.schemas, now_ms, plan.max_idle_ms, plan.max_held_bytes)
+        waiting.take(delivered(received, plan.columns))
+        for part in waiting.released():
+            for step in join.steps(state, part.arrivals, now_ms, part.time):
+                for blobs in _blobs(step.results):
+                    yield pd.DataFrame({"blob": blobs, **dict.fromkeys(FIGURES, 0)}, columns=OUT_COLUMNS)
+                counters.add(step.counters)
+                state = step.state
+        state = waiting.kept(state)
         work.write(state)
         figures = {**counters.as_dict(), **work.figures(state), "tasks": 1}
         yield pd.DataFrame({"blob": [None], **{n: [figures[n]] for n in FIGURES}}, columns=OUT_COLUMNS)
@@ -209,8 +216,9 @@ class _Work:
         data = bytes(row[0])
         document = read_manifest(data)
         check_fingerprint(document["fingerprint"], self._fingerprint)
-        self._stored = {entry["number"]: entry["bytes"] for entry in document["chunks"]}
-        self._files.keep_only({bytes.fromhex(entry["uid"]) for entry in document["chunks"]})
+        named = [*document["chunks"], *document.get("inputs", {}).get("held", ())]
+        self._stored = {entry["number"]: entry["bytes"] for entry in named}
+        self._files.keep_only({bytes.fromhex(entry["uid"]) for entry in named})
         kept = _MEMORY.get(self._name, data)
         if kept is not None:
             self.loads["memory"] = len(self._stored)
@@ -218,12 +226,13 @@ class _Work:
         self._at_hand = _MEMORY.chunks(self._name)
         return state_of(document, tuple(self._schemas), self._load)
 
-    def _load(self, side: Side, number: int, uid: bytes) -> Rows:
+    def _load(self, side: Side, number: int, uid: bytes, held: bool) -> Rows:  # noqa: FBT001 - a Load
         rows = self._at_hand.get(uid)
         if rows is not None:
             self.loads["memory"] += 1
             return rows
-        rows = self._files.get(uid, self._schemas[side])
+        schema = held_schema(self._schemas[side]) if held else self._schemas[side]
+        rows = self._files.get(uid, schema)
         if rows is not None:
             self.loads["file"] += 1
             return rows
@@ -234,17 +243,20 @@ class _Work:
                 next_step="Restore the checkpoint: its parts are not of one moment.",
             )
         self.loads["state"] += 1
-        rows = decode_chunk(bytes(row[0]), self._schemas[side])
+        rows = decode_chunk(bytes(row[0]), schema)
         self._files.put(uid, rows)
         return rows
 
     def write(self, state: TaskState) -> None:
         """Write what is new, remove what is gone, and keep the state at hand."""
         numbers = set()
-        for _, chunk in state.chunks():
+        # What has not been processed yet keeps its headers, whatever the format of the stores is.
+        each = [(chunk, self._plan.state_format) for _, chunk in state.chunks()]
+        each += [(held.chunk, ValueFormat.PLAIN_HEADERS) for _, held in state.held()]
+        for chunk, value_format in each:
             numbers.add(chunk.number)
             if chunk.number not in self._stored:
-                data = encode_chunk(chunk.data, self._plan.state_format)
+                data = encode_chunk(chunk.data, value_format)
                 self._chunks.updateValue((chunk.number,), (data,))
                 chunk.stored_bytes = len(data)
                 self._files.put(chunk.uid, chunk.data)
@@ -262,6 +274,8 @@ class _Work:
             "state_bytes": sum(chunk.stored_bytes for _, chunk in state.chunks()),
             "state_waiting": sum(len(rows) for each in state.sides.values() for rows in each.waiting),
             **{f"chunks_from_{place}": count for place, count in self.loads.items()},
+            "held": sum(each.rows for _, each in state.held()),
+            "held_bytes": sum(each.bytes for _, each in state.held()),
         }
 
 
