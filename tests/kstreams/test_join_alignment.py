@@ -285,7 +285,8 @@ def test_held_records_go_to_the_tasks_of_their_keys() -> None:
     states = rescaled([task.state for task in tasks], 3, rules)
     assert sum(each.rows for state in states for _, each in state.held()) == 300 - 40
     joined = sum(len(task.out) for task in tasks)
-    for number, state in enumerate(states):
+    for number, dealt in enumerate(states):
+        state = dealt
         held = [
             key for _, each in state.held() for key in each.chunk.records.column("key").to_pylist() if key
         ]
@@ -301,7 +302,7 @@ def test_held_records_go_to_the_tasks_of_their_keys() -> None:
         aligned.take({Side.RIGHT: [replace(part, records=records, ts=whole.ts[mine], head=whole.head[mine],
                                            piece=whole.piece[mine])]})  # fmt: skip
         for released in aligned.released():
-            for step in BatchJoin(rules, SCHEMAS).steps(now, released.arrivals):
-                now = step.state
+            for step in BatchJoin(rules, SCHEMAS).steps(state, released.arrivals):
+                state = step.state
                 joined += step.counters.joined
     assert joined == sum(a.key == b.key and a.key is not None for a in left for b in right)

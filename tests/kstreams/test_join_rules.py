@@ -19,7 +19,7 @@ from headpond.kstreams.join.rules import MAX_SPAN_MS, wrapped
     [
         ((-5, 4), "ends before it starts"),
         ((1, 1, -1), "grace_ms must be zero or more, not -1"),
-        ((1.5, 1), "before_ms must be a whole number of milliseconds, not 1.5"),
+        ((1.5, 1), "before_ms must be a whole number of milliseconds, or a timedelta, not 1.5"),
         ((True, 1), "not True"),
         ((1, "1"), "after_ms must be a whole number"),
         ((MAX_SPAN_MS + 1, 1), "before_ms must be at most"),
@@ -42,7 +42,7 @@ def test_a_window_may_lie_on_one_side_of_its_record() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"type": "full"}, "Invalid value for type: 'full'. Choose one of inner, left, outer, self."),
+        ({"type": "full"}, "how is one of inner, left, outer, self, not 'full'. To get that, choose outer."),
         ({"headers": "both"}, "Choose one of own, trigger, merge"),
         ({"emit": None}, "Choose one of eager, final"),
         ({"emit_interval_ms": -1}, "emit_interval_ms must be zero or more"),
