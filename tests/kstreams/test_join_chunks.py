@@ -193,8 +193,7 @@ def test_a_run_finds_what_a_loop_finds(
 
 
 def _found(run: Run, probes: Probes) -> tuple[np.ndarray, np.ndarray]:
-    number, row = run.find(probes)
-    return probes.number[number], row
+    return run.ranges(probes).pairs()
 
 
 def test_small_chunks_are_put_together() -> None:

@@ -49,7 +49,7 @@ def test_a_checkpoint_is_shown_and_rescaled(
 
     assert main(["join", "inspect", checkpoint, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["batch"], found["tasks"]) == (0, 2)
+    assert (found["batch"], found["tasks"]) == (1, 2)  # the last one is the one at rest
     assert (found["records"], found["bytes"]) == (told["state_rows"], told["state_bytes"])
     assert found["unmatched"] == told["state_waiting"] > 0
     assert json.loads(found["rules"])["grace_ms"] == 30
@@ -63,7 +63,7 @@ def test_a_checkpoint_is_shown_and_rescaled(
 
     assert main(["join", "inspect", checkpoint]) == 0
     shown = capsys.readouterr().out
-    assert f"2 tasks after batch 0: {found['records']} records" in shown
+    assert f"2 tasks after batch 1: {found['records']} records" in shown
     assert "task 1: stream time 20" in shown
 
     assert main(["join", "rescale", checkpoint, "--tasks", "3", "--out", copy, "--json"]) == 0

@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.arrivals import Arranged, Arrivals, arranged, counted
 from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, next_side_state
 from headpond.kstreams.join.expiry import BEFORE, NEVER, Candidates, Expiry, Waiting, leaving, walk_order
-from headpond.kstreams.join.pairs import MAX_PAIRS, PairFinder, Pairs, TooManyPairs
+from headpond.kstreams.join.pairs import MAX_CANDIDATES, MAX_PAIRS, PairFinder, Pairs, TooManyPairs
 from headpond.kstreams.join.results import ResultRows, Results, Source
 from headpond.kstreams.join.rules import (
     NO_TIME,
@@ -66,6 +67,7 @@ class BatchJoin:
         rules: What it does.
         schemas: Per side the schema of records: key, headers, value, further columns.
         max_pairs: See MAX_PAIRS.
+        max_candidates: See MAX_CANDIDATES.
         keeps_headers: Whether the state's format has a place for headers. Without, a record's headers are
             gone once it is a stored one: where it waited, or where `merge` would take them from a partner.
     """
@@ -76,10 +78,12 @@ class BatchJoin:
         schemas: dict[Side, pa.Schema],
         *,
         max_pairs: int = MAX_PAIRS,
+        max_candidates: int = MAX_CANDIDATES,
         keeps_headers: bool = True,
     ) -> None:
         self.rules = rules
         self.schemas = schemas
+        self._max_candidates = max_candidates
         self._finder = PairFinder(rules, max_pairs)
         self._keeps_headers = keeps_headers
         self._self_join = rules.type is JoinType.SELF
@@ -97,12 +101,14 @@ class BatchJoin:
             time: With stream_time="query": the stream time after the batch.
 
         Raises:
-            UsageError: A timestamp is negative or too great.
+            UsageError: A timestamp is negative or too great, or one batch has too many candidates for pairs.
         """
         count = sum(len(each.ts) for each in arrivals.values())
         try:
             yield self._step(state, arrivals, now_ms, time)
-        except TooManyPairs:
+        except TooManyPairs as many:
+            if many.candidates > self._max_candidates:
+                raise _refused(many, self._max_candidates) from None
             halves = ((0, count // 2, NO_TIME), (count // 2, count, time))
             for start, stop, then in halves:
                 part = {side: each.part(start, stop) for side, each in arrivals.items()}
@@ -225,6 +231,18 @@ class BatchJoin:
         )
         clock.min_time, clock.next_emit_ms = done.min_time, done.next_emit_ms
         return np.array(done.at, np.int64), np.array(done.position, np.int64)
+
+
+def _refused(many: TooManyPairs, bound: int) -> UsageError:
+    return UsageError(
+        f"A batch of one task has {many.candidates} candidates for pairs, {many.of_key} of them of the key "
+        f"{many.key!r}; {bound} are allowed.",
+        next_step="Take that key out before the join or make several of it, make the windows narrower or the "
+        "batches smaller (maxBytesPerTrigger, maxOffsetsPerTrigger), or raise max_candidates.",
+        candidates=many.candidates,
+        key=many.key.hex(),
+        of_key=many.of_key,
+    )
 
 
 def initial_state(rules: JoinRules) -> TaskState:

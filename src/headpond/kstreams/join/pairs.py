@@ -37,15 +37,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headpond.kstreams.join.arrivals import Arranged
-    from headpond.kstreams.join.chunks import TaskState
+    from headpond.kstreams.join.chunks import Chunk, TaskState
     from headpond.kstreams.join.results import ResultRows
 
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 Bool = npt.NDArray[np.bool_]
 
-MAX_PAIRS = 4_000_000
-"""How many pairs are held at once; a batch that has more is worked off in parts. Some 50 bytes each."""
+MAX_PAIRS = 1_000_000
+"""How many candidates for pairs are held at once, some 300 bytes each; a batch with more goes in parts."""
+MAX_CANDIDATES = 1_000_000_000
+"""A batch with more of them on a side is refused: it would not end in hours."""
 _PLACE_LIMIT = 1 << 62
 _NONE: Int64 = np.empty(0, np.int64)
 
@@ -120,16 +122,17 @@ class Run:
             span = len(distinct) + 1
         return cls(order, sorted_hashes[fresh], group * span + times, span, first, distinct)
 
-    def find(self, probes: Probes) -> tuple[Int64, Int64]:
-        """Find all rows that the probes ask for: the probes' numbers and the rows, pair by pair."""
+    def ranges(self, probes: Probes) -> Ranges:
+        """Find where the rows are that the probes ask for, without making them."""
+        nothing = Ranges(_NONE, _NONE, _NONE, self.order)
         if not len(self.order) or not len(probes.first):
-            return _NONE, _NONE
+            return nothing
         group = np.searchsorted(self.groups, probes.distinct)
         known = group < len(self.groups)
         known[known] = self.groups[group[known]] == probes.distinct[known]
         known_probes = known[probes.group]
         if not known_probes.any():
-            return _NONE, _NONE
+            return nothing
         asking = np.flatnonzero(known_probes)
         base = group[probes.group[asking]] * self.span
         first, last = probes.first[asking], probes.last[asking]
@@ -140,13 +143,25 @@ class Run:
             low = np.searchsorted(self.distinct_ts, first)
             high = np.searchsorted(self.distinct_ts, last, side="right")
         start = np.searchsorted(self.places, base + low)
-        counts = np.maximum(np.searchsorted(self.places, base + high) - start, 0)
-        total = int(counts.sum())
-        if not total:
-            return _NONE, _NONE
-        ends = np.cumsum(counts)
-        at = np.arange(total) - np.repeat(ends - counts - start, counts)
-        return np.repeat(asking, counts), self.order[at]
+        counts = np.searchsorted(self.places, base + high) - start
+        some = counts > 0
+        return Ranges(probes.number[asking[some]], start[some], counts[some], self.order)
+
+
+class Ranges(NamedTuple):
+    """Rows of a run that were asked for: of each asker's number `counts` places from `start` on."""
+
+    number: Int64
+    start: Int64
+    counts: Int64
+    order: Int64
+
+    def pairs(self) -> tuple[Int64, Int64]:
+        """Return the askers' numbers and the rows, pair by pair."""
+        ends = np.cumsum(self.counts)
+        total = int(ends[-1]) if len(ends) else 0
+        at = np.arange(total) - np.repeat(ends - self.counts - self.start, self.counts)
+        return np.repeat(self.number, self.counts), self.order[at]
 
 
 class Probes(NamedTuple):
@@ -194,7 +209,11 @@ class Pairs:
 
 
 class TooManyPairs(Exception):
-    """A batch has more pairs than are to be held at once."""
+    """A batch has more candidates for pairs than are to be held at once: how many, and the key with most."""
+
+    def __init__(self, candidates: int, key: bytes, of_key: int) -> None:
+        super().__init__(candidates)
+        self.candidates, self.key, self.of_key = candidates, key, of_key
 
 
 class PairFinder:
@@ -246,35 +265,45 @@ class PairFinder:
         self, state: TaskState, batch: Arranged, side: Side, other: Side, *, probes: Probes, count: int
     ) -> Pairs:
         found = []
-        mine = batch.incoming[side]
+        mine, theirs = batch.incoming[side], batch.incoming[other]
         keys = mine.records.column("key")
-        total = base = 0
+        base = 0
+        asked: list[tuple[int, Chunk | None, Ranges]] = []
         for chunk in state.sides[other].chunks:
-            asked = probes.within(chunk.min_ts, chunk.max_ts)
-            if len(asked.first):
-                number, rows = chunk.data.run.find(asked)
-                number, rows = _same_keys(keys, asked.number[number], chunk.data, rows)
-                found.append(Pairs(mine.seq[number], base + rows, chunk.data.ts[rows], chunk.data.seq[rows]))
-                total += len(rows)
-                self._bounded(total, count)
+            within = probes.within(chunk.min_ts, chunk.max_ts)
+            if len(within.first):
+                asked.append((base, chunk, chunk.data.run.ranges(within)))
             base += chunk.rows
-        theirs = batch.incoming[other]
         if len(theirs):
-            number, rows = theirs.run.find(probes)
-            number = probes.number[number]
+            asked.append((base, None, theirs.run.ranges(probes)))
+        self._check([ranges for *_, ranges in asked], mine, count)
+        for first, of_chunk, ranges in asked:
+            number, rows = ranges.pairs()
+            if of_chunk is not None:
+                number, rows = _same_keys(keys, number, of_chunk.data, rows)
+                ts, seq = of_chunk.data.ts[rows], of_chunk.data.seq[rows]
+                found.append(Pairs(mine.seq[number], first + rows, ts, seq))
+                continue
             earlier = theirs.seq[rows] < mine.seq[number]
-            number, rows = number[earlier], rows[earlier]
-            self._bounded(total + len(rows), count)
-            number, rows = _same_keys(keys, number, theirs, rows)
+            number, rows = _same_keys(keys, number[earlier], theirs, rows[earlier])
             seq = theirs.seq[rows]
             found.append(
-                Pairs(mine.seq[number], base + batch.row[seq], theirs.ts[rows], seq + state.next_seq)
+                Pairs(mine.seq[number], first + batch.row[seq], theirs.ts[rows], seq + state.next_seq)
             )
         return _together(found)
 
-    def _bounded(self, pairs: int, count: int) -> None:
-        if pairs > self._max_pairs and count > 1:
-            raise TooManyPairs
+    def _check(self, asked: list[Ranges], mine: Rows, count: int) -> None:
+        candidates = sum(int(ranges.counts.sum()) for ranges in asked)
+        if candidates <= self._max_pairs or count <= 1:
+            return
+        each = np.zeros(len(mine), np.int64)
+        for ranges in asked:
+            np.add.at(each, ranges.number, ranges.counts)
+        _, first, group = np.unique(mine.hashes, return_index=True, return_inverse=True)
+        by_key = np.bincount(group.reshape(-1), each)
+        hot = int(by_key.argmax())
+        key = mine.records.column("key")[int(first[hot])].as_py()
+        raise TooManyPairs(candidates, key, int(by_key[hot]))
 
     def with_itself(self, batch: Arranged, rows: ResultRows) -> int:
         """Add the result of each record with itself, at its place among its pairs."""

@@ -13,6 +13,7 @@ from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.alignment import MAX_HELD_BYTES
 from headpond.kstreams.join.kafka_state import find_task_stores, read_initial_state
+from headpond.kstreams.join.pairs import MAX_CANDIDATES
 from headpond.kstreams.join.rules import (
     Emit,
     HeadersOf,
@@ -59,6 +60,7 @@ def windowed_join(
     stream_time: StreamTime | str = StreamTime.TASK,
     rest_batch: bool = True,
     max_held_bytes: int = MAX_HELD_BYTES,
+    max_candidates: int = MAX_CANDIDATES,
     state_format: ValueFormat | str = ValueFormat.PLAIN_HEADERS,
     initial_state: InitialState | Sequence[InitialState] | None = None,
     name: str = METRICS,
@@ -87,6 +89,7 @@ def windowed_join(
             It takes a watermark; without it, the result may be given one (`withWatermark`), and what is held
             when the input pauses comes with the next records.
         max_held_bytes: More held records of one task end the query.
+        max_candidates: Likewise more pairs of a record of one batch and one in its window.
         state_format: How values lie in the state; anything but "plain_headers" is for going back.
         initial_state: What a Kafka Streams application left when it stopped, taken over at the start:
             its task directories (`<state directory>/<application>/<task>`) in the order of their partitions,
@@ -122,7 +125,7 @@ def windowed_join(
     idle_ms = milliseconds("max_idle", max_idle)
     plan = JoinPlan(
         rules, every, tuple(labels(tasks)), choice(ValueFormat, "state_format", state_format),
-        uuid.uuid4().hex, idle_ms, max_held_bytes,
+        uuid.uuid4().hex, idle_ms, max_held_bytes, max_candidates,
     )  # fmt: skip
     packed = [
         frame.select(*[f"`{each}`" for each in columns[side].selected]).mapInArrow(

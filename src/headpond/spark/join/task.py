@@ -35,6 +35,7 @@ from headpond.kstreams.join.chunk_codec import (
     state_of,
 )
 from headpond.kstreams.join.chunks import FileCache, MemoryCache
+from headpond.kstreams.join.pairs import MAX_CANDIDATES
 from headpond.kstreams.join.rules import JoinCounters, JoinRules
 from headpond.spark.errors import carried
 from headpond.spark.join.pack import cut_small
@@ -75,6 +76,7 @@ class JoinPlan:
     cache: str
     max_idle_ms: int = 0
     max_held_bytes: int = MAX_HELD_BYTES
+    max_candidates: int = MAX_CANDIDATES
 
     def fingerprint(self, task: int) -> dict[str, Any]:
         """Return what a task's state depends on; another one's must not be continued."""
@@ -166,6 +168,7 @@ class JoinProcessor(_Stateful):
             plan.rules,
             {each.side: each.schema for each in plan.columns},
             keeps_headers=plan.state_format.has_headers,
+            max_candidates=plan.max_candidates,
         )
         counters = JoinCounters()
         waiting = Alignment(state.inputs, join.schemas, now_ms, plan.max_idle_ms, plan.max_held_bytes)

@@ -1,0 +1,74 @@
+"""Keys with very many records: worked off in bounded memory, or refused before anything is made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headpond.core.errors import UsageError
+from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.arrivals import Arrivals
+from headpond.kstreams.join.by_batch import BatchJoin, initial_state
+from headpond.kstreams.join.rules import JoinRules, JoinWindows
+from tests.kstreams.join_cuts import SCHEMA, SCHEMAS
+
+RULES = JoinRules("inner", JoinWindows(1 << 40, 1 << 40))
+
+
+def one_key(records: int) -> dict[Side, Arrivals]:
+    """Records of both sides in turns, all of one key and near enough to join."""
+    found = {}
+    for number, side in enumerate((Side.LEFT, Side.RIGHT)):
+        at = np.arange(number, records, 2)
+        columns = [pa.array([each] * len(at), pa.binary()) for each in (b"hot", b"", b"x" * 20)]
+        found[side] = Arrivals(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), 1000 + at, at)
+    return found
+
+
+def test_ten_thousand_million_candidates_are_refused() -> None:
+    """With the key, how many it has, and what to do; nothing is made before."""
+    join = BatchJoin(RULES, SCHEMAS)
+    with pytest.raises(UsageError, match=r"10000000000 of them of the key b'hot'; 1000000000 ") as failure:
+        next(join.steps(initial_state(RULES), one_key(200_000)))
+    told = failure.value.facts
+    assert (told["candidates"], told["key"]) == (10**10, b"hot".hex())
+    assert "max_candidates" in failure.value.next_step
+
+
+def peak_of(records: int) -> tuple[int, int]:
+    """Pairs of so many records, and what a process of its own needed for them, in MiB."""
+    code = f"from tests.kstreams.test_join_hot_keys import work_off; work_off({records})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    pairs, mib = run.stdout.split()
+    return int(pairs), int(mib)
+
+
+def work_off(records: int) -> None:
+    """Print how many pairs there are and the greatest resident set in MiB."""
+    import resource
+
+    state, pairs = initial_state(RULES), 0
+    for step in BatchJoin(RULES, SCHEMAS).steps(state, one_key(records)):
+        pairs += sum(batch.num_rows for batch in step.results.batches())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    sys.stdout.write(f"{pairs} {peak}\n")
+
+
+@pytest.mark.slow
+def test_millions_of_pairs_of_one_key_take_bounded_memory() -> None:
+    """Nine million within what one million takes, and then some."""
+    pairs, mib = peak_of(6_000)
+    assert pairs == 3_000**2
+    assert mib < 650
+
+
+@pytest.mark.thorough
+def test_a_hundred_million_pairs_of_one_key_are_done_within_a_gigabyte() -> None:
+    """Ten thousand records a side."""
+    pairs, mib = peak_of(20_000)
+    assert pairs == 10**8
+    assert mib < 1024
