@@ -208,7 +208,10 @@ def test_small_chunks_are_put_together() -> None:
     after = compacted(state, numbers)
     assert after.rows == state.rows == 300
     assert len(after.chunks) < 15
-    assert sorted(after.waiting_times()[1].tolist()) == list(range(0, 300, 3))
+    pairs = zip(after.chunks, after.waiting, strict=True)
+    assert sorted(n for chunk, waits in pairs for n in chunk.data.seq[waits].tolist()) == list(
+        range(0, 300, 3)
+    )
     assert all((np.diff(chunk.data.seq) > 0).all() for chunk in after.chunks)
 
 

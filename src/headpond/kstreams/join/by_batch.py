@@ -30,11 +30,21 @@ from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.arrivals import Arranged, Arrivals, arranged, counted
 from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, next_side_state
-from headpond.kstreams.join.expiry import BEFORE, NEVER, Candidates, Expiry, Waiting, leaving, walk_order
+from headpond.kstreams.join.expiry import (
+    BEFORE,
+    NEVER,
+    Candidates,
+    Expiry,
+    Selection,
+    Waiting,
+    leaving,
+    walk_order,
+)
 from headpond.kstreams.join.pairs import MAX_CANDIDATES, MAX_PAIRS, PairFinder, Pairs, TooManyPairs
 from headpond.kstreams.join.results import ResultRows, Results, Source
 from headpond.kstreams.join.rules import (
     NO_TIME,
+    OTHER_SIDE,
     Emit,
     JoinClock,
     JoinCounters,
@@ -138,7 +148,8 @@ class BatchJoin:
         clock.stream_time = int(batch.stream[-1]) if count else clock.stream_time
         if rules.stream_time is StreamTime.QUERY:
             clock.stream_time = max(clock.stream_time, time)
-        waiting = dict.fromkeys(self._sides, np.empty(0, np.int64))
+        none = np.empty(0, np.int64)
+        waiting = dict.fromkeys(self._sides, (none, none))
         if rules.buffers:
             waiting = self._unmatched(
                 state, batch, pairs, rows=rows, counters=counters, clock=clock, sources=sources, now_ms=now_ms
@@ -153,7 +164,7 @@ class BatchJoin:
                 state.sides[side],
                 replace(mine, seq=mine.seq + state.next_seq),
                 batch.base[side] + batch.row[mine.seq],
-                waiting[side],
+                *waiting[side],
                 readable_from=clock.observed[side] - rules.retention_ms + 1,
                 retention_ms=rules.retention_ms,
                 numbers=numbers,
@@ -173,10 +184,14 @@ class BatchJoin:
         clock: JoinClock,
         sources: dict[Side, Source],
         now_ms: int,
-    ) -> dict[Side, Int64]:
-        """Emit unmatched records or keep them waiting; return the global rows that wait after the batch."""
+    ) -> dict[Side, tuple[Int64, Int64]]:
+        """Emit unmatched records or keep them waiting.
+
+        Returns:
+            Per side the global rows that no longer wait, of old ones, and that do, of new ones.
+        """
         rules = self.rules
-        waiting: list[Candidates] = []
+        fresh: dict[Side, Int64] = {}
         for side in self._sides:
             if not rules.is_outer(side):
                 continue
@@ -191,13 +206,52 @@ class BatchJoin:
             no_key = np.flatnonzero(batch.of(side) & ~batch.has_key & batch.has_value)
             out = np.concatenate((mine.seq[alone & at_once], no_key))
             rows.add_at_once(side, out, batch.base[side] + batch.row[out], batch.ts[out])
-            begin = np.flatnonzero(alone & ~at_once)
-            since = mine.seq[begin]
+            fresh[side] = np.flatnonzero(alone & ~at_once)
             counters.unmatched += len(out)
-            counters.buffered += len(begin)
-            held = state.sides[side].waiting_rows()
-            held_ts, held_seq = state.sides[side].waiting_times()
-            waiting.append(
+            counters.buffered += len(fresh[side])
+        waiting = self._waiting(state, batch, pairs, fresh, clock.stream_time)
+        walk, left, gids = walk_order(waiting, pairs, sources)
+        at, position = self._leaving(batch, walk, clock, now_ms)
+        rows.add_expired(at, left[position], gids[position], walk.ts[position])
+        counters.unmatched += len(position)
+        stays = walk.taken == NEVER
+        stays[position] = False
+        found = {}
+        for side in self._sides:
+            of_side, old = left == (side is Side.LEFT), gids < batch.base[side]
+            found[side] = np.sort(gids[of_side & old & ~stays]), np.sort(gids[of_side & ~old & stays])
+        return found
+
+    def _waiting(
+        self,
+        state: TaskState,
+        batch: Arranged,
+        pairs: dict[Side, Pairs],
+        fresh: dict[Side, Int64],
+        stream_time: int,
+    ) -> list[Candidates]:
+        """Return of both sides what waits and may matter to this batch, and what begins to wait."""
+        rules = self.rules
+        selections = {}
+        for side in fresh:
+            after = rules.after_ms(side) + rules.windows.grace_ms
+            hit = pairs[OTHER_SIDE[side]].partner
+            old = hit[hit < batch.base[side]]
+            selections[side] = Selection(state.sides[side], old, stream_time - after)
+        if rules.stream_time is StreamTime.TASK:
+            marks = [each.times() for each in selections.values()]
+            marks += [batch.incoming[side].ts[begin] for side, begin in fresh.items()]
+            firsts = [each.first_staying() for each in selections.values()]
+            marks.append(np.array([each for each in firsts if each is not None], np.int64))
+            for each in selections.values():
+                each.mark(np.unique(np.concatenate(marks)))
+                each.mark_last()
+        found = []
+        for side, begin in fresh.items():
+            mine = batch.incoming[side]
+            since = mine.seq[begin]
+            held, held_ts, held_seq = selections[side].chosen()
+            found.append(
                 Candidates(
                     side,
                     np.concatenate((held, batch.base[side] + batch.row[since])),
@@ -206,13 +260,7 @@ class BatchJoin:
                     np.concatenate((np.full(len(held), BEFORE, np.int64), since)),
                 )
             )
-        walk, left, gids = walk_order(waiting, pairs, sources)
-        at, position = self._leaving(batch, walk, clock, now_ms)
-        rows.add_expired(at, left[position], gids[position], walk.ts[position])
-        counters.unmatched += len(position)
-        stays = walk.taken == NEVER
-        stays[position] = False
-        return {side: np.sort(gids[stays & (left == (side is Side.LEFT))]) for side in self._sides}
+        return found
 
     def _leaving(self, batch: Arranged, walk: Waiting, clock: JoinClock, now_ms: int) -> tuple[Int64, Int64]:
         """Return who leaves: at which record of the batch, and which position in walk order."""

@@ -131,22 +131,6 @@ class SideState:
             base += chunk.rows
         return bases
 
-    def waiting_rows(self) -> Int64:
-        """Return the global rows that wait, ascending."""
-        parts = [rows + base for rows, base in zip(self.waiting, self.bases(), strict=True) if len(rows)]
-        return np.concatenate(parts) if parts else _EMPTY
-
-    def waiting_times(self) -> tuple[Int64, Int64]:
-        """Return timestamp and number of arrival of each row that waits."""
-        parts = [
-            (chunk.data.ts[rows], chunk.data.seq[rows])
-            for chunk, rows in zip(self.chunks, self.waiting, strict=True)
-            if len(rows)
-        ]
-        if not parts:
-            return _EMPTY, _EMPTY
-        return np.concatenate([ts for ts, _ in parts]), np.concatenate([seq for _, seq in parts])
-
 
 Partition = tuple[str | int | None, ...]
 """What a source partition is called: topic and partition, stream and shard."""
@@ -252,6 +236,7 @@ def next_side_state(
     old: SideState,
     new: Rows,
     new_rows: Int64,
+    gone: Int64,
     waiting: Int64,
     *,
     readable_from: int,
@@ -264,7 +249,8 @@ def next_side_state(
         old: the side before the batch.
         new: the batch's records with key and value, in order of arrival.
         new_rows: their global rows.
-        waiting: the global rows, old and new, that wait after the batch; ascending.
+        gone: the global rows, of old ones, that no longer wait; ascending.
+        waiting: those of new ones that do; ascending.
         readable_from: the smallest timestamp that a later record can still reach.
         retention_ms: of the join.
         numbers: gives the new chunks theirs.
@@ -272,15 +258,17 @@ def next_side_state(
     chunks: list[Chunk] = []
     waits: list[Int64] = []
     base = 0
-    for chunk in old.chunks:
-        start, stop = np.searchsorted(waiting, (base, base + chunk.rows))
-        rows = waiting[start:stop] - base
+    for chunk, before in zip(old.chunks, old.waiting, strict=True):
+        start, stop = np.searchsorted(gone, (base, base + chunk.rows))
+        rows = before
+        if stop > start:
+            rows = np.setdiff1d(before, gone[start:stop] - base, assume_unique=True)
         if chunk.max_ts >= readable_from or len(rows):
             chunks.append(chunk)
             waits.append(rows)
         base += chunk.rows
     if len(new):
-        still: Bool = np.isin(new_rows, waiting[np.searchsorted(waiting, base) :], assume_unique=True)
+        still: Bool = np.isin(new_rows, waiting, assume_unique=True)
         kept = np.flatnonzero((new.ts >= readable_from) | still)
         for chunk, rows in cut(new.take(kept), still[kept], retention_ms, numbers):
             chunks.append(chunk)

@@ -29,6 +29,7 @@ from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.rules import NO_MIN_TIME, OTHER_SIDE, JoinRules, wrapped
 
 if TYPE_CHECKING:
+    from headpond.kstreams.join.chunks import SideState
     from headpond.kstreams.join.pairs import Bool, Int64, Pairs
     from headpond.kstreams.join.results import Source
 
@@ -240,6 +241,105 @@ def leaving(rules: JoinRules, waiting: Waiting, stream: Int64, until: int) -> tu
     position = np.flatnonzero(leaves)
     position = position[np.argsort(at[position], kind="stable")]
     return at[position], position
+
+
+class Selection:
+    """Picks, of one side's records that wait, those that a batch can have to do with.
+
+    ::
+
+        waiting, by time    c  c  c  │  p  p  p  p  p  p  p  …  p
+        marks                        ▲     ▲        ▲
+                            c: can close by the end of the batch, all are picked
+                            p: stays; the two behind each mark, and the last
+
+    A round stops behind the first open record of each side. That is one that can close, one that the batch
+    brings or takes out, or the first that stays: so of those that stay only what is next to such a *mark* is
+    ever met, and chunks without any of it are not loaded.
+    """
+
+    def __init__(self, state: SideState, hit: Int64, closed_before: int) -> None:
+        self._state = state
+        self._bases = state.bases()
+        self._closed_before = closed_before
+        self._chosen: dict[int, list[Int64]] = {}
+        hit = np.unique(hit)
+        for place, (chunk, rows) in enumerate(zip(state.chunks, state.waiting, strict=True)):
+            if not len(rows):
+                continue
+            base = self._bases[place]
+            start, stop = np.searchsorted(hit, (base, base + chunk.rows))
+            if stop > start:
+                self._add(place, np.intersect1d(rows, hit[start:stop] - base, assume_unique=True))
+            if chunk.min_ts < closed_before:
+                self._add(place, rows[chunk.data.ts[rows] < closed_before])
+        self._hits = {place: np.unique(np.concatenate(rows)) for place, rows in self._chosen.items()}
+
+    def _add(self, place: int, rows: Int64) -> None:
+        if len(rows):
+            self._chosen.setdefault(place, []).append(rows)
+
+    def _staying(self, place: int) -> tuple[Int64, Int64]:
+        """Return the rows of a chunk that stay whatever happens, by time, and their times."""
+        rows, chosen = self._state.waiting[place], self._hits.get(place)
+        if chosen is not None:
+            rows = np.setdiff1d(rows, chosen, assume_unique=True)
+        ts = self._state.chunks[place].data.ts[rows]
+        order = np.argsort(ts, kind="stable")
+        return rows[order], ts[order]
+
+    def times(self) -> Int64:
+        """Return the times of those that can leave or be taken out."""
+        parts = [self._state.chunks[place].data.ts[rows] for place, rows in self._hits.items()]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def first_staying(self) -> int | None:
+        """Return the time of the first that stays; None: none does."""
+        return self.mark(np.array([self._closed_before], np.int64))
+
+    def mark(self, marks: Int64) -> int | None:
+        """Choose those that stay behind each mark (ascending times); return the time of the first of them."""
+        second = np.full(len(marks), NEVER, np.int64)
+        first: int | None = None
+        waiting = [place for place, rows in enumerate(self._state.waiting) if len(rows)]
+        for place in sorted(waiting, key=lambda each: self._state.chunks[each].min_ts):
+            chunk = self._state.chunks[place]
+            asking = np.searchsorted(marks, chunk.max_ts, side="right")
+            if not (second[:asking] > chunk.min_ts).any():
+                continue
+            rows, ts = self._staying(place)
+            at = np.searchsorted(ts, marks)
+            behind = np.unique(np.concatenate((at, at + 1)))
+            self._add(place, rows[behind[behind < len(rows)]])
+            if at[0] < len(ts):
+                first = int(ts[at[0]]) if first is None else min(first, int(ts[at[0]]))
+            found = np.append(ts, [NEVER, NEVER])
+            second = np.minimum(second, found[np.minimum(at + 1, len(ts))])
+        return first
+
+    def mark_last(self) -> None:
+        """Choose the last that stays."""
+        last = -1
+        waiting = [place for place, rows in enumerate(self._state.waiting) if len(rows)]
+        for place in sorted(waiting, key=lambda each: -self._state.chunks[each].max_ts):
+            if self._state.chunks[place].max_ts <= last:
+                return
+            rows, ts = self._staying(place)
+            if len(ts):
+                self._add(place, rows[-1:])
+                last = max(last, int(ts[-1]))
+
+    def chosen(self) -> tuple[Int64, Int64, Int64]:
+        """Return global rows, ascending, times and numbers of arrival of all that were chosen."""
+        found: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in range(3)]
+        for place in sorted(self._chosen):
+            rows = np.unique(np.concatenate(self._chosen[place]))
+            data = self._state.chunks[place].data
+            columns = rows + self._bases[place], data.ts[rows], data.seq[rows]
+            for part, column in zip(found, columns, strict=True):
+                part.append(column)
+        gids, times, seqs = (np.concatenate(part) for part in found)
+        return gids, times, seqs
 
 
 @dataclass
