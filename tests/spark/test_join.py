@@ -12,7 +12,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from headpond.core.errors import UsageError
-from headpond.kstreams import JoinStores, StreamJoin, fill_stores, find_task_stores, read_initial_state
+from headpond.kstreams import (
+    JoinStores,
+    NotAStore,
+    StreamJoin,
+    fill_stores,
+    find_task_stores,
+    read_initial_state,
+)
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.rules import JoinRules, JoinWindows
 from headpond.spark import windowed_join
@@ -200,6 +207,15 @@ def test_going_on_where_kafka_streams_stopped(spark: SparkSession, tmp_path: Pat
     drained(joined(spark, tmp_path, rules.windows, tasks=1, initial_state=directory), tmp_path)
     assert rows_of(spark, tmp_path) == expected
     assert len(old) > 1  # values that only the directory held
+    shutil.rmtree(directory)  # the checkpoint has it all: the same program goes on without it
+    last = replace(events[-1], offset=len(events), micros=events[-1].micros + 10**9)
+    write(tmp_path, [[last]], 1)
+    drained(joined(spark, tmp_path, rules.windows, tasks=1, initial_state=directory), tmp_path)
+    assert not expected - rows_of(spark, tmp_path)
+    frame = joined(spark, tmp_path, rules.windows, tasks=1, initial_state=directory)
+    with pytest.raises(StreamingQueryException) as failure:
+        drained(frame, tmp_path / "fresh")
+    assert isinstance(headpond_error_of(failure.value), NotAStore)
 
 
 @pytest.mark.parametrize(
@@ -222,3 +238,40 @@ def test_inputs_that_cannot_be_joined_are_refused(
     left, right = (source(spark, tmp_path, side) for side in (Side.LEFT, Side.RIGHT))
     with pytest.raises(UsageError, match=said):
         windowed_join(change(left), right, WINDOWS, tasks=2)
+
+
+def test_joins_chain_and_their_results_have_places(spark: SparkSession, tmp_path: Path) -> None:
+    """A join of a join's results; each result's task and number are its own, also after a restart."""
+    batches = [[e for e in batch if e.key and e.value] for batch in random_batches(31, batches=2, size=40)]
+    write(tmp_path, batches[:1])
+    drained(joined(spark, tmp_path, how="inner", tasks=2), tmp_path)
+    write(tmp_path, batches[1:], 1)
+    drained(joined(spark, tmp_path, how="inner", tasks=2), tmp_path)
+    rows = spark.read.parquet(str(tmp_path / "out"))
+    assert rows.selectExpr("partition", "offset").distinct().count() == rows.count() > 20
+    assert {row[0] for row in rows.selectExpr("partition").distinct().collect()} == {0, 1}
+    pairs = joined(spark, tmp_path, how="inner", tasks=2).selectExpr(
+        "key", "concat(left_value, right_value) AS value", "timestamp", "partition", "offset"
+    )
+    third = source(spark, tmp_path, Side.LEFT).drop("headers")
+    wide = JoinWindows(10**6, 10**6)
+    chained = windowed_join(pairs, third, wide, "inner", tasks=2)
+    other = tmp_path / "other"
+    query = drained(chained.selectExpr("left_value", "right_value"), other)
+    by_key = Counter(e.key for batch in batches for e in batch if e.side is Side.LEFT)
+    keys = Counter(bytes(row[0]) for row in rows.selectExpr("key").collect())
+    count = spark.read.parquet(str(other / "out")).count()
+    assert count == sum(number * by_key[key] for key, number in keys.items())
+    assert {"headpond_join", "headpond_join_2"} <= set(query.recentProgress[0].observedMetrics)
+
+
+def test_records_without_a_time_are_dropped_and_counted_on_request(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The others are joined as if those had not been."""
+    (batch,) = random_batches(33, batches=1, size=60)
+    early = [replace(event, micros=-5, offset=event.offset + 1000) for event in batch[:7]]
+    write(tmp_path, [batch + early])
+    query = drained(joined(spark, tmp_path, tasks=2, on_bad_time="drop"), tmp_path)
+    assert rows_of(spark, tmp_path) == wanted(JoinRules("outer", WINDOWS), [batch], 2)[0]
+    assert figures(query)["dropped_bad_time"] == 7

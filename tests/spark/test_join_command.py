@@ -66,6 +66,27 @@ def test_a_checkpoint_is_shown_and_rescaled(
     assert f"2 tasks after batch 1: {found['records']} records" in shown
     assert "task 1: stream time 20" in shown
 
+    kept = 0
+    for key in {event.key for event in batch if event.key}:
+        assert main(["join", "show", checkpoint, "--key", key.decode(), "--json"]) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        by_value = {event.value: event for event in batch if event.key == key}
+        kept += len(lines)
+        for line in lines:
+            event = by_value[bytes.fromhex(line["value"])]
+            assert (line["side"], line["timestamp"]) == (event.side.name.lower(), event.micros // 1000)
+            headers = [[k, v and v.hex()] for k, v in event.headers]
+            assert line["headers"] == headers
+    assert kept == found["records"]
+    last = max((e for e in batch if e.key and e.value), key=lambda e: e.micros)
+    assert last.key
+    assert last.value
+    moment = str(last.micros // 1000)
+    assert main(["join", "show", checkpoint, "--key-hex", last.key.hex(), "--from", moment]) == 0
+    assert last.value.decode() in capsys.readouterr().out
+    assert main(["join", "show", checkpoint]) == 2
+    assert "--key-hex" in capsys.readouterr().err
+
     assert main(["join", "rescale", checkpoint, "--tasks", "3", "--out", copy, "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert done == {"from_tasks": 2, "to_tasks": 3, "records": found["records"], "checkpoint": copy}

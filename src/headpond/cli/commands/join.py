@@ -26,6 +26,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from headpond.cli.commands.store import key_of, milliseconds_of, readable
 from headpond.cli.inputs import input_argument, input_lines, with_output
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from headpond.cli.output import Output
     from headpond.kstreams.join.rules import JoinRules
     from headpond.kstreams.join.scenario import Fate, Played, Scenario
+    from headpond.spark.join.checkpoint import KeptRecord
 
 
 MIN_WIDTH, MAX_WIDTH = 60, 110
@@ -287,6 +289,58 @@ def rescale(output: Output, checkpoint: str, *, tasks: int, out: str) -> None:
     output.result({**done, "checkpoint": out}, lambda: Text(summary))
 
 
+@click.command()
+@_checkpoint
+@click.option("--key", "key_text", help="The key, given as text.")
+@click.option("--key-hex", help="The key, given as hexadecimal digits.")
+@click.option("--from", "time_from", metavar="TIME", help="Only records from then on: ms, or ISO 8601.")
+@click.option("--to", "time_to", metavar="TIME", help="Only records up to then.")
+@with_output
+def show(
+    output: Output,
+    checkpoint: str,
+    *,
+    key_text: str | None,
+    key_hex: str | None,
+    time_from: str | None,
+    time_to: str | None,
+) -> None:
+    """List the records of a key that a join on Spark keeps, with their headers.
+
+    CHECKPOINT is the checkpointLocation of its query, a folder. With --json each line is {"side",
+    "timestamp", "value", "headers", "waiting", "held"}: bytes as hexadecimal text; waiting ones have no
+    partner yet, held ones wait for a slower input.
+    """
+    from headpond.spark.join.checkpoint import kept_records
+
+    key = key_of(key_text, key_hex)
+    if key is None:
+        raise UsageError("There is no key to look for.", next_step="Give one with --key or --key-hex.")
+    first, last = milliseconds_of(time_from), milliseconds_of(time_to)
+    with output.progress("starting Spark"), _session() as spark:
+        found = list(kept_records(spark, checkpoint, key, first, last))
+    for each in found:
+        document = {
+            "side": each.side.name.lower(),
+            "timestamp": each.timestamp,
+            "value": None if each.value is None else each.value.hex(),
+            "headers": [[name, None if value is None else value.hex()] for name, value in each.headers],
+            "waiting": each.waiting,
+            "held": each.held,
+        }
+        output.result(document, lambda each=each: _kept_line(each))  # type: ignore[misc]
+
+
+def _kept_line(each: KeptRecord) -> Text:
+    state = "  held" if each.held else "  unmatched" if each.waiting else ""
+    return Text.assemble(
+        (_moment(each.timestamp), "cyan"),
+        f"  {each.side.name.lower():<5}  {readable(each.value)}",
+        (state, "yellow"),
+        *((f"  {name}={readable(value)}", "green") for name, value in each.headers),
+    )
+
+
 @contextmanager
 def _session() -> Iterator[Any]:
     spark = _spark()
@@ -401,3 +455,4 @@ def play(
 
 join.add_command(inspect)
 join.add_command(rescale)
+join.add_command(show)

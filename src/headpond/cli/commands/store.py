@@ -45,7 +45,7 @@ def store() -> None:
     """
 
 
-def _milliseconds(text: str | None) -> int | None:
+def milliseconds_of(text: str | None) -> int | None:
     """Read a window start: milliseconds, or a time as 2026-01-31T12:00:00Z (without a zone: UTC)."""
     if text is None:
         return None
@@ -86,8 +86,8 @@ def show(
     still on disk show too. With --json each line is {"key", "window_start", "seqnum", "value", "timestamp",
     "headers"}: bytes as hexadecimal text, times in milliseconds; no timestamp in the format is null.
     """
-    key = _key(key_text, key_hex)
-    first, last = _milliseconds(time_from), _milliseconds(time_to)
+    key = key_of(key_text, key_hex)
+    first, last = milliseconds_of(time_from), milliseconds_of(time_to)
     entries = StoreDirectory(directory).entries(key=key, time_from=first, time_to=last)
     for number, entry in enumerate(entries):
         if number == limit:
@@ -96,7 +96,8 @@ def show(
         output.result(_document(entry), lambda entry=entry: _line(entry))  # type: ignore[misc]
 
 
-def _key(text: str | None, digits: str | None) -> bytes | None:
+def key_of(text: str | None, digits: str | None) -> bytes | None:
+    """Return the key that options give, as text or as hexadecimal digits."""
     if text is not None and digits is not None:
         raise UsageError("A key is given as text or as hexadecimal digits, not both.")
     if digits is None:
@@ -120,12 +121,12 @@ def _document(entry: StoredEntry) -> dict[str, Any]:
 
 def _line(entry: StoredEntry) -> Text:
     own = "" if entry.timestamp in (None, entry.key.timestamp) else f" (timestamp {entry.timestamp})"
-    headers = [(f"  {name}=", _readable(value)) for name, value in entry.headers]
+    headers = [(f"  {name}=", readable(value)) for name, value in entry.headers]
     return Text.assemble(
         (_moment(entry.key.timestamp), "cyan"),
-        f"  {_readable(entry.key.key)}",
+        f"  {readable(entry.key.key)}",
         (f" #{entry.key.seqnum}" if entry.key.seqnum else "", "dim"),
-        f"  {_readable(entry.value)}{own}",
+        f"  {readable(entry.value)}{own}",
         *((name + value, "green") for name, value in headers),
     )
 
@@ -138,7 +139,7 @@ def _moment(ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _readable(data: bytes | None) -> str:
+def readable(data: bytes | None) -> str:
     """Show bytes as text if they are printable text, else as hexadecimal digits."""
     if data is None:
         return "null"

@@ -169,8 +169,15 @@ class BatchJoin:
                 retention_ms=rules.retention_ms,
                 numbers=numbers,
             )
-        after = TaskState(clock, state.next_seq + count, numbers.following, sides, state.inputs)
         results = Results(rows.sorted(), sources, batch.left, batch.row, rules, self._keeps_headers)
+        after = TaskState(
+            clock,
+            state.next_seq + count,
+            numbers.following,
+            sides,
+            state.inputs,
+            state.results + len(results),
+        )
         return Step(after, results, counters)
 
     def _unmatched(

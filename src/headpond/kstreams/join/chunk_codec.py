@@ -190,6 +190,7 @@ def encode_manifest(state: TaskState, fingerprint: dict[str, Any]) -> bytes:
         "next_emit_ms": clock.next_emit_ms,
         "next_seq": state.next_seq,
         "next_chunk": state.next_chunk,
+        "results": state.results,
         "chunks": [
             {
                 **_chunk_document(side, chunk),
@@ -271,7 +272,8 @@ def state_of(document: dict[str, Any], sides: tuple[Side, ...], load: Load) -> T
     )
     states = {side: SideState.of(found[side]) for side in sides}
     inputs = _inputs_of(document.get("inputs", {}), load)
-    return TaskState(clock, document["next_seq"], document["next_chunk"], states, inputs)
+    results = document.get("results", 0)
+    return TaskState(clock, document["next_seq"], document["next_chunk"], states, inputs, results)
 
 
 def _inputs_of(document: dict[str, Any], load: Load) -> Inputs:

@@ -196,6 +196,7 @@ class TaskState:
     next_chunk: int
     sides: dict[Side, SideState]
     inputs: Inputs = field(default_factory=Inputs)
+    results: int = 0  # how many have come out so far
 
     @classmethod
     def new(cls, sides: dict[Side, SideState]) -> TaskState:

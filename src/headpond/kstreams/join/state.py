@@ -353,7 +353,9 @@ def rescaled(states: Sequence[TaskState], tasks: int, rules: JoinRules) -> list[
             for each_side, chunks in inputs[task].held.items()
         }
         mine = replace(inputs[task], held=held)
-        found.append(TaskState(clock, next_seq, numbers.following, state, mine))
+        # Numbers of results go on above those of all tasks: none of a task's comes twice.
+        results = max(each.results for each in states)
+        found.append(TaskState(clock, next_seq, numbers.following, state, mine, results))
     return found
 
 

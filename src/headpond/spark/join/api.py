@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from enum import StrEnum
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,16 +26,20 @@ from headpond.kstreams.join.rules import (
     milliseconds,
 )
 from headpond.kstreams.join.state import JoinState, adopted
-from headpond.spark.join.checkpoint import seed_rows
+from headpond.spark.errors import carried
+from headpond.spark.join.checkpoint import SEED_DDL, seed_rows
 from headpond.spark.join.columns import SideColumns, output_type, side_columns
 from headpond.spark.join.pack import PACKED_DDL, Packer, Unpacker, as_function, labels
-from headpond.spark.join.rest import with_rest
+from headpond.spark.join.rest import plan_of, with_rest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import timedelta
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from headpond.spark.join.task import JoinPlan
 
 InitialState = JoinState | Path | str
 MAX_TASKS = 4096
@@ -44,6 +49,13 @@ METRICS = "headpond_join"
 _SIDES = (Side.LEFT, Side.RIGHT)
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+
+class OnBadTime(StrEnum):
+    """What becomes of a record with a time that a join cannot take."""
+
+    FAIL = "fail"
+    DROP = "drop"
 
 
 def windowed_join(
@@ -59,6 +71,7 @@ def windowed_join(
     max_idle: int | timedelta = 0,
     stream_time: StreamTime | str = StreamTime.TASK,
     rest_batch: bool = True,
+    on_bad_time: OnBadTime | str = OnBadTime.FAIL,
     max_held_bytes: int = MAX_HELD_BYTES,
     max_candidates: int = MAX_CANDIDATES,
     state_format: ValueFormat | str = ValueFormat.PLAIN_HEADERS,
@@ -88,18 +101,21 @@ def windowed_join(
         rest_batch: Whether an empty batch follows the last one with records, in which nobody waits any more.
             It takes a watermark; without it, the result may be given one (`withWatermark`), and what is held
             when the input pauses comes with the next records.
+        on_bad_time: What a record without a time, or from before 1970, comes to: "fail" ends the query,
+            "drop" leaves it out and counts it (`dropped_bad_time`).
         max_held_bytes: More held records of one task end the query.
         max_candidates: Likewise more pairs of a record of one batch and one in its window.
         state_format: How values lie in the state; anything but "plain_headers" is for going back.
         initial_state: What a Kafka Streams application left when it stopped, taken over at the start:
             its task directories (`<state directory>/<application>/<task>`) in the order of their partitions,
-            or `JoinState`s of `headpond.kstreams.read_initial_state`. A query that goes on from a checkpoint
-            does not look at it.
-        name: Of the figures in the query's progress (`observedMetrics`).
+            where tasks can read them, or `JoinState`s of `headpond.kstreams.read_initial_state`. Only the
+            first batch looks at it.
+        name: Of the figures in the query's progress (`observedMetrics`); a join of joins' results adds `_2`.
 
     Returns:
-        A streaming frame: `key`, `timestamp` (the greater of both, in ms), `headers`, and per side
-        `left_timestamp`, `left_value`, `left_<further column>` …; all null where the side is missing.
+        A streaming frame: `key`, `timestamp` (the greater of both, in ms), `headers`, its own place
+        (`partition`, the task, and `offset`, its number there), and per side `left_timestamp`, `left_value`,
+        `left_<further column>` …; all null where the side is missing.
 
     Raises:
         UsageError: A column is missing or has a wrong type, or an argument is not one of its choices.
@@ -121,6 +137,7 @@ def windowed_join(
     _check_spark(left.sparkSession)
     columns = {side: side_columns(frame.schema, side) for side, frame in frames.items()}
     _check_keys(columns)
+    drops = choice(OnBadTime, "on_bad_time", on_bad_time) is OnBadTime.DROP
     every = tuple(columns.values())
     idle_ms = milliseconds("max_idle", max_idle)
     plan = JoinPlan(
@@ -129,7 +146,7 @@ def windowed_join(
     )  # fmt: skip
     packed = [
         frame.select(*[f"`{each}`" for each in columns[side].selected]).mapInArrow(
-            as_function(Packer(columns[side], plan.labels)), PACKED_DDL
+            as_function(Packer(columns[side], plan.labels, drops)), PACKED_DDL
         )
         for side, frame in frames.items()
     ]
@@ -139,25 +156,57 @@ def windowed_join(
     timed = called.withColumn("now_ms", F.unix_millis(F.current_timestamp()))
     seeds = None
     if initial_state is not None:
-        states = adopted(_handed_over(initial_state, rules), tasks, rules)
-        seeds = left.sparkSession.createDataFrame(seed_rows(states, plan.fingerprint)).groupBy("label")
+        seeds = _seeds(left.sparkSession, initial_state, plan).groupBy("label")
     joined = timed.groupBy("label").transformWithStateInPandas(
         JoinProcessor(plan), OUT_DDL, outputMode="Append", timeMode="None", initialState=seeds
     )
-    counted = joined.observe(name, *[F.coalesce(F.sum(each), F.lit(0)).alias(each) for each in FIGURES])
+    counted = joined.observe(
+        _free_name(name, frames.values()),
+        *[F.coalesce(F.sum(each), F.lit(0)).alias(each) for each in FIGURES],
+    )
     out = output_type(_both(columns), {side: frames.get(side, left).schema for side in _SIDES})
     unpacker = Unpacker(tuple(_both(columns).values()), to_arrow_schema(out, timezone="UTC"))
     return counted.select("blob").mapInArrow(as_function(unpacker), out)
 
 
-def _handed_over(given: InitialState | Sequence[InitialState], rules: JoinRules) -> list[JoinState]:
+def _seeds(spark: SparkSession, given: InitialState | Sequence[InitialState], plan: JoinPlan) -> DataFrame:
+    """Return the rows of the initial state; they are made when Spark asks for them, in the first batch."""
     each = [given] if isinstance(given, JoinState | str | Path) else list(given)
-    return [one if isinstance(one, JoinState) else _read_task(Path(one), rules) for one in each]
+    there = [one if isinstance(one, JoinState) else Path(one).absolute() for one in each]
+    for one in there:
+        if isinstance(one, Path) and one.exists():
+            find_task_stores(plan.rules, one)  # a wrong one is told now; where none is, the first batch tells
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        del batches
+        states = [one if isinstance(one, JoinState) else _read_task(one, plan.rules) for one in there]
+        rows = seed_rows(adopted(states, len(plan.labels), plan.rules), plan.fingerprint)
+        for number in range(len(rows)):
+            yield from rows.slice(number, 1).to_batches()
+
+    def carried_read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return carried(read)(batches)
+
+    return spark.range(0, 1, 1, 1).mapInArrow(carried_read, SEED_DDL)
 
 
 def _read_task(directory: Path, rules: JoinRules) -> JoinState:
     stores = find_task_stores(rules, directory)
     return read_initial_state(rules, left=stores.left, right=stores.right, buffer=stores.buffer)
+
+
+def _free_name(name: str, frames: Iterable[DataFrame]) -> str:
+    """Return a name for the figures that no join before this one has in the query."""
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        return name
+    plans = "".join(plan_of(frame).toString() for frame in frames)
+    number, found = 1, name
+    while f"CollectMetrics {found}," in plans:
+        number += 1
+        found = f"{name}_{number}"
+    return found
 
 
 def _frames(left: DataFrame, right: DataFrame | None, rules: JoinRules) -> dict[Side, DataFrame]:

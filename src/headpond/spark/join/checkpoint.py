@@ -21,13 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headpond.core.errors import UsageError
+from headpond.kstreams.bytes.headers import decode_headers
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
+from headpond.kstreams.join.alignment import TIME
 from headpond.kstreams.join.chunk_codec import (
     decode_chunk,
     encode_chunk,
@@ -36,13 +40,14 @@ from headpond.kstreams.join.chunk_codec import (
     schema_of_chunk,
     state_of,
 )
-from headpond.kstreams.join.rules import JoinRules, JoinWindows
+from headpond.kstreams.join.keys import task_of
+from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS, JoinRules, JoinWindows
 from headpond.kstreams.join.state import rescaled
 from headpond.spark.following.checkpoint import batches_done
 from headpond.spark.join.pack import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -130,6 +135,76 @@ def figures(document: dict[str, Any]) -> dict[str, Any]:
         "oldest_ms": min((each["from_ms"] for each in parts), default=None),
         "slices": parts,
     }
+
+
+@dataclass(frozen=True)
+class KeptRecord:
+    """A record that a join keeps.
+
+    Attributes:
+        side: Which input it is from.
+        timestamp: Its time, ms.
+        value: Its value.
+        headers: Its headers.
+        waiting: Whether it waits unmatched.
+        held: Whether it has not been joined yet, because another input is behind.
+    """
+
+    side: Side
+    timestamp: int
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    waiting: bool
+    held: bool
+
+
+def kept_records(
+    spark: SparkSession, checkpoint: str, key: bytes, time_from: int | None = None, time_to: int | None = None
+) -> Iterator[KeptRecord]:
+    """Yield what a join keeps of a key, by chunk and in each by arrival; both times are included.
+
+    Raises:
+        UsageError: There is no checkpoint with a finished batch, or no join in it.
+    """
+    standing = read_join(spark, checkpoint)
+    task = int(task_of(pa.array([key], pa.binary()), standing.tasks)[0])
+    document = standing.documents.get(task)
+    if document is None:
+        return
+    first = -1 if time_from is None else time_from
+    last = MAX_TIMESTAMP_MS if time_to is None else time_to
+    stored = _variable(spark, checkpoint, standing.operator, "chunk").where(
+        f"key.label = {labels(standing.tasks)[task]}"
+    )
+
+    def load(_side: Side, number: int, _uid: bytes, _held: bool) -> Rows:  # noqa: FBT001 - a Load
+        (row,) = stored.where(f"user_map_key.number = {number}").selectExpr("user_map_value.data").collect()
+        return decode_chunk(bytes(row[0]), schema_of_chunk(bytes(row[0])))
+
+    rules = orjson.loads(document["fingerprint"]["rules"])
+    sides = (Side.LEFT,) if rules["type"] == "self" else (Side.LEFT, Side.RIGHT)
+    state = state_of(document, sides, load)
+    chunks = [
+        (side, chunk, waiting, None)
+        for side, each in state.sides.items()
+        for chunk, waiting in zip(each.chunks, each.waiting, strict=True)
+        if chunk.max_ts >= first and chunk.min_ts <= last
+    ]
+    none = np.empty(0, np.int64)
+    for side, chunk, waiting, held in [*chunks, *((s, h.chunk, none, h) for s, h in state.held())]:
+        records = chunk.records
+        times = chunk.data.ts if held is None else records.column(TIME).to_numpy()
+        same = np.asarray(pc.fill_null(pc.equal(records.column("key"), key), fill_value=False))
+        rows = np.flatnonzero(same & (times >= first) & (times <= last))
+        for row in rows[rows >= (0 if held is None else held.taken)].tolist():
+            yield KeptRecord(
+                side,
+                int(times[row]),
+                records.column("value")[row].as_py(),
+                decode_headers(records.column("headers")[row].as_py()),
+                bool(np.isin(row, waiting)),
+                held is not None,
+            )
 
 
 def rescale(spark: SparkSession, checkpoint: str, tasks: int, out: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@
     position    Kafka:   partition · offset (· topic)
                 Kinesis: shard_id · sequence_number · sub_sequence_number (· stream)
     record      key · headers (headersBytes) · value · micros · all further columns, position included
-    output      key · timestamp · headers · left_timestamp · left_value · left_… · right_timestamp · …
+    output      key · timestamp · headers · partition · offset · left_timestamp · left_value · left_… · …
 
 The join counts milliseconds; what a timestamp has below them is the record's `micros`, and comes back in
 `left_timestamp` and `right_timestamp`. Output columns may be missing a side: all of that side's are null.
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MICROS = "_micros"
 """A record's further column for what its timestamp has below a millisecond."""
+PLACE = ("partition", "offset")
+"""A result's own place: its task, and its number there."""
 RESERVED = ("key", "value", "timestamp", "headers")
 POSITIONS = {
     # source: identity of a partition (the first may be missing), position in it
@@ -155,6 +157,8 @@ def output_type(columns: dict[Side, SideColumns], schemas: dict[Side, StructType
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,
+        IntegerType,
+        LongType,
         StringType,
         StructField,
         StructType,
@@ -166,6 +170,8 @@ def output_type(columns: dict[Side, SideColumns], schemas: dict[Side, StructType
         StructField("key", StringType() if columns[Side.LEFT].key_is_text else BinaryType()),
         StructField("timestamp", TimestampType()),
         StructField("headers", headers),
+        StructField(PLACE[0], IntegerType()),
+        StructField(PLACE[1], LongType()),
     ]
     for side, schema in schemas.items():
         name = side.name.lower()

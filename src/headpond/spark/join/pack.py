@@ -30,7 +30,7 @@ from headpond.kstreams.bytes.headers_arrow import decode_headers_column, encode_
 from headpond.kstreams.join.keys import murmur2, task_of
 from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS
 from headpond.spark.errors import carried
-from headpond.spark.join.columns import MICROS, SideColumns
+from headpond.spark.join.columns import MICROS, PLACE, SideColumns
 from headpond.spark.join.places import TIME, in_place, to_blob
 from headpond.spark.session.workers import freeze_worker_heap
 
@@ -85,6 +85,7 @@ class Packer:
 
     columns: SideColumns
     labels: tuple[int, ...]
+    drops_bad_times: bool = False
 
     @carried
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -104,7 +105,12 @@ class Packer:
 
     def _blobs(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         table = pa.Table.from_batches(batches).combine_chunks()
-        placed = in_place(self.records(table), self.columns)
+        dropped = 0
+        if self.drops_bad_times:
+            bad = _bad_times(_micros_of(table))
+            dropped = pc.sum(bad).as_py() or 0
+            table = table.filter(pc.invert(bad)).combine_chunks() if dropped else table
+        placed = in_place(self.records(table), self.columns, dropped)
         tasks = self._tasks(placed.records)
         order = np.argsort(tasks, kind="stable")
         bounds = np.searchsorted(tasks[order], np.arange(len(self.labels) + 1))
@@ -127,7 +133,7 @@ class Packer:
         """Turn input rows into records with their time."""
         columns = self.columns
         found = {name: _one(table.column(name)) for name in table.column_names}
-        micros = found["timestamp"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        micros = _micros_of(table)
         self._check_times(micros, found)
         # Times are not negative, so that division that truncates is division that rounds down.
         millis = pc.divide(micros, 1000)
@@ -140,10 +146,7 @@ class Packer:
         return pa.RecordBatch.from_arrays([keys, headers, values, below, *further, millis], schema=schema)
 
     def _check_times(self, micros: pa.Array, found: dict[str, pa.Array]) -> None:
-        bad = pc.or_kleene(
-            pc.is_null(micros), pc.or_(pc.less(micros, 0), pc.greater(micros, MAX_TIMESTAMP_MS))
-        )
-        row = pc.index(bad, pa.scalar(value=True)).as_py()
+        row = pc.index(_bad_times(micros), pa.scalar(value=True)).as_py()
         if row < 0:
             return
         names = [*self.columns.partition_columns, *self.columns.position_columns]
@@ -151,7 +154,7 @@ class Packer:
         raise InvalidData(
             f"The {self.columns.side.name.lower()} record at {place} has the timestamp "
             f"{found['timestamp'][row].as_py()}; a join takes times from 1970 on.",
-            next_step="Filter such records out before the join, or give them a time.",
+            next_step="Drop and count such records with on_bad_time='drop', or give them a time.",
             reason="join_timestamp",
         )
 
@@ -216,6 +219,7 @@ class Unpacker:
             results.column("key"),
             _micros(results.column("timestamp"), None),
             decode_headers_column(results.column("headers")),
+            *(results.column(name) for name in PLACE),
         ]
         for columns in self.columns:
             name = columns.side.name.lower()
@@ -243,6 +247,15 @@ def _micros(millis: pa.Array, below: pa.Array | None) -> pa.Array:
         # A record handed over by Kafka Streams has none.
         micros = pc.add(micros, pc.fill_null(below, 0).cast(pa.int64()))
     return micros.cast(pa.timestamp("us", tz="UTC"))
+
+
+def _micros_of(table: pa.Table) -> pa.Array:
+    return _one(table.column("timestamp")).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+
+
+def _bad_times(micros: pa.Array) -> pa.Array:
+    impossible = pc.or_(pc.less(micros, 0), pc.greater(micros, MAX_TIMESTAMP_MS))
+    return pc.or_kleene(pc.is_null(micros), impossible)
 
 
 def _rows(found: list[int], blobs: list[bytes]) -> pa.RecordBatch:

@@ -52,6 +52,7 @@ class Placed:
 
     records: pa.RecordBatch
     pieces: list[Piece]
+    dropped: int = 0  # records without a time, that are not among them
 
     @property
     def name(self) -> str:
@@ -60,16 +61,17 @@ class Placed:
 
     def progress(self, side: Side) -> bytes:
         """Write what all tasks learn."""
-        document = {"side": side.name, "name": self.name, "pieces": self.pieces}
+        document = {"side": side.name, "name": self.name, "pieces": self.pieces, "dropped": self.dropped}
         return json.dumps(document).encode()
 
 
-def in_place(records: pa.RecordBatch, columns: SideColumns) -> Placed:
+def in_place(records: pa.RecordBatch, columns: SideColumns, dropped: int = 0) -> Placed:
     """Sort records and cut them into pieces.
 
     Args:
         records: with the columns of `columns.schema`, and their time.
         columns: say what their places are.
+        dropped: how many records without a time were left out.
 
     Raises:
         UsageError: a record's place in its source is null.
@@ -102,7 +104,9 @@ def in_place(records: pa.RecordBatch, columns: SideColumns) -> Placed:
         first = tuple(int(column[start].as_py()) for column in texts)
         pieces.append(Piece(names[int(keys[0][start])], first, int(heads[start + count - 1])))
     number = pa.array(np.repeat(np.arange(len(starts), dtype=np.int32), counts))
-    return Placed(records.append_column(HEAD, int64_array(heads)).append_column(PIECE, number), pieces)
+    return Placed(
+        records.append_column(HEAD, int64_array(heads)).append_column(PIECE, number), pieces, dropped
+    )
 
 
 def _starts(keys: list[Any]) -> Int64:
@@ -148,6 +152,11 @@ def to_blob(records: pa.RecordBatch, side: Side, name: str, number: int) -> byte
     """Write some of a task's records as one Arrow IPC stream; `number` counts those of one name."""
     told = {_SIDE: side.name, _NAME: name, _NUMBER: str(number)}
     return pack(records.replace_schema_metadata(told))
+
+
+def dropped_in(blobs: Iterable[bytes]) -> int:
+    """Return how many records were dropped for their times."""
+    return sum(json.loads(blob)["dropped"] for blob in blobs if blob[:1] == b"{")
 
 
 def delivered(blobs: Iterable[bytes], columns: tuple[SideColumns, ...]) -> dict[Side, list[Delivered]]:

@@ -40,7 +40,7 @@ def with_rest(packed: DataFrame, labels: Sequence[int], *, rest_batch: bool) -> 
     from pyspark.sql import functions as F
     from pyspark.sql.utils import is_remote
 
-    if rest_batch and (is_remote() or "EventTimeWatermark" not in _plan(packed).toString()):
+    if rest_batch and (is_remote() or "EventTimeWatermark" not in plan_of(packed).toString()):
         packed = packed.withColumn("_at", F.current_timestamp()).withWatermark("_at", "0 seconds").drop("_at")
     if not is_remote():
         return packed.unionAll(_streaming_rows(packed, labels))
@@ -60,7 +60,8 @@ def with_rest(packed: DataFrame, labels: Sequence[int], *, rest_batch: bool) -> 
     return packed.unionAll(never.mapInArrow(call, PACKED_DDL))
 
 
-def _plan(frame: DataFrame, which: str = "analyzed") -> Any:
+def plan_of(frame: DataFrame, which: str = "analyzed") -> Any:
+    """Return a frame's plan, as the JVM has it."""
     return getattr(frame._jdf.queryExecution(), which)()  # noqa: SLF001 - there is no public way
 
 
@@ -70,7 +71,7 @@ def _streaming_rows(frame: DataFrame, labels: Sequence[int]) -> DataFrame:
 
     spark: Any = frame.sparkSession
     values = ", ".join(f"({label}, X'')" for label in labels)
-    rows = _plan(spark.sql(f"FROM VALUES {values} AS calls(label, blob)"), "optimizedPlan")
+    rows = plan_of(spark.sql(f"FROM VALUES {values} AS calls(label, blob)"), "optimizedPlan")
     is_streaming = True
     rows = rows.copy(rows.output(), rows.data(), is_streaming, rows.stream())
     dataset = spark._jvm.org.apache.spark.sql.classic.Dataset  # noqa: SLF001 - there is no public way

@@ -20,9 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql.streaming import StatefulProcessor
 
+from headpond.core.arrow import int64_array
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.alignment import MAX_HELD_BYTES, Alignment, held_schema
@@ -38,8 +41,9 @@ from headpond.kstreams.join.chunks import FileCache, MemoryCache
 from headpond.kstreams.join.pairs import MAX_CANDIDATES
 from headpond.kstreams.join.rules import JoinCounters, JoinRules
 from headpond.spark.errors import carried
+from headpond.spark.join.columns import PLACE
 from headpond.spark.join.pack import cut_small
-from headpond.spark.join.places import delivered
+from headpond.spark.join.places import delivered, dropped_in
 from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sources.cells import pack
 
@@ -56,7 +60,8 @@ OUT_DDL = (
     "blob binary, tasks bigint, records bigint, out_of_order bigint, late bigint, dropped_null_key bigint, "
     "dropped_null_value bigint, dropped_late bigint, buffered bigint, joined bigint, unmatched bigint, "
     "emitted bigint, state_rows bigint, state_bytes bigint, state_waiting bigint, chunks_from_memory bigint, "
-    "chunks_from_file bigint, chunks_from_state bigint, held bigint, held_bytes bigint"
+    "chunks_from_file bigint, chunks_from_state bigint, held bigint, held_bytes bigint, "
+    "dropped_bad_time bigint"
 )
 OUT_COLUMNS = [part.split()[0] for part in OUT_DDL.split(", ")]
 FIGURES = OUT_COLUMNS[1:]
@@ -175,13 +180,15 @@ class JoinProcessor(_Stateful):
         waiting.take(delivered(received, plan.columns))
         for part in waiting.released():
             for step in join.steps(state, part.arrivals, now_ms, part.time):
-                for blobs in _blobs(step.results):
+                for blobs in _blobs(step.results, task, state.results):
                     yield pd.DataFrame({"blob": blobs, **dict.fromkeys(FIGURES, 0)}, columns=OUT_COLUMNS)
                 counters.add(step.counters)
                 state = step.state
         state = waiting.kept(state)
         work.write(state)
         figures = {**counters.as_dict(), **work.figures(state), "tasks": 1}
+        # All tasks are told what was dropped; one of them counts it.
+        figures["dropped_bad_time"] = dropped_in(received) if task == 0 else 0
         yield pd.DataFrame({"blob": [None], **{n: [figures[n]] for n in FIGURES}}, columns=OUT_COLUMNS)
 
 
@@ -292,10 +299,14 @@ def _received(frames: Any) -> tuple[list[bytes], int]:
     return blobs, now_ms
 
 
-def _blobs(results: Results) -> Iterator[list[bytes]]:
-    """Write results as small Arrow IPC streams, some megabytes of them at a time."""
+def _blobs(results: Results, task: int, first: int) -> Iterator[list[bytes]]:
+    """Write results, numbered from `first` on, as small Arrow IPC streams, some megabytes at a time."""
     for batch in results.batches():
-        yield [pack(piece) for piece in cut_small(batch)]
+        partition = pa.array(np.full(batch.num_rows, task, np.int32))
+        offset = int64_array(np.arange(first, first + batch.num_rows))
+        placed = batch.append_column(PLACE[0], partition).append_column(PLACE[1], offset)
+        first += batch.num_rows
+        yield [pack(piece) for piece in cut_small(placed)]
 
 
 def _local_folder() -> Path:
