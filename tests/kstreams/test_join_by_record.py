@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from headpond.core.errors import UsageError
 from headpond.kstreams import (
     BufferFormat,
+    ChangelogRecord,
     Emit,
     HeadersOf,
     JoinRecord,
@@ -342,3 +343,21 @@ def test_the_stores_know_the_record_being_processed() -> None:
     with StreamJoin(rules, stores) as join:
         join.process(JoinRecord(Side.LEFT, b"a", b"l1", 100, (("k", b"v"),)))
         assert (stores.context.timestamp, stores.context.headers) == (100, (("k", b"v"),))
+
+
+def test_the_stores_of_a_join_have_a_changelog() -> None:
+    """Each put with its time and headers, under the name of its store; a store is restored from it."""
+    rules = JoinRules(JoinType.INNER, JoinWindows(10, 10))
+    logged: list[tuple[str, ChangelogRecord]] = []
+    stores = JoinStores.build(rules, join="j", log=lambda name, record: logged.append((name, record)))
+    with StreamJoin(rules, stores) as join:
+        join.process(JoinRecord(Side.LEFT, b"k", b"l", 100, (("h", b"1"),)))
+        join.process(JoinRecord(Side.RIGHT, b"k", b"r", 90))
+    told = [(name, each.value, each.timestamp, each.headers) for name, each in logged]
+    assert told == [("j-this-join-store", b"l", 100, (("h", b"1"),)), ("j-other-join-store", b"r", 90, ())]
+    again = JoinStores.build(rules, join="j")
+    for name, record in logged:
+        again.of(Side.LEFT if name == "j-this-join-store" else Side.RIGHT).inner.restore([record])
+    with StreamJoin(rules, again) as join:
+        (result,) = join.process(JoinRecord(Side.RIGHT, b"k", b"later", 101))
+    assert (result.left, result.right) == (b"l", b"later")

@@ -255,7 +255,7 @@ def test_joins_chain_and_their_results_have_places(spark: SparkSession, tmp_path
     )
     third = source(spark, tmp_path, Side.LEFT).drop("headers")
     wide = JoinWindows(10**6, 10**6)
-    chained = windowed_join(pairs, third, wide, "inner", tasks=2)
+    chained = windowed_join(pairs, third, wide, "inner", tasks=2, max_idle=-1)
     other = tmp_path / "other"
     query = drained(chained.selectExpr("left_value", "right_value"), other)
     by_key = Counter(e.key for batch in batches for e in batch if e.side is Side.LEFT)

@@ -33,6 +33,10 @@ _FORMAT_NAMES = {
     ValueFormat.PLAIN_HEADERS: "plain+headers",
 }
 
+_OPENED_BY = {
+    "plain-headers": "no released Kafka Streams (4.3 and before) opens plain+headers; it comes with KIP-1300",
+    "timestamped-headers": "Kafka Streams 4.3 opens it with dsl.store.format=HEADERS",
+}
 _directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=str))
 
 
@@ -66,6 +70,10 @@ def milliseconds_of(text: str | None) -> int | None:
 @_directory
 @click.option("--key", "key_text", help="Only entries of this key, given as text.")
 @click.option("--key-hex", help="Only entries of this key, given as hexadecimal digits.")
+@click.option(
+    "--key-from", metavar="TEXT", help="Only entries of this key and those behind it, by their bytes."
+)
+@click.option("--key-to", metavar="TEXT", help="Only entries of this key and those before it.")
 @click.option("--from", "time_from", metavar="TIME", help="Only window starts from then on: ms, or ISO 8601.")
 @click.option("--to", "time_to", metavar="TIME", help="Only window starts up to then.")
 @click.option("--limit", type=click.IntRange(min=0), help="At most so many entries.")
@@ -76,6 +84,8 @@ def show(
     *,
     key_text: str | None,
     key_hex: str | None,
+    key_from: str | None,
+    key_to: str | None,
     time_from: str | None,
     time_to: str | None,
     limit: int | None,
@@ -88,7 +98,11 @@ def show(
     """
     key = key_of(key_text, key_hex)
     first, last = milliseconds_of(time_from), milliseconds_of(time_to)
-    entries = StoreDirectory(directory).entries(key=key, time_from=first, time_to=last)
+    bounds = (None if text is None else text.encode() for text in (key_from, key_to))
+    low, high = bounds
+    entries = StoreDirectory(directory).entries(
+        key=key, key_from=low, key_to=high, time_from=first, time_to=last
+    )
     for number, entry in enumerate(entries):
         if number == limit:
             output.say(f"There are more than {limit} entries; the rest is not shown.")
@@ -236,7 +250,7 @@ def bar(count: int, most: int, width: int = BAR_WIDTH) -> str:
 
 @store.command()
 @_directory
-@click.option("--to", "target", type=click.Choice(["plain-headers"]), required=True, help="The new format.")
+@click.option("--to", "target", type=click.Choice(list(_OPENED_BY)), required=True, help="The new format.")
 @click.option("--out", type=click.Path(path_type=str), help="Write there and leave DIR as it is.")
 @click.option("--drop-timestamps", is_flag=True, help="Drop timestamps that differ from their window start.")
 @with_output
@@ -277,7 +291,7 @@ def migrate(output: Output, directory: str, target: str, out: str | None, *, dro
         "saved_bytes": report.saved_bytes,
         "dropped_timestamps": report.dropped_timestamps,
     }
-    output.result(document, lambda: Text(_sentence(document)))
+    output.result(document, lambda: Text(f"{_sentence(document)} Mind: {_OPENED_BY[target]}."))
 
 
 def _progress(done: int, total: int) -> str:
@@ -287,11 +301,12 @@ def _progress(done: int, total: int) -> str:
 
 
 def _sentence(document: dict[str, Any]) -> str:
+    named, saved = _FORMAT_NAMES[ValueFormat(document["format"])], document["saved_bytes"]
     if document["already_done"]:
-        return f"{document['store']} is plain+headers already; nothing was done."
+        return f"{document['store']} is {named} already; nothing was done."
     dropped = document["dropped_timestamps"]
     return (
         f"{document['store']}: {document['entries']:,} entries in {document['segments']:,} segments are "
-        f"plain+headers now, {document['saved_bytes']:,} bytes less in values"
+        f"{named} now, {abs(saved):,} bytes {'less' if saved >= 0 else 'more'} in values"
         + (f"; {dropped:,} timestamps were dropped." if dropped else ".")
     )

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -59,7 +60,7 @@ from headpond.kstreams.stores.segments import OrderedBytes, StoreSettings
 from headpond.kstreams.stores.typed import BytesSerde, WindowStoreWithHeaders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from headpond.kstreams.bytes.headers import Header
     from headpond.kstreams.join.rules import JoinRules
@@ -299,6 +300,7 @@ class JoinStores:
         store_format: ValueFormat = ValueFormat.PLAIN_HEADERS,
         buffer_format: BufferFormat = BufferFormat.HEADERS,
         join: str = "join",
+        log: Callable[[str, ChangelogRecord], object] | None = None,
     ) -> JoinStores:
         """Make or open the stores of a join.
 
@@ -311,6 +313,7 @@ class JoinStores:
             store_format: The window stores' format on disk; an older one is met by its adapter.
             buffer_format: The buffer's.
             join: The join's name, which the stores' names begin with.
+            log: Gets the changelog record of every put into a window store, and the store's name before it.
         """
         context = RecordContext()
         names = JoinStoreNames.of(rules, join)
@@ -327,6 +330,7 @@ class JoinStores:
                         disk_format=store_format,
                         context=context,
                         recover_stream_time=True,
+                        log=None if log is None else partial(log, name),
                     )
                 )
                 for name in (names.left, names.right)

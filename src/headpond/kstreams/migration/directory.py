@@ -157,10 +157,14 @@ class StoreDirectory:
         self,
         *,
         key: bytes | None = None,
+        key_from: bytes | None = None,
+        key_to: bytes | None = None,
         time_from: int | None = None,
         time_to: int | None = None,
     ) -> Iterator[StoredEntry]:
-        """Read entries, of one key or all, between two window starts (ms, both included).
+        """Read entries of one key, of a range of keys or of all, between two window starts (ms).
+
+        All bounds are included; keys are compared by their bytes.
 
         Raises:
             SerializationError: A key or value is damaged.
@@ -174,6 +178,8 @@ class StoreDirectory:
                     found = decode_store_key(stored)
                     if (
                         (key is None or found.key == key)
+                        and (key_from is None or found.key >= key_from)
+                        and (key_to is None or found.key <= key_to)
                         and (time_from is None or found.timestamp >= time_from)
                         and (time_to is None or found.timestamp <= time_to)
                     ):
