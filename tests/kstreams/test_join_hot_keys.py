@@ -60,10 +60,10 @@ def work_off(records: int) -> None:
 
 @pytest.mark.slow
 def test_millions_of_pairs_of_one_key_take_bounded_memory() -> None:
-    """Nine million within what one million takes, and then some."""
-    pairs, mib = peak_of(6_000)
-    assert pairs == 3_000**2
-    assert mib < 650
+    """Twenty-five million at once would take some three gigabytes; how they are allotted differs by machine."""
+    pairs, mib = peak_of(10_000)
+    assert pairs == 5_000**2
+    assert mib < 1_000
 
 
 @pytest.mark.thorough

@@ -115,6 +115,7 @@ def test_names_survive_bootstrap_requeue_and_a_raw_log(tmp_path: Path) -> None:
     text = entry("current", typed=True).replace('"a.b" = "bigint"', '"a.b" = "text"')
     assert '"a.b" = "text"' in text
     (tmp_path / "mended/lake/public.t").rename(tmp_path / "old")
+    (tmp_path / "mended/lake/_headpond/tables.json").unlink()
     lake, config = lake_in(tmp_path / "mended", text)
     assert requeue(lake, "cast_error").left == 1
     assert found(lake, "true")[0]["a.b"] == "no number"
