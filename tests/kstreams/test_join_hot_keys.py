@@ -60,7 +60,7 @@ def work_off(records: int) -> None:
 
 @pytest.mark.slow
 def test_millions_of_pairs_of_one_key_take_bounded_memory() -> None:
-    """Twenty-five million at once would take some three gigabytes; how they are allotted differs by machine."""
+    """Twenty-five million at once would take some three gigabytes; how they are allotted differs."""
     pairs, mib = peak_of(10_000)
     assert pairs == 5_000**2
     assert mib < 1_000
