@@ -115,7 +115,7 @@ def decided_on_executors(folder: Path) -> int:
 
 
 def test_executors_of_their_own_merge(tmp_path: Path) -> None:
-    """`local-cluster`: a batch decided on in the driver and one by the executors, both merged by these."""
+    """`local-cluster`: a batch applied in the driver, and one that executors decide on and merge."""
     lines, wanted = some_tables("sales.Evolving", "public.events_nopk")
     lines = lines[::-1]
     spark = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m"}
@@ -127,12 +127,9 @@ def test_executors_of_their_own_merge(tmp_path: Path) -> None:
     assert said["batches"] == 2
     assert differences(open_lake(load(file)), wanted) == []
     merges, tasks, rows = merged(tmp_path)
-    assert (merges, decided_on_executors(tmp_path)) == (4, 2)  # of both tables in both batches; in the second
+    assert (merges, decided_on_executors(tmp_path)) == (2, 2)  # of both tables in the second batch
     assert set(tasks) == EXECUTORS
-    assert set(rows) <= EXECUTORS
-    assert rows.total() >= len(wanted["tables"]["sales.Evolving"]["rows"]) + len(
-        wanted["append_logs"]["public.events_nopk"]["changes"]
-    )
+    assert set() < set(rows) <= EXECUTORS
 
 
 def test_a_standalone_cluster_merges_with_the_headpond_it_is_sent(tmp_path: Path) -> None:
