@@ -60,7 +60,7 @@ def least_cpu_s(run: Callable[[], Any]) -> float:
 def test_time_grows_as_length(kind: str, what: str) -> None:
     """Eight times as long takes some eight times as long; what is quadratic would take 64 times."""
     make = FAMILIES[kind][what]
-    size = 100_000
+    size = 40_000
     short, long = make(size), make(8 * size)
     assert accounted_for(kind, short) > 0 < accounted_for(kind, long)
     least = least_cpu_s(lambda: accounted_for(kind, short))

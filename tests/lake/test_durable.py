@@ -67,7 +67,7 @@ def rows_of(lake: Lake) -> list[Any]:
 
 
 @pytest.mark.parametrize("more", ["", "deletion_vectors = true", 'partition_by = ["id"]', 'keep = "history"'])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_power_cut_takes_nothing_that_was_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, more: str
 ) -> None:
