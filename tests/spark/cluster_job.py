@@ -55,6 +55,7 @@ def main(endpoint: str, folder: Path, master: str) -> None:
         spark.readStream.format("headpond-kinesis")
         .options(streamName="orders", endpointUrl=endpoint, startingPosition="TRIM_HORIZON")
         .option("maxRecordsPerTrigger", "60")
+        .option("shardsPerTask", "1")  # a task that waits is slow beside others
         .load()
         .writeStream.foreachBatch(batch)
         .option("checkpointLocation", str(folder / "checkpoint"))

@@ -50,7 +50,9 @@ def keep(folder: Path) -> Any:
 def source(spark: SparkSession, endpoint: str, **bound: str) -> DataFrame:
     """Read the stream in small batches."""
     options = {"streamName": "orders", "endpointUrl": endpoint, "startingPosition": "TRIM_HORIZON"}
-    return spark.readStream.format("headpond-kinesis").options(**options, probeLag="100 ms", **bound).load()
+    # A task a shard: batches are small, and each executor is to have something to lose.
+    options |= {"shardsPerTask": "1", "probeLag": "100 ms"}
+    return spark.readStream.format("headpond-kinesis").options(**options, **bound).load()
 
 
 def main(endpoint: str, folder: Path, until: str, master: str) -> None:

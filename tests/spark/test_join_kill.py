@@ -17,6 +17,7 @@ import pytest
 
 from headpond.kstreams.join.rules import JoinRules
 from tests.kit.support import ROOT
+from tests.spark.cluster_kit import executors
 from tests.spark.join_job import TASKS, WINDOWS
 from tests.spark.join_streams import random_batches, rows_of, wanted, write
 
@@ -138,11 +139,9 @@ def test_executors_killed_at_work(spark: SparkSession, tmp_path: Path) -> None:
     for batch in (1, 3):
         wait_for(process, tmp_path, batch)
         time.sleep(0.8)
-        for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
-            if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline()):
-                child.kill()
-                killed += 1
-                break
+        for victim in executors(process)[:1] if process.poll() is None else ():
+            victim.kill()
+            killed += 1
     end(process, tmp_path)
     assert killed == 2
     check(spark, tmp_path, seed, 5)
