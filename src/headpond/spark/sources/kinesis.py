@@ -347,9 +347,12 @@ def register(spark: SparkSession) -> None:
     Some platforms have a built-in `kinesis`; there the long name reaches ours. Secret options are left out of
     what the session shows (`redact_options`).
     """
+    from pyspark.sql.utils import is_remote
+
     from headpond.spark.sources.archive import ArchiveDataSource
 
-    spark.sparkContext.environment[CORES] = str(spark.sparkContext.defaultParallelism)
+    if not is_remote():  # a client of Spark Connect has no context: planning counts the cores where it runs
+        spark.sparkContext.environment[CORES] = str(spark.sparkContext.defaultParallelism)
     for source in (KinesisDataSource, ShortNamedKinesisDataSource, ArchiveDataSource):
         spark.dataSource.register(source)
     redact_options(spark)
