@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headpond.core.errors import ConfigurationError, UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
-from headpond.kstreams.join.alignment import MAX_HELD_BYTES
+from headpond.kstreams.join.alignment import MAX_HELD_BYTES, NEVER_IDLE
 from headpond.kstreams.join.kafka_state import find_task_stores, read_initial_state
 from headpond.kstreams.join.pairs import MAX_CANDIDATES
 from headpond.kstreams.join.rules import (
@@ -95,7 +95,8 @@ def windowed_join(
         emit_interval_ms: Least time between two rounds of letting expired unmatched results go.
         max_idle: How long (ms) a source partition without records is waited for, as Kafka Streams'
             `max.task.idle.ms`: records that are ahead of it are held. 0: as long as batches have records of
-            it; -1: nothing is held, and an input that is behind loses its matches.
+            it; -1: nothing is held, and an input that is behind loses its matches. So it is under Spark
+            Connect, whatever is given.
         stream_time: What time it is for windows to close: "task", the greatest timestamp of the task's own
             records, or "query", the time that all live inputs have reached.
         rest_batch: Whether an empty batch follows the last one with records, in which nobody waits any more.
@@ -123,6 +124,7 @@ def windowed_join(
     """
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.utils import is_remote
 
     from headpond.spark.join.task import FIGURES, OUT_DDL, JoinPlan, JoinProcessor
 
@@ -139,7 +141,8 @@ def windowed_join(
     _check_keys(columns)
     drops = choice(OnBadTime, "on_bad_time", on_bad_time) is OnBadTime.DROP
     every = tuple(columns.values())
-    idle_ms = milliseconds("max_idle", max_idle)
+    # Under Spark Connect no batch at rest follows in which what is held could come out.
+    idle_ms = NEVER_IDLE if is_remote() else milliseconds("max_idle", max_idle)
     plan = JoinPlan(
         rules, every, tuple(labels(tasks)), choice(ValueFormat, "state_format", state_format),
         uuid.uuid4().hex, idle_ms, max_held_bytes, max_candidates,
