@@ -63,5 +63,11 @@ def test_time_grows_as_length(kind: str, what: str) -> None:
     size = 40_000
     short, long = make(size), make(8 * size)
     assert accounted_for(kind, short) > 0 < accounted_for(kind, long)
-    least = least_cpu_s(lambda: accounted_for(kind, short))
-    assert least_cpu_s(lambda: accounted_for(kind, long)) <= 24 * max(least, 0.002)
+    # A busy machine spoils one comparison, as caches are shared; what is quadratic fails each of them.
+    grown = []
+    for _ in range(4):
+        least = max(least_cpu_s(lambda: accounted_for(kind, short)), 0.002)
+        grown.append(least_cpu_s(lambda: accounted_for(kind, long)) / least)
+        if grown[-1] <= 24:
+            return
+    pytest.fail(f"Eight times the bytes took {grown} times as long.")
