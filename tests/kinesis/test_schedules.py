@@ -171,7 +171,7 @@ def test_each_record_once_through_a_random_schedule(
 def test_what_a_producer_acknowledges_is_there(kinesis: LocalKinesis, keys_file: Path, seed: int) -> None:
     """Through reshards, replaced credentials and faults, for as long as records have to wait."""
     draw, keys = random.Random(seed), Keys(kinesis, keys_file)
-    settings = ProducerSettings(record_max_buffered_time_ms=5, record_ttl_ms=20_000)
+    settings = ProducerSettings(record_max_buffered_time_ms=5, record_ttl_ms=200_000)
     connection = Driver(kinesis).settings.connection
     put_in, failed = set[bytes](), 0
     with BlockingProducer(connection, settings) as producer:
@@ -182,7 +182,7 @@ def test_what_a_producer_acknowledges_is_there(kinesis: LocalKinesis, keys_file:
             futures = [(n, producer.put(f"k{n}", b"%d-%d" % (number, n))) for n in range(200)]
             for n, future in futures:
                 try:
-                    future.result(60)
+                    future.result(240)
                     put_in.add(b"%d-%d" % (number, n))
                 except PutFailed:
                     failed += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,3 +29,12 @@ def vector_json(name: str) -> Any:
 def vector_lines(name: str) -> list[Any]:
     """Read JSON Lines."""
     return [json.loads(line) for line in vector_bytes(name).splitlines() if line.strip()]
+
+
+def peak_kib() -> int:
+    """The greatest resident set of this process so far.
+
+    Not `ru_maxrss`, which counts what the process held that started this one.
+    """
+    (found,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found)

@@ -26,6 +26,7 @@ from headpond.kpl import (
 from headpond.kpl import batch as kpl_batch
 from headpond.kpl.batch import OpenCounters, open_batch, open_batches, opened_schema
 from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange
+from tests.kit.support import ROOT
 from tests.kpl import kpl_blobs
 
 SHARDS = (HashKeyRange(0, 2**127 - 1), HashKeyRange(2**127, 2**128 - 1))
@@ -334,14 +335,16 @@ def test_output_beyond_one_batch() -> None:
 def test_memory_stays_bounded() -> None:
     """Opening 192 MiB in pieces needs little more than one piece at a time."""
     code = (
-        "import resource, os, pyarrow as pa\n"
+        "import os, sys, pyarrow as pa\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from tests.kit.support import peak_kib\n"
         "from headpond.kpl import UserRecord, encode\n"
         "from headpond.kpl.batch import open_batches\n"
         "blob = encode([UserRecord('k', os.urandom(1000)) for _ in range(50)]).data\n"
         "data = pa.array([blob] * (192 * 1024 * 1024 // len(blob)), pa.large_binary())\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = peak_kib()\n"
         "rows = sum(o.batch.num_rows for o in open_batches(data, max_batch_bytes=8 << 20))\n"
-        "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "after = peak_kib()\n"
         "print(rows // 50 == len(data), (after - before) // 1024)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,6 +15,7 @@ from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.arrivals import Arrivals
 from headpond.kstreams.join.by_batch import BatchJoin, initial_state
 from headpond.kstreams.join.rules import JoinRules, JoinWindows
+from tests.kit.support import peak_kib
 from tests.kstreams.join_cuts import SCHEMA, SCHEMAS
 
 RULES = JoinRules("inner", JoinWindows(1 << 40, 1 << 40))
@@ -54,13 +55,10 @@ def peak_of(records: int) -> tuple[int, int]:
 
 def work_off(records: int) -> None:
     """Print how many pairs there are and the greatest resident set in MiB."""
-    import resource
-
     state, pairs = initial_state(RULES), 0
     for step in BatchJoin(RULES, SCHEMAS).steps(state, one_key(records)):
         pairs += sum(batch.num_rows for batch in step.results.batches())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    sys.stdout.write(f"{pairs} {peak}\n")
+    sys.stdout.write(f"{pairs} {peak_kib() // 1024}\n")
 
 
 @pytest.mark.slow

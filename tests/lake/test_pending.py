@@ -200,9 +200,10 @@ def test_an_old_pending_table_goes_on(tmp_path: Path) -> None:
 
 
 CHILD = """
-import resource, sys
+import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
+from tests.kit.support import peak_kib
 from tests.lake.test_pending import ENTRY, feed, group, lake_in
 from headpond.lake.apply import Chunks
 folder, size = Path({folder!r}), {size}
@@ -212,7 +213,7 @@ for part in group(1, {{"id": 1, "v": "x" * size}}, -(-size // (9 << 20))):
     feed(lake, chunks, [part])
 assert lake.typed["public.t"].file.query(['max(octet_length(v)) AS n'])["n"].to_pylist() == [size]
 assert (lake.pending.count(), lake.quarantine.count()) == (0, 0)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(peak_kib())
 """
 
 
