@@ -60,10 +60,11 @@ test-package: ## headpond as a wheel, in an environment with nothing but what it
 
 test-all: test test-thorough test-oldest test-package test-newest soak docs ## everything
 
-fuzz: ## feed mutated aggregates to the KPL decoder; FUZZ_SECONDS bounds it
+fuzz: ## mutated records through the whole path (FUZZ_RECORDS), and aggregates to the KPL decoder (FUZZ_SECONDS)
 	@$(SET_UP) fuzz
+	$(BIN)/python -m tests.fuzz.whole_path --records $(or $(FUZZ_RECORDS),1000000)
 	@mkdir -p .bench/fuzz/corpus
-	$(BIN)/python -m tests.fuzz.fuzz_kpl -max_total_time=$(or $(FUZZ_SECONDS),600) -artifact_prefix=.bench/fuzz/ .bench/fuzz/corpus
+	$(BIN)/python -m tests.fuzz.fuzz_kpl -max_total_time=$(or $(FUZZ_SECONDS),60) -artifact_prefix=.bench/fuzz/ .bench/fuzz/corpus
 
 soak: ## pipelines and a join under random faults and kills, then the accounts; SOAK_SECONDS bounds it
 	@$(SET_UP) test
