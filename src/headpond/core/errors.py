@@ -92,6 +92,10 @@ class DataLoss(HeadpondError, RuntimeError):
     """Records that a checkpoint points at can no longer be read."""
 
 
+class RecordFault(HeadpondError, RuntimeError):
+    """headpond failed on a record whose bytes were not kept, so that it could not be quarantined."""
+
+
 class ServiceFailure(HeadpondError, RuntimeError):
     """The service kept failing after every retry."""
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headpond.lake.apply import Applied, apply_batch
+from headpond.lake.sparing import apply_sparing
 from headpond.lake.storage import is_remote, is_s3
 from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.spark.errors import carried
@@ -99,6 +100,7 @@ def follow(
     until_caught_up: bool = False,
     until: str | None = None,
     only: str | None = None,
+    keep_data: bool = False,
     on_batch: Callable[[int, Applied], None] | None = None,
     on_begin: Callable[[int], None] | None = None,
     on_given_up: Callable[[Applied], None] | None = None,
@@ -112,6 +114,8 @@ def follow(
         until: leave out what arrived at this time (ISO 8601, with its zone) or later; with `until_caught_up`
             the query ends when everything is applied that arrived before.
         only: the one table to apply changes to, in a catch-up (`following.run`).
+        keep_data: keep the bytes of each record until it is applied, which takes memory, so that one that
+            headpond fails on can be quarantined.
         on_batch: called on the driver after each batch with its number and its figures.
         on_begin: called on the driver before the first write of each batch with its number; what it raises
             ends the query, with nothing of that batch written.
@@ -123,6 +127,7 @@ def follow(
 
     Raises:
         ConfigurationError: a table of the lake contradicts the pipeline.
+        RecordFault (from the query): headpond failed on a change, and its bytes are not kept.
         MissingRequirement: the session cannot merge into Delta tables, though the pipeline says it should.
         UsageError: the session is a client of Spark Connect.
     """
@@ -140,7 +145,7 @@ def follow(
     # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine. A run
     # that goes on drops them where it found some; the first ones of a lake are dropped at the next start.
     may_drop = lake.tombstones.version() >= 0 and not until_caught_up
-    keep_data = may_drop or lake.tombstones.newest_horizon_ns() is not None
+    keep_data |= may_drop or lake.tombstones.newest_horizon_ns() is not None
     config = lake.config.for_run(only=only, keep_data=keep_data)
 
     target = pipeline.target
@@ -178,7 +183,11 @@ def follow(
             applied = apply_frame(lake, frame, chunks=upkeep.chunks, transaction=number)
         else:
             step = partial(apply_batch, lake, transaction=number, shared=only is not None)
-            applied = _in_parts(frame, folder, lambda part: step(part, chunks=upkeep.chunks(part)))
+
+            def apply_part(part: DecodedBatch) -> Applied:
+                return apply_sparing(part, lambda rows: step(rows, chunks=upkeep.chunks(rows)))
+
+            applied = _in_parts(frame, folder, apply_part)
         if not until_caught_up:
             lake.beside.close(ended=False)  # a run that ends does so once, at its end
         logger.debug("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})

@@ -12,12 +12,13 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headpond.core.errors import ConfigurationError, MissingRequirement, ServiceFailure
+from headpond.core.errors import ConfigurationError, MissingRequirement, RecordFault, ServiceFailure
 from headpond.core.schemas import PENDING_SCHEMA
 from headpond.dsql.records import Chunked, parse
 from headpond.kinesis.api.calls import calls_of
@@ -194,13 +195,14 @@ class Run:
                     measures.applied(batch_id, applied)
                     self._count(batch_id, applied)
 
-                def begin() -> StreamingQuery:
+                def begin(*, keep_data: bool = False) -> StreamingQuery:
                     query = follow(
                         spark,
                         self.pipeline,
                         until_caught_up=self.until_caught_up,
                         until=self.until,
                         only=self.only,
+                        keep_data=keep_data,
                         on_batch=count,
                         on_begin=self.gate.begin,
                         on_given_up=self.applied.add,
@@ -208,7 +210,13 @@ class Run:
                     measures.follows(query)
                     return query
 
-                self._wait(begin)
+                try:
+                    self._wait(begin)
+                except PySparkException as error:
+                    if not isinstance(headpond_error_of(error), RecordFault):
+                        raise
+                    # The batch comes again, with the bytes of its records: the one that is wrong is found.
+                    self._wait(partial(begin, keep_data=True))
             self.lag_ms = measures.lag_ms
         except (PySparkException, Py4JError, OSError) as error:
             # A stop may reach Spark's JVM too (a signal to the whole group), or come between two batches.
