@@ -138,6 +138,8 @@ class RowChanges(ABC):
         max_unknown_tables: how many such logs are made; as many tables as a database of DSQL may have.
         infinity: what becomes of infinite and out-of-range dates and timestamps; in keys they are errors.
         special_numeric: what becomes of NaN and infinities in decimal columns; in keys they are errors.
+        max_commit_ahead_ms: changes committed that much later than they arrived are quarantined as
+            `future_commit`, where the arrival is known; None takes them all.
         keep_data: changes of keyed tables keep their record in `m:data`, so that `latest.too_late` can
             quarantine them; without it such a change goes to quarantine with empty data.
         max_depth: bound on the nesting of a record.
@@ -158,6 +160,7 @@ class RowChanges(ABC):
     max_unknown_tables: int = 1_000
     infinity: Literal["clamp", "null", "error"] = "clamp"
     special_numeric: Literal["error", "null"] = "error"
+    max_commit_ahead_ms: int | None = 24 * 3_600_000
     keep_data: bool = True
     max_depth: int = MAX_DEPTH
     max_columns: int = MAX_COLUMNS

@@ -9,7 +9,7 @@
                                                            └──► quarantine (keys, casts)
 
 The checks that need the configuration follow those of `records`, in the order of the spec: cluster,
-unknown table, what ranks below routing, missing `before`, keys, casts.
+unknown table, what ranks below routing, commit time, missing `before`, keys, casts.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def sort_out(
         records, decoded = records.filter(wanted), decoded.filter(wanted)
         images = images.of(np.flatnonzero(wanted.to_numpy(zero_copy_only=False)))
     reason, detail, route, pairs = _route(decoded, config)
+    reason, detail = _in_time(records, decoded, config, reason, detail)
     is_refused = pc.is_valid(reason)
     if pc.any(is_refused).as_py():
         rows = records.filter(is_refused)
@@ -157,6 +158,26 @@ def _route(
         reason = pc.replace_with_mask(reason, pa.array(mask), pa.array([r for r, _ in ordered], pa.string()))
         detail = pc.replace_with_mask(detail, pa.array(mask), pa.array([d for _, d in ordered], pa.string()))
     return reason, detail, route, pairs
+
+
+def _in_time(
+    records: pa.RecordBatch, decoded: pa.RecordBatch, config: RowChanges, reason: pa.Array, detail: pa.Array
+) -> tuple[pa.Array, pa.Array]:
+    """Refuse changes committed long after they arrived: nothing could ever supersede them."""
+    if config.max_commit_ahead_ms is None:
+        return reason, detail
+    arrived_us = records.column("approximate_arrival_timestamp").cast(pa.int64())
+    # In seconds: a commit time in nanoseconds may be anything up to the year 2262.
+    committed_s, arrived_s = pc.divide(decoded.column("ts_ns"), 10**9), pc.divide(arrived_us, 10**6)
+    ahead_s = pc.subtract(committed_s, arrived_s)
+    late = pc.fill_null(pc.greater(ahead_s, config.max_commit_ahead_ms // 1000), fill_value=False)
+    late = pc.and_(late, pc.is_null(reason))
+    if not pc.any(late).as_py():
+        return reason, detail
+    words = pc.binary_join_element_wise(
+        "committed", pc.cast(ahead_s, pa.string()), "s after its arrival", " "
+    )
+    return pc.if_else(late, "future_commit", reason), pc.if_else(late, words, detail)
 
 
 def _wanted(decoded: pa.RecordBatch, config: RowChanges) -> pa.Array:

@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -177,7 +178,8 @@ class Lake:
         Those of documents have no commit time: an id never comes back, so that they are few and stay.
         """
         newest = max((table.newest_ns() for table in self.tables.values()), default=0)
-        newest = max(newest, self.tombstones.newest_ns())
+        # A commit time to come says nothing of the others' age.
+        newest = min(max(newest, self.tombstones.newest_ns()), time.time_ns())
         return self.tombstones.retire(newest - retention_ms * 1_000_000)
 
     @property

@@ -37,6 +37,7 @@ def row_changes(pipeline: Pipeline, kind: type[RowChanges] = DsqlConfig) -> RowC
         unknown_tables=target.unknown_tables,
         max_unknown_tables=target.max_unknown_tables,
         max_columns=target.max_columns,
+        max_commit_ahead_ms=target.max_commit_ahead_ms,
         infinity=target.infinity,
         special_numeric=target.special_numeric,
     )

@@ -247,6 +247,12 @@ class Target:
         7 * DAY_MS,
         no_ledger="a document's id never comes back, so tombstones are few and kept",
     )
+    max_commit_ahead_ms: Span = key(
+        "how much later than it arrived a change may have been committed: one with a later commit time is "
+        "quarantined, since nothing would ever supersede it",
+        DAY_MS,
+        no_ledger="revisions are ordered by their version, not by time",
+    )
     chunk_timeout_ms: Annotated[int, Meta(ge=1, extra={"unit": "span"})] = key(
         "how long the pieces of a chunked change wait for the rest, by arrival time",
         3600000,
