@@ -168,12 +168,13 @@ def test_a_standalone_cluster_writes_with_the_headpond_it_is_sent(tmp_path: Path
     assert set() < writers(tmp_path) <= EXECUTORS  # one may have come late
 
 
-STAGES = ["quarantine", "tombstones", *(f"table {name}" for name in EXPECTED["tables"])]
-STAGES += ["table public.events_nopk", "schema changes", "tombstones of keys that live again"]
+STAGES = ["quarantine", "tombstones", "table sales.Evolving", "table public.accounts"]
+STAGES += ["table public.events_nopk", "tombstones of keys that live again"]
 
 
-def test_a_driver_killed_between_any_two_writes(tmp_path: Path) -> None:
-    """One lake goes through all of them: each kill falls into what the last one left."""
+@pytest.mark.timeout(1200)
+def test_a_driver_killed_between_two_writes(tmp_path: Path) -> None:
+    """One lake goes through all kills: each falls into what the last one left, the tasks' files among it."""
     file = pipeline_in(tmp_path, {"spark.master": "local[2]"}, batches=1)
     for stage in STAGES:
         shutil.rmtree(tmp_path / "events")

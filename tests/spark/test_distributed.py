@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from headpond.lake.apply import Applied, apply_batch
 from headpond.lake.engine import merge
+from headpond.lake.engine.log import DataFile
 from tests.lake.lakes import cells, decoded, lake_in, watched
 from tests.lake.test_apply import (
     EXPECTED,
@@ -56,7 +57,6 @@ def spreader(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Apply:
 
     monkeypatch.setattr(distributed, "DISTRIBUTE_ABOVE_BYTES", 0)
     monkeypatch.setattr(distributed, "LEAST_BYTES", 1 << 10)
-    monkeypatch.setattr(distributed, "REWRITE_BYTES", 1 << 10)
     monkeypatch.setattr(merge, "SMALL_BYTES", 0)
 
     def apply(lake: Lake, config: Any, lines: Sequence[bytes], *, parts: int = 2, **more: Any) -> Applied:
@@ -263,3 +263,26 @@ def test_two_writers_at_once_lose_nothing(spread: Apply, tmp_path: Path) -> None
         {n: 60 if n % 2 else 70 for n in range(12)} | {100 + number: 1 for number in range(1, 8)}
     )
     assert len(rows) == 19
+
+
+def test_files_that_are_written_again_together_become_full_ones() -> None:
+    """Each goes once, with others of its partition: put together they are fewer, whatever their sizes."""
+    from headpond.spark.following.distributed import groups_of
+
+    draw = random.Random(1)
+    again: list[Any] = [
+        (
+            DataFile({"path": f"{n}", "size": draw.randrange(1, 60), "partitionValues": {"p": str(n % 3)}}),
+            None,
+        )
+        for n in range(60)
+    ]
+    groups = list(groups_of(again, 100))
+    assert sorted(file.path for group in groups for file, _ in group) == sorted(
+        each.path for each, _ in again
+    )
+    assert all(len({file.values["p"] for file, _ in group}) == 1 for group in groups)
+    sizes = [sum(file.size for file, _ in group) for group in groups]
+    assert max(sizes) <= 100
+    assert len(groups) <= 2 * sum(sizes) // 100 + 3
+    assert [len(group) for group in groups_of(again[:3], 0)] == [1, 1, 1]

@@ -53,9 +53,6 @@ DISTRIBUTE_ABOVE_BYTES = 16 << 20
 """What is less is done in the driver, which is faster: decoded changes of a batch, files to write again."""
 LEAST_BYTES, MOST_BYTES = 4 << 20, 32 << 20
 """Bytes of changes that a task gets: no less only to have more tasks at once, and about so many at most."""
-REWRITE_BYTES = 64 << 20
-"""A task writes files again of about so many bytes."""
-
 SHARE, CONTENT = "share", "content"
 _SHARES = f"{SHARE} int, {CONTENT} binary"
 
@@ -230,21 +227,22 @@ def rewriting(spark: SparkSession) -> Callable[[Writing, Again, pa.Table], list[
     def write(writing: Writing, again: Again, new: pa.Table) -> list[dict[str, Any]]:
         if sum(file.size for file, _ in again) <= DISTRIBUTE_ABOVE_BYTES:
             return write_here(writing, again, new)
-        groups = list(_groups(again))
+        groups = list(groups_of(again, writing.shape.file_bytes))
         written = spark.sparkContext.parallelize(groups, len(groups)).map(carried(writing)).collect()
         return [action for added in (writing((), new), *written) for action in added]
 
     return write
 
 
-def _groups(again: Again) -> Iterator[Again]:
-    """Yield files that are written again together: of one partition, as many as have `REWRITE_BYTES`."""
+def groups_of(again: Again, size_bytes: int) -> Iterator[Again]:
+    """Yield files of one partition that are written again together: those that a full file has room for."""
     group: list[Any] = []
+    room = size_bytes
     for each in sorted(again, key=lambda each: sorted(each[0].values.items(), key=str)):
-        size = sum(file.size for file, _ in group)
-        if group and (group[0][0].values != each[0].values or size + each[0].size > REWRITE_BYTES):
+        if group and (group[0][0].values != each[0].values or each[0].size > room):
             yield group
-            group = []
+            group, room = [], size_bytes
         group.append(each)
+        room -= each[0].size
     if group:
         yield group
