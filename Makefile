@@ -40,7 +40,7 @@ test-thorough: ## long properties, random kills, clusters, other stand-ins for K
 
 SOME_SPARK := tests/spark/test_source.py tests/spark/test_source_secrets.py tests/spark/test_follow.py tests/spark/test_join.py
 
-test-oldest: ## the oldest Spark: what needs Maven packages (Delta's MERGE, Kafka Streams as peer), Spark Connect, the main jobs
+test-oldest: ## the oldest Spark: what needs Maven packages (Delta's reader, Kafka Streams as peer), Spark Connect, the main jobs
 	@$(SET_UP) test
 	@$(SET_UP) oldest
 	.bench/envs/oldest/bin/python -m pytest -n 2 --dist loadfile -m maven

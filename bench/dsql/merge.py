@@ -1,14 +1,12 @@
 """What a batch of 10,000 changes costs as the table it goes to grows: keys close together, and random ones.
 
 Run: python bench/dsql/merge.py [--rows 1000000 10000000] [--buckets 16 | --buckets 0] [--rounds 5]
-                                [--json FILE] [--deletion-vectors] [--engine spark]
+                                [--json FILE] [--deletion-vectors]
 
 Each table is made with its rows in order of their keys, as `headpond optimize --order` leaves them, and is
 changed by whole batches: reading what is known of the keys, deciding, merging. `recent` takes keys among the
 last 100,000 and a tenth new ones, as a stream of orders would; `random` any key of the table. CPU time of
-the process and all below it, medians; every round changes the table that the next one finds. With Spark the
-first two rounds, in which its JVM still compiles, are left out where there are more; it
-needs the interpreter of `.bench/envs/delta`.
+the process and all below it, medians; every round changes the table that the next one finds.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import shutil
 import statistics
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,13 +29,11 @@ from headpond.dsql.config import TableSpec
 from headpond.dsql.decode import DsqlConfig
 from headpond.dsql.versions import encode_versions, key_column
 from headpond.lake.apply import DecodedBatch, apply_batch
-from headpond.lake.delta import DeltaFile
 from headpond.lake.lake import Lake
 
 BATCH = 10_000
 RECENT = 100_000
 AT_ONCE = 1_000_000
-WARMING = 2
 NAME = "public.orders"
 
 
@@ -68,7 +63,7 @@ def changes(spec: TableSpec, ids: np.ndarray, ts_ns: int, draw: np.random.Genera
     return pa.table([*arrays, *values.values()], [*names, *(VALUE + name for name in values)])
 
 
-def make(folder: Path, rows: int, buckets: int, files: Any = DeltaFile) -> tuple[Lake, TableSpec]:
+def make(folder: Path, rows: int, buckets: int) -> tuple[Lake, TableSpec]:
     spec = TableSpec(
         name=NAME,
         schema="public",
@@ -77,7 +72,7 @@ def make(folder: Path, rows: int, buckets: int, files: Any = DeltaFile) -> tuple
         columns={"id": "bigint", "quantity": "bigint", "note": "text"},
         buckets=buckets or None,
     )
-    lake = Lake(str(folder), DsqlConfig(tables=(spec,)), files=files)
+    lake = Lake(str(folder), DsqlConfig(tables=(spec,)))
     lake.prepare()
     typed = lake.typed[NAME]
     draw = np.random.default_rng(1)
@@ -110,39 +105,23 @@ def one(lake: Lake, spec: TableSpec, rows: int, kind: str, number: int) -> tuple
     return took, len(gone)
 
 
-def spark_session(folder: Path) -> Any:
-    """Spark as `headpond run` starts it for `engine = "spark"`."""
-    from headpond.spark import delta_settings  # noqa: PLC0415 - only where Spark is wanted
-    from headpond.spark.session.settings import spark_jars  # noqa: PLC0415 - only where Spark is wanted
-    from headpond.spark.session.start import spark_session  # noqa: PLC0415 - only where Spark is wanted
-
-    settings = delta_settings({"spark.driver.memory": "2g"}, jars=spark_jars())
-    return spark_session("bench", conf=settings, log_path=folder / "spark.log")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--buckets", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kinds", nargs="+", default=["recent", "random"], choices=["recent", "random"])
-    parser.add_argument("--engine", choices=["embedded", "spark"], default="embedded")
     parser.add_argument("--deletion-vectors", action="store_true", help="rows are marked")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="headpond-bench-"))
-    files: Any = DeltaFile
-    if options.engine == "spark":
-        from headpond.spark.following.delta_file import SparkFiles  # noqa: PLC0415 - only where Spark is wanted
-
-        files = SparkFiles(spark_session(folder))
     try:
-        lakes = {rows: make(folder / str(rows), rows, options.buckets, files) for rows in options.rows}
+        lakes = {rows: make(folder / str(rows), rows, options.buckets) for rows in options.rows}
         if options.deletion_vectors:
             for lake, _ in lakes.values():
                 lake.typed[NAME].file.allow_marks(allowed=True)
         vectors = ", deletion vectors" if options.deletion_vectors else ""
-        print(f"batches of {BATCH} changes, {options.buckets or 'no'} buckets, {options.engine}{vectors}")
+        print(f"batches of {BATCH} changes, {options.buckets or 'no'} buckets{vectors}")
         figures: dict[str, dict[str, list[float]]] = {}
         for kind in options.kinds:
             found: dict[int, list[tuple[float, int]]] = {rows: [] for rows in options.rows}
@@ -153,8 +132,6 @@ def main() -> None:
                     )
                     print(f"    {kind} {number}: {rows:>11,} rows {took:6.2f} s CPU", flush=True)
                     found[rows].append((took, files_gone))
-            if options.engine == "spark" and options.rounds > WARMING:
-                found = {rows: runs[WARMING:] for rows, runs in found.items()}
             figures[f"{kind} keys, CPU s of a batch"] = {
                 f"{rows:,} rows": [took for took, _ in runs] for rows, runs in found.items()
             }

@@ -57,19 +57,6 @@ def test_a_missing_stream_is_named_with_its_neighbours(tmp_path: Path, kinesis: 
 
 
 @pytest.mark.slow
-def test_an_engine_without_jars_for_this_spark_is_refused(tmp_path: Path) -> None:
-    """The sentence names the Spark that is here and the one that Delta's jars are for."""
-    (tmp_path / "jars").mkdir()
-    (tmp_path / "jars" / "spark-core_2.13-4.9.0.jar").touch()
-    code, said = run(
-        tmp_path, 'archive = "x.jsonl"', target='engine = "spark"', env={"SPARK_HOME": str(tmp_path)}
-    )
-    assert code == 3
-    assert "some for Spark 4.2, none for 4.9" in said
-    assert 'target.engine = "embedded"' in said
-
-
-@pytest.mark.slow
 def test_an_unreachable_endpoint_is_said_within_seconds(tmp_path: Path) -> None:
     """A port where nobody listens."""
     with socket.socket() as taken:

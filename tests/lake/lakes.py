@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from headpond.kinesis.archive.lines import read_lines
 from headpond.kpl.records import open_records
-from headpond.lake.delta import DeltaFile
 from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake, row_changes
 from headpond.spark.sources.cells import FRAME_SCHEMA
@@ -21,27 +20,14 @@ if TYPE_CHECKING:
 
     from headpond.dsql.decode import DsqlConfig
     from headpond.lake.apply import DecodedBatch
-    from headpond.lake.lake import FileMaker, Lake
-
-_files: FileMaker = DeltaFile
-
-
-def written_by(files: FileMaker | None) -> None:
-    """Choose the engine that writes the lakes opened from now on; null for the embedded one."""
-    global _files  # noqa: PLW0603 - a fixture sets it for a module, whose helpers open lakes in many places
-    _files = files or DeltaFile
-
-
-def target_file(place: Path) -> DeltaFile:
-    """Make the file of a source table for the engine chosen."""
-    return _files(str(place), {})
+    from headpond.lake.lake import Lake
 
 
 def lake_in(folder: Path, tables: str) -> tuple[Lake, DsqlConfig]:
     """Open and prepare a lake for the `[tables]` part of a pipeline file."""
     text = f'[source]\narchive = "x.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n{tables}'
     pipeline = loads(text, folder)
-    lake = open_lake(pipeline, files=_files)
+    lake = open_lake(pipeline)
     lake.prepare()
     return lake, row_changes(pipeline)
 

@@ -12,7 +12,6 @@ from amazon.ion import simpleion
 from headpond.core.schemas import USER_RECORD_SCHEMA
 from headpond.ion.stream import IonPart
 from headpond.ion.text_reader import to_binary
-from headpond.lake.delta import DeltaFile
 from headpond.lake.lake import Lake
 from headpond.lake.target import DecodedBatch
 from headpond.qldb.config import DocumentSpec
@@ -22,8 +21,6 @@ from tests.kit.support import vector_json, vector_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from headpond.lake.lake import FileMaker
 
 TABLES = ("Person", "VehicleRegistration", "Mixed", "Über-Konten")
 SEQUENCE_NO = 7
@@ -151,9 +148,9 @@ def config_of(
     return LedgerConfig(tables=tuple(specs), raw_ion=raw_ion, canonical_json=canonical_json, honour=honour)
 
 
-def ledger_in(folder: Path, config: LedgerConfig, files: FileMaker = DeltaFile) -> Lake:
+def ledger_in(folder: Path, config: LedgerConfig) -> Lake:
     """Open and prepare a lake."""
-    lake = Lake(str(folder), config, files=files)
+    lake = Lake(str(folder), config)
     lake.prepare()
     return lake
 

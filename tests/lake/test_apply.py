@@ -172,9 +172,11 @@ def _kind(record: dict[str, Any]) -> Any:
         return None
 
 
-def change(number: int, after: dict[str, Any], *, ts_ns: int | None = None, op: str = "c") -> bytes:
+def change(
+    number: int, after: dict[str, Any], *, ts_ns: int | None = None, op: str = "c", tx_id: str = "tx"
+) -> bytes:
     """One archive line with a change of public.t."""
-    source = {"version": "1.0", "ts_ns": ts_ns or number, "txId": "tx", "schema": "public", "table": "t"}
+    source = {"version": "1.0", "ts_ns": ts_ns or number, "txId": tx_id, "schema": "public", "table": "t"}
     record = {"type": "full", "op": op, "source": source, "after": after}
     if op == "d":
         record |= {"before": after, "after": None}
@@ -187,7 +189,6 @@ def change(number: int, after: dict[str, Any], *, ts_ns: int | None = None, op: 
 ONE_TABLE = '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'
 
 
-@pytest.mark.usefixtures("engine")
 def test_columns_appear_and_are_null_where_a_row_lacks_them(tmp_path: Path) -> None:
     """A column seen first in the data is added; an upsert without it sets it to NULL."""
     lake, config = lake_in(tmp_path, ONE_TABLE)
@@ -198,7 +199,6 @@ def test_columns_appear_and_are_null_where_a_row_lacks_them(tmp_path: Path) -> N
     assert seen == {1: (None, "1.5"), 2: (None, None)}
 
 
-@pytest.mark.usefixtures("engine")
 def test_hostile_column_names_keep_their_values(tmp_path: Path) -> None:
     """Names that Delta refuses, our own names and names that differ in case are all columns of their own."""
     names = ["a.b", "a b", "a`b", "a,b=c", "_ts_ns", "v", "V", "%", "ü", 'q"q', "q'q", "m:key", "c:x"]
@@ -214,7 +214,6 @@ def test_hostile_column_names_keep_their_values(tmp_path: Path) -> None:
     assert again.typed["public.t"].renamed()["V"] == "V%%1"
 
 
-@pytest.mark.usefixtures("engine")
 def test_a_table_of_another_type_is_refused_with_the_fact(tmp_path: Path) -> None:
     """A configuration that contradicts the table names the column, both types and what to do."""
     lake_in(tmp_path, ONE_TABLE)
@@ -222,7 +221,6 @@ def test_a_table_of_another_type_is_refused_with_the_fact(tmp_path: Path) -> Non
         lake_in(tmp_path, ONE_TABLE.replace("bigint", "text"))
 
 
-@pytest.mark.usefixtures("engine")
 def test_a_declared_column_is_added_to_an_existing_table(tmp_path: Path) -> None:
     """Declaring one more column widens the table at the next start."""
     lake_in(tmp_path, ONE_TABLE)
@@ -230,7 +228,6 @@ def test_a_declared_column_is_added_to_an_existing_table(tmp_path: Path) -> None
     assert lake.typed["public.t"].file.schema().field("unit%20price").type == pa.decimal128(5, 2)
 
 
-@pytest.mark.usefixtures("engine")
 def test_an_upsert_older_than_a_dropped_tombstone_is_quarantined(tmp_path: Path) -> None:
     """Where a tombstone may have stopped a change, the change is not applied and not lost."""
     lake, config = lake_in(tmp_path, ONE_TABLE)
@@ -246,7 +243,6 @@ def test_an_upsert_older_than_a_dropped_tombstone_is_quarantined(tmp_path: Path)
     assert [(row["sequence_number"], json.loads(row["data"])["after"]) for row in kept] == [("3", {"id": 1})]
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.slow
 def test_a_delete_that_another_writer_applies_meanwhile_hits_its_row(tmp_path: Path) -> None:
     """Both batches were decided on an empty table; the older upsert is written last and does not stay."""
@@ -263,7 +259,6 @@ def test_a_delete_that_another_writer_applies_meanwhile_hits_its_row(tmp_path: P
     assert lake.tombstones.counts() == {"public.t": 2}
 
 
-@pytest.mark.usefixtures("engine")
 def test_keys_of_many_rows_are_found_by_their_range(tmp_path: Path) -> None:
     """More keys in a batch than a query names each are looked up all the same."""
     lake, config = lake_in(tmp_path, ONE_TABLE)
@@ -336,7 +331,6 @@ def test_a_crash_while_chunks_become_whole_loses_nothing(stage: str, tmp_path: P
     assert lake.pending.read(["kind", "status"]).to_pylist() == [{"kind": "chunked", "status": "finished"}]
 
 
-@pytest.mark.usefixtures("engine")
 def test_groups_that_wait_too_long_are_set_aside_and_can_still_complete(tmp_path: Path) -> None:
     """The time-out quarantines the members with the missing indices; fed in again they make the change."""
     case = next(c for c in vector_lines("dsql/cases.jsonl") if c["name"] == "chunked_in_order")

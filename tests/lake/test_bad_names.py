@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from headpond.lake.lake import Lake
 
-pytestmark = pytest.mark.usefixtures("engine")
-
 KEYS = ["my key.`1`", "ID", "id"]
 NAMES = [
     "a.b", "a b", "a`b", "a,b=c", "a;b", "{x}", "(y)", "a\nb", "\t", "", " ", "%", "%20", "a%2Eb", "a~b",

@@ -84,7 +84,6 @@ def waiting(lake: Lake) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", ["one batch", "two batches"])
 @pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.usefixtures("engine")
 def test_all_members_of_a_refused_change_are_kept(reason: str, cut: str, tmp_path: Path) -> None:
     """With the change's reason, whether fragments came with the main record or before it."""
     lake, config = REASONS[reason](tmp_path)
@@ -142,7 +141,6 @@ def test_others_of_the_batch_become_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows_at_once", [10_000, 1])
 @pytest.mark.parametrize("when", ["before the time-out", "after it"])
 @pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.usefixtures("engine")
 def test_fed_in_again_it_is_refused_again_and_nothing_leaves(
     reason: str, when: str, rows_at_once: int, tmp_path: Path
 ) -> None:

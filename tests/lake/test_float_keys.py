@@ -14,8 +14,6 @@ from tests.lake.lakes import decoded, lake_in
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("engine")
-
 
 def change(number: int, key: str, value: int, *, op: str = "c") -> bytes:
     """A change whose key is written as given."""

@@ -28,7 +28,7 @@ from headpond.lake.targets.history import HISTORY_OWN, Deletes, HistoryTable
 from headpond.lake.targets.log import LOG_OWN
 from headpond.lake.typed import TypedTable
 from tests.kit.support import vector_bytes, vector_json
-from tests.lake.lakes import decoded, target_file
+from tests.lake.lakes import decoded
 
 SMALL = vector_bytes("dsql/small.jsonl").splitlines()
 EXPECTED = vector_json("dsql/small.expected.json")
@@ -48,7 +48,7 @@ class Histories:
         self.tables: dict[str, HistoryTable] = {}
         for spec in specs:
             declared = {column: arrow_type(kind) for column, kind in spec.columns.items()}
-            typed = TypedTable(spec.name, target_file(folder / spec.name), declared, HISTORY_OWN)
+            typed = TypedTable(spec.name, DeltaFile(str(folder / spec.name)), declared, HISTORY_OWN)
             typed.prepare()
             self.tables[spec.name] = HistoryTable(typed, spec)
 
@@ -133,7 +133,6 @@ def change(ts_ns: int, row: dict[str, Any], *, op: str = "u", tx_id: str = "tx")
 ONE = spec_of("public.t", ["id"], {"id": "bigint"})
 
 
-@pytest.mark.usefixtures("engine")
 def test_a_version_holds_from_its_commit_to_the_next(tmp_path: Path) -> None:
     """Own columns tell the interval exactly, the operation as delivered, and the transaction."""
     histories = Histories(tmp_path, ONE)
@@ -146,7 +145,6 @@ def test_a_version_holds_from_its_commit_to_the_next(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.usefixtures("engine")
 def test_a_late_change_splits_an_interval_and_leaves_the_rest(tmp_path: Path) -> None:
     """One commit inserts it and shortens the row before it; values of other rows stay."""
     histories = Histories(tmp_path, ONE)
@@ -162,7 +160,6 @@ def test_a_late_change_splits_an_interval_and_leaves_the_rest(tmp_path: Path) ->
     assert histories.tables["public.t"].typed.file.version() == before + 1
 
 
-@pytest.mark.usefixtures("engine")
 def test_a_repeated_batch_makes_no_commit(tmp_path: Path) -> None:
     """Neither the table nor the deletes are written again."""
     histories = Histories(tmp_path, ONE)
@@ -176,7 +173,6 @@ def test_a_repeated_batch_makes_no_commit(tmp_path: Path) -> None:
     assert histories.deletes.facts.file.schema().names == TOMBSTONE_SCHEMA.names
 
 
-@pytest.mark.usefixtures("engine")
 def test_a_delete_before_what_it_deletes(tmp_path: Path) -> None:
     """The version that arrives later ends with it; a newer delete hides none."""
     histories = Histories(tmp_path, ONE)
@@ -186,7 +182,6 @@ def test_a_delete_before_what_it_deletes(tmp_path: Path) -> None:
     assert histories.rows("public.t", "id") == [(1, 10, 20), (1, 30, 40)]
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_the_greater_image_of_one_version_stays(order: tuple[int, int], tmp_path: Path) -> None:
     """Whichever arrives first, whole, and with the end that the row had or that the same batch brings."""
@@ -208,7 +203,6 @@ def hash_of(line: bytes) -> bytes:
     return bytes(batch["m:image_hash"][0].as_py())
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.slow
 def test_a_writer_that_read_too_early_cannot_undo_another(tmp_path: Path) -> None:
     """Of two outcomes computed from one state the earlier end and the greater image stay, in either order."""
@@ -229,7 +223,6 @@ def test_a_writer_that_read_too_early_cannot_undo_another(tmp_path: Path) -> Non
             assert histories.rows("public.t", "v") == [("1", 10, 20), ("2", 20, 30), ("3", 30, None)]
 
 
-@pytest.mark.usefixtures("engine")
 def test_hostile_names_and_new_columns_keep_their_values(tmp_path: Path) -> None:
     """Names that Delta refuses or that are ours, keys among them; a column that a late change brings."""
     names = [
@@ -263,7 +256,6 @@ def test_hostile_names_and_new_columns_keep_their_values(tmp_path: Path) -> None
     assert histories.rows("public.t", *key)[-1] == ("it's", 7, 30, 40)
 
 
-@pytest.mark.usefixtures("engine")
 def test_many_keys_at_once(tmp_path: Path) -> None:
     """More keys than a query names each are found by their range, rows and deletes alike."""
     histories = Histories(tmp_path, ONE)

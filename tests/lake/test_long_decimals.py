@@ -32,7 +32,6 @@ def entry(kind: str, keep: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("keep", ["current", "history"])
 @pytest.mark.parametrize("kind", KEYS)
 def test_a_row_is_found_again_by_its_decimal(kind: str, keep: str, tmp_path: Path) -> None:

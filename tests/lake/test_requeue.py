@@ -86,7 +86,6 @@ def state(lake: Lake) -> Any:
     return tables, quarantine, pending, lake.tombstones.counts()
 
 
-@pytest.mark.usefixtures("engine")
 def test_what_works_now_leaves_and_the_rest_stays_under_its_new_reason(tmp_path: Path) -> None:
     """A table that was not configured is, and one of its changes does not fit it."""
     first_run(tmp_path)
@@ -99,7 +98,6 @@ def test_what_works_now_leaves_and_the_rest_stays_under_its_new_reason(tmp_path:
     assert dict(lake.quarantine.counts_by("reason")) == {"cast_error": 2, "invalid_json": 1}
 
 
-@pytest.mark.usefixtures("engine")
 def test_again_there_is_nothing_to_do(tmp_path: Path) -> None:
     """A second call finds no row of the reason, and changes nothing."""
     first_run(tmp_path)
@@ -111,7 +109,6 @@ def test_again_there_is_nothing_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("engine")
 def test_all_reasons_and_small_parts_give_the_same(tmp_path: Path) -> None:
     """How rows are cut into parts changes nothing."""
     states = []
@@ -142,7 +139,6 @@ WRITES = ["quarantine", "pending", "tombstones", "table public.u", "second look"
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("stop_at", WRITES)
-@pytest.mark.usefixtures("engine")
 def test_a_crash_before_any_write_loses_nothing(tmp_path: Path, stop_at: str) -> None:
     """Fed in again after the crash, everything is as if there had been none."""
     (tmp_path / "calm").mkdir()
@@ -172,7 +168,6 @@ def test_a_crash_before_any_write_loses_nothing(tmp_path: Path, stop_at: str) ->
 LOOSE = NARROW.replace('"text"', '"any"')
 
 
-@pytest.mark.usefixtures("engine")
 def test_the_detail_of_a_row_that_stays_is_told_anew(tmp_path: Path) -> None:
     """The same reason in other words."""
     lake, config = lake_in(tmp_path, NARROW)
@@ -184,7 +179,6 @@ def test_the_detail_of_a_row_that_stays_is_told_anew(tmp_path: Path) -> None:
     assert lake.quarantine.read()["detail"].to_pylist() == ["columns id"]
 
 
-@pytest.mark.usefixtures("engine")
 def test_fragments_wait_again_and_complete(tmp_path: Path) -> None:
     """What timed out waits again, and is put together once all of it is there."""
     case = next(case for case in vector_lines("dsql/cases.jsonl") if case["name"] == "chunked_in_order")
@@ -215,7 +209,6 @@ def test_a_change_that_came_too_late_without_its_bytes_stays(tmp_path: Path) -> 
     assert dict(lake.quarantine.counts_by("reason")) == {"too_late": 1}
 
 
-@pytest.mark.usefixtures("engine")
 def test_a_delete_of_another_process_in_between_wins(tmp_path: Path) -> None:
     """Its tombstone is written after ours were read and before our row is: the row goes all the same."""
     lake, config = lake_in(tmp_path, NARROW)

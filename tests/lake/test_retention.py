@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from headpond.dsql.decode import DsqlConfig
     from headpond.lake.lake import Lake
 
-pytestmark = pytest.mark.usefixtures("engine")
-
 TABLE = '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'
 MS = 1_000_000
 OLDER_DELETE = change(3, {"id": 1}, op="d", ts_ns=2 * MS)

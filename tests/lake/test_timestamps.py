@@ -21,8 +21,6 @@ from tests.lake.test_unknown_tables import change
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("engine")
-
 ENTRY = (
     '[tables."public.t"]\nkeys = ["at"]\nkeep = "{keep}"\n'
     'columns = {{ at = "timestamp", seen = "timestamptz" }}\n'

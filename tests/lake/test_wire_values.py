@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Literal
 
-pytestmark = pytest.mark.usefixtures("engine")
-
 
 def entry(kind: str, option: str = "") -> str:
     return f'{option}[tables."public.t"]\nkeys = ["id"]\ncolumns = {{ id = "bigint", v = "{kind}" }}\n'

@@ -2,24 +2,14 @@
 
 Every write goes through `DeltaFile.merge`, so that repeating it changes nothing: rows are matched by
 identity and written only where the new one wins. A commit that lost against another is computed again.
-
-headpond and deltalake make the file of a commit only where none is; Delta for Spark looks and then renames,
-safe within one JVM alone. So the engine on Spark leaves a lock file beside the commits, and whoever finds it
-commits under it, from the look at the table's newest version to the commit::
-
-    lake/public.orders/_delta_log/.headpond.lock      locked with `flock`
-
-Readers need no lock. Nothing is locked where only these two write, nor in object stores.
 """
 
 from __future__ import annotations
 
-import fcntl
 import re
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -33,64 +23,18 @@ from deltalake import Field as DeltaField
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from headpond.core.errors import MissingRequirement, ServiceFailure
+from headpond.core.errors import ServiceFailure
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import Overtaken, entry_name
 from headpond.lake.engine.merge import Engine, Merge, crowded, uneven
 from headpond.lake.engine.vacuum import vacuum
-from headpond.lake.storage import is_remote, storage_errors
+from headpond.lake.storage import storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import IO
 
     from headpond.lake.engine.lookup import Wanted
-    from headpond.lake.engine.merge import Choose, Merged
-
-LOCK = ".headpond.lock"
-PATIENCE_S = 1800.0
-"""How long a commit waits for another's, which may be a merge into a large table."""
-_PAUSE_S = 0.05
-
-
-@contextmanager
-def commit_lock(uri: str, *, leave: bool = False) -> Iterator[None]:
-    """Hold the right to commit to a table in a folder; nothing is locked in an object store.
-
-    With `leave` the lock file is made, so that others see that it is needed; else it is used if there.
-    """
-    place = Path(uri) / "_delta_log" / LOCK
-    if is_remote(uri) or not (leave or place.exists()):
-        yield
-        return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("ab") as opened:  # closing it, or the process's end, lets go
-        _take(opened, uri)
-        yield
-
-
-def _take(opened: IO[bytes], uri: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                raise ServiceFailure(
-                    f"Another process has kept the lock of the Delta table at {uri} for {PATIENCE_S:.0f} s.",
-                    next_step=f"Look for who has {opened.name} open and stop it; the lock goes with it.",
-                    table=uri,
-                ) from None
-            time.sleep(_PAUSE_S)
-        except OSError as error:
-            raise MissingRequirement(
-                f"The Delta table at {uri} cannot be locked: {error.strerror or error}.",
-                next_step="Keep the lake on a file system with locks, or in an object store.",
-                table=uri,
-            ) from error
-        else:
-            return
-
+    from headpond.lake.engine.merge import Choose, Merged, Part
 
 CHECKPOINT_COMMITS = 100
 """After so many commits a checkpoint is written, and entries of the log go that it makes superfluous."""
@@ -181,6 +125,9 @@ class DeltaFile:
         self._options = dict(storage_options or {})
         self._table: DeltaTable | None = None
         self.engine = Engine(Folder(uri, self._options))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeltaFile, (self.uri, self._options)
 
     def exists(self) -> bool:
         """Return whether there is a Delta table at the place."""
@@ -337,6 +284,18 @@ class DeltaFile:
         self._tidy(before)
         return merged
 
+    def merge_parts(
+        self, prepare: Callable[[], tuple[int, Sequence[Part]]], *, transaction: tuple[str, int] | None = None
+    ) -> Merged:
+        """Do in one commit what parts of a batch do to a version, which `prepare` gives with them.
+
+        Where another writer was faster, they are prepared again.
+        """
+        before = self.engine.version
+        merged = self._retried(lambda: self.engine.merge_parts(*prepare(), transaction=transaction))
+        self._tidy(before)
+        return merged
+
     def append(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> None:
         """Append rows in one commit, without looking at what is there."""
         self.merge(Merge(rows, ()), transaction=transaction)
@@ -364,7 +323,7 @@ class DeltaFile:
 
     def _tidy(self, before: int) -> None:
         """Keep files few and the log short, now and then; of two writers one does it."""
-        with suppress(Overtaken), commit_lock(self.uri), storage_errors(self.uri, self._options):
+        with suppress(Overtaken), storage_errors(self.uri, self._options):
             self.engine.compact(crowded)
         version = self.engine.version
         if version // CHECKPOINT_COMMITS > (version - 1 if before < 0 else before) // CHECKPOINT_COMMITS:
@@ -389,7 +348,7 @@ class DeltaFile:
         pause = FIRST_PAUSE_S
         for number in range(1, COMMIT_ATTEMPTS + 1):
             try:
-                with commit_lock(self.uri), storage_errors(self.uri, self._options):
+                with storage_errors(self.uri, self._options):
                     return attempt()
             except (CommitFailedError, Overtaken) as lost:
                 # Another writer (OPTIMIZE, VACUUM, a second job) was faster: compute on its result.

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from headpond.lake.target import Beside, Target
     from headpond.lake.typed import TypedTable
 
-    FileMaker = Callable[[str, Mapping[str, str]], DeltaFile]
-
 COLUMN = "format_version"
 
 
@@ -75,18 +73,13 @@ OWN_FOLDER = "_headpond"
 
 
 class Lake:
-    """The tables of one pipeline, in a folder or at an object-store URL; its options are never printed.
-
-    `files` makes the file of each table of changes; those of `_headpond/` are small and use `DeltaFile`.
-    """
+    """The tables of one pipeline, in a folder or at an object-store URL; its options are never printed."""
 
     def __init__(
         self,
         path: str,
         config: ChangeFormat,
         storage_options: Mapping[str, str] | None = None,
-        *,
-        files: FileMaker = DeltaFile,
     ) -> None:
         self.path = path.rstrip("/")
         self.config = config
@@ -97,21 +90,17 @@ class Lake:
         self.pending = PendingTable(self._own("pending"))
         self.tombstones = Tombstones(self._own("tombstones"))
         self.deletes = Deletes(self._own("deletes"))
-        self.beside = self._kept(files)
+        self.beside = self._kept()
         self.tables: dict[str, Target] = {
-            entry.name: self.beside.target(entry, files(self.place_of(entry.name), self.storage_options))
+            entry.name: self.beside.target(entry, DeltaFile(self.place_of(entry.name), self.storage_options))
             for entry in config.tables
         }
 
-    def _kept(self, files: FileMaker) -> Beside:
+    def _kept(self) -> Beside:
         config: Any = self.config  # as `kept_as` says
         if config.kept_as == "documents":
             return LedgerTables(config, self._own)
-        return RowTables(
-            config,
-            self._own,
-            lambda folder: files(f"{self.path}/{OWN_FOLDER}/unknown/{folder}", self.storage_options),
-        )
+        return RowTables(config, self._own)
 
     def place_of(self, table: str) -> str:
         """Return the folder or URL of a table."""

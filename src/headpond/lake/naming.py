@@ -228,10 +228,9 @@ class Partitions:
 
     def of_file(self, file: DeltaFile) -> Partitions:
         """Return how a table that is there is partitioned."""
-        metadata = file.open().metadata()
-        have = list(metadata.partition_columns)
-        buckets = metadata.configuration.get(PROPERTY)
-        size = metadata.configuration.get(FILE_SIZE)
+        snapshot = file.engine.log.newest()
+        have, properties = snapshot.partition_columns, snapshot.properties
+        buckets, size = properties.get(PROPERTY), properties.get(FILE_SIZE)
         return Partitions(
             tuple(column for column in have if column != BUCKET),
             int(buckets) if BUCKET in have and buckets and buckets.isdigit() else None,

@@ -107,8 +107,8 @@ class Target(ABC):
 
     figures: ClassVar[tuple[str, ...]]
     """Names of the figures that a batch has of such a table."""
-    spreads: ClassVar[bool] = True
-    """Whether a batch is rows and nothing beside: Spark's executors may decide on it (`spark.spread`)."""
+    apart_by: str = "m:key"
+    """The column of a batch by which it falls into parts that know nothing of each other."""
 
     def __init__(self, typed: TypedTable, entry: TableEntry) -> None:
         self.typed, self.entry = typed, entry

@@ -10,7 +10,6 @@ from headpond.core.errors import ConfigurationError
 from headpond.dsql.chunks import Chunks
 from headpond.dsql.config import RowChanges
 from headpond.dsql.decode import DsqlConfig
-from headpond.lake.delta import DeltaFile
 from headpond.lake.lake import Lake
 from headpond.pipeline.model import document_spec, table_spec
 from headpond.qldb.decode import LedgerConfig
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headpond.core.formats import ChangeFormat, TableEntry
-    from headpond.lake.lake import FileMaker
     from headpond.pipeline.model import Pipeline, Target
     from headpond.qldb.journal.proof import SavedDigest
 
@@ -89,13 +87,10 @@ def change_format(pipeline: Pipeline) -> ChangeFormat:
     return FORMATS[pipeline.source.format](pipeline)
 
 
-def open_lake(pipeline: Pipeline, *, files: FileMaker = DeltaFile) -> Lake:
-    """Return the lake of a pipeline, of which nothing is created or read yet; raises as `change_format` does.
-
-    `files` makes the file of each table of changes. Raises as `change_format` does.
-    """
+def open_lake(pipeline: Pipeline) -> Lake:
+    """Return the lake of a pipeline, of which nothing is created or read; raises as `change_format` does."""
     target = pipeline.target
-    return Lake(target.path, change_format(pipeline), target.storage_options, files=files)
+    return Lake(target.path, change_format(pipeline), target.storage_options)
 
 
 def chunk_rules(pipeline: Pipeline, config: ChangeFormat) -> Chunks | None:

@@ -214,8 +214,8 @@ class Target:
 
     path: Location = required("the lake: a folder, or the URL of an object store")
     engine: Literal["embedded", "spark"] = key(
-        'who merges changes into the tables: headpond in the driver; or `"spark"`: '
-        "[Delta's MERGE on Spark's executors](../how-to/spark-engine.md), with Delta's jars",
+        'who writes large batches into the tables: the driver; or `"spark"`: '
+        "[Spark's executors](../how-to/spark-engine.md)",
         "embedded",
     )
     checkpoint: Location = key("Spark's checkpoint; `_headpond/checkpoint` in the lake when not given")

@@ -5,7 +5,7 @@
     session     start · settings · java · workers · cluster (executors, Spark Connect)
     sources     kinesis · archive · archive_files · rows · decoded · cells
     sinks       kinesis
-    following   query · run · parts · distributed · delta_file · upkeep · checkpoint · stopping
+    following   query · run · parts · distributed · upkeep · checkpoint · stopping
     join        api · columns · pack · task · checkpoint
     metrics     progress · sinks · exporters
     journal     verification of a QLDB journal
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from headpond.spark.join.api import windowed_join
     from headpond.spark.journal import verify
     from headpond.spark.session.cluster import ship
-    from headpond.spark.session.settings import delta_settings
     from headpond.spark.sinks.kinesis import without_repeats
     from headpond.spark.sources.kinesis import register
 
-__all__ = ["delta_settings", "follow", "register", "ship", "verify", "windowed_join", "without_repeats"]
+__all__ = ["follow", "register", "ship", "verify", "windowed_join", "without_repeats"]
 
 _HOMES = {
-    "delta_settings": "headpond.spark.session.settings",
     "follow": "headpond.spark.following.query",
     "register": "headpond.spark.sources.kinesis",
     "ship": "headpond.spark.session.cluster",

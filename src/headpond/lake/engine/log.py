@@ -360,6 +360,19 @@ class Log:
         )
 
 
+class Version(Log):
+    """One version of a table as it was read, whatever is committed after it."""
+
+    def __init__(self, folder: Folder, snapshot: Snapshot) -> None:
+        super().__init__(folder)
+        self._snapshot = snapshot
+
+    def newest(self) -> Snapshot:
+        """Return that version."""
+        assert self._snapshot is not None
+        return self._snapshot
+
+
 def _take_all(snapshot: Snapshot, actions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     """Apply the actions of a commit or a checkpoint: a file that is removed and added has other marks now."""
     for kind, action in sorted(actions, key=lambda each: each[0] != "remove"):

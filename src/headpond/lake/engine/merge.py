@@ -11,6 +11,10 @@
 A file is written again where that costs little, where much of it is gone, and where the table does not allow
 marks (deletion vectors). Compaction is the same without a batch: small files of a partition become one.
 
+All but plan and commit may be done in parts, each by a process of its own: a `PartEngine` looks up and
+decides in the version that it is given, writes new rows, and says what goes (`Part`). One process puts the
+parts together, and may hand on what is to be written again: `Engine.write`.
+
 Who loses the race for a commit looks up again, on the winner's result. Until the entry is there no reader
 sees anything; files of a commit that failed are removed, or left for a vacuum.
 """
@@ -29,18 +33,28 @@ import pyarrow.compute as pc
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import filled
 from headpond.lake.engine import vectors
-from headpond.lake.engine.log import VECTORS, WITH_VECTORS, Log, Overtaken, information, milliseconds
+from headpond.lake.engine.log import (
+    VECTORS,
+    WITH_VECTORS,
+    Log,
+    Overtaken,
+    Version,
+    information,
+    milliseconds,
+)
 from headpond.lake.engine.lookup import FILE, ROW, Wanted, look_up, places
 from headpond.lake.engine.parquet import FILE_BYTES, GROUP_BYTES, Shape, opened, write_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headpond.lake.engine.folder import Folder
     from headpond.lake.engine.log import DataFile, Snapshot
     from headpond.lake.engine.parquet import Values
 
+    Again = Sequence[tuple[DataFile, vectors.Positions]]
     Pairs = Callable[[pa.Table, pa.Table], Any]
+    Write = Callable[["Writing", Again, pa.Table], list[dict[str, Any]]]
     Choose = Callable[[Sequence[DataFile], int], list[DataFile]]
 
 SMALL_BYTES = 1 << 20
@@ -84,6 +98,78 @@ class Merged:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a part of a batch does to a version of a table, but for the commit.
+
+    Attributes:
+        added: the actions that add the files of its new rows.
+        going: file, as the log names it → numbers of the rows that go.
+        done: its figures.
+    """
+
+    added: list[dict[str, Any]]
+    going: Mapping[str, vectors.Positions]
+    done: Merged
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How the files of one commit are written; it may travel to another process."""
+
+    folder: Folder
+    shape: Shape
+    data_change: bool
+
+    def __call__(self, again: Again, new: pa.Table | None = None) -> list[dict[str, Any]]:
+        """Write what stays of files, those whose rows go with these, and new rows; return the actions."""
+        added = write_files(self.folder, self.shape, self._streams(again, new), data_change=self.data_change)
+        self.folder.make_durable(paths_of(added))
+        return added
+
+    def _streams(self, again: Again, new: pa.Table | None) -> Iterator[tuple[Values, Iterator[pa.Table]]]:
+        """Yield per partition what is to be written: what stays of its files, then the new rows."""
+        kept: dict[Values, list[tuple[DataFile, vectors.Positions]]] = {}
+        for file, rows in again:
+            values = tuple(file.values.get(name) for name in self.shape.partition_columns)
+            kept.setdefault(values, []).append((file, rows))
+        fresh = dict(self.shape.split(new)) if new else {}
+
+        def stream(values: Values) -> Iterator[pa.Table]:
+            for file, rows in kept.get(values, ()):
+                yield from self._left(file, rows)
+            if values in fresh:
+                yield fresh[values]
+
+        for values in dict.fromkeys([*kept, *fresh]):
+            yield values, stream(values)
+
+    def _left(self, file: DataFile, rows: vectors.Positions) -> Iterator[pa.Table]:
+        """Yield what stays of a file."""
+        with opened(self.folder, file, self.shape.schema) as reader:
+            dead = np.union1d(reader.dead, rows)
+            for group, first, count in reader.groups():
+                here = dead[np.searchsorted(dead, first) : np.searchsorted(dead, first + count)] - first
+                if len(here) == count:
+                    continue
+                part = reader.read(group, self.shape.stored.names)
+                if len(here):
+                    stays = np.ones(count, bool)
+                    stays[here] = False
+                    part = part.filter(pa.array(stays))
+                yield part
+
+
+def paths_of(added: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the files that actions add."""
+    return [unquote(action["add"]["path"]) for action in added]
+
+
+def write_here(writing: Writing, again: Again, new: pa.Table) -> list[dict[str, Any]]:
+    """Write all files of a commit in this process."""
+    return writing(again, new)
 
 
 ALWAYS: Pairs = lambda t, _: pa.repeat(True, t.num_rows)  # noqa: E731
@@ -140,6 +226,8 @@ class Engine:
         self.log = Log(folder)
         self.group_bytes = GROUP_BYTES
         """About as many bytes are in a row group of the files that it writes."""
+        self.write: Write = write_here
+        """Writes the files of a commit, or has them written."""
         self._known: list[_Known] = []
 
     @property
@@ -157,6 +245,38 @@ class Engine:
         The transaction's number goes with the commit unless the table has that or a greater one.
         """
         snapshot = self.log.newest()
+        going, new, done = self._changes(snapshot, merge)
+        if new.num_rows + len(going):
+            plan = self._plan(snapshot, going)
+            self._commit(snapshot, plan, new, "MERGE", transaction, done)
+        return done
+
+    def merge_parts(
+        self, version: int, parts: Sequence[Part], *, transaction: tuple[str, int] | None = None
+    ) -> Merged:
+        """Commit what parts of a batch do to a version, as `merge` does it; each row of a file goes once."""
+        added = [action for part in parts for action in part.added]
+        going: dict[str, list[vectors.Positions]] = {}
+        for part in parts:
+            for path, rows in part.going.items():
+                going.setdefault(path, []).append(rows)
+        figures = [(part.done.inserted, part.done.updated, part.done.deleted) for part in parts]
+        done = Merged(*map(sum, zip(*figures, strict=True)))
+        if added or going:
+            snapshot = self.log.newest()
+            if snapshot.version != version:
+                self.folder.remove(paths_of(added))
+                raise Overtaken
+            plan = self._plan(
+                snapshot, {path: np.unique(np.concatenate(rows)) for path, rows in going.items()}
+            )
+            self._commit(snapshot, plan, snapshot.schema.empty_table(), "MERGE", transaction, done, added)
+        return done
+
+    def _changes(
+        self, snapshot: Snapshot, merge: Merge
+    ) -> tuple[dict[str, vectors.Positions], pa.Table, Merged]:
+        """Look up and decide; return which rows of which files go, the rows that come, and the figures."""
         snapshot.refuse_unknown()
         schema = snapshot.schema
         rows = merge.rows if merge.on else merge.rows.slice(0, 0)
@@ -181,11 +301,7 @@ class Engine:
             coming = coming.filter(pa.array(brings))
         new = pa.concat_tables([_fit(coming, schema), _fit(merge.rows.filter(pa.array(insert)), schema)])
         done = Merged(int(insert.sum()), int(brings.sum()), int((~brings).sum()))
-        if new.num_rows + going.num_rows:
-            files = list(snapshot.files.values())
-            plan = self._plan(snapshot, _by_file(files, going))
-            self._commit(snapshot, plan, new, "MERGE", transaction, done)
-        return done
+        return dict(_by_file(list(snapshot.files), going)), new, done
 
     def compact(self, choose: Choose, *, file_bytes: int | None = None) -> bool:
         """Write files again, those that are chosen of a partition together; return whether there were any."""
@@ -239,9 +355,10 @@ class Engine:
         self._known.append(_Known(_name(snapshot), wanted, found))
         return found
 
-    def _plan(self, snapshot: Snapshot, going: Iterable[tuple[DataFile, vectors.Positions]]) -> Plan:
+    def _plan(self, snapshot: Snapshot, going: Mapping[str, vectors.Positions]) -> Plan:
         plan = Plan()
-        for file, rows in going:
+        for path, rows in going.items():
+            file = snapshot.files[path]
             if file.live is not None and len(rows) == file.live:
                 plan.gone.append(file)
                 continue
@@ -262,10 +379,11 @@ class Engine:
         operation: str,
         transaction: tuple[str, int] | None,
         done: Merged,
+        written: Sequence[dict[str, Any]] = (),
         *,
         file_bytes: int | None = None,
     ) -> None:
-        """Write what a plan and new rows ask for, and the commit."""
+        """Write what a plan and new rows ask for, and the commit; `written` adds files that are there."""
         change = operation != "OPTIMIZE"
         now_ms = milliseconds()
         shape = self._shape(snapshot)
@@ -278,8 +396,9 @@ class Engine:
                 next_step="Take that property off the table, or keep it as a log.",
                 table=self.folder.uri,
             )
-        added = write_files(self.folder, shape, self._streams(snapshot, plan, new, shape), data_change=change)
-        written = [unquote(file["add"]["path"]) for file in added]
+        writing = Writing(self.folder, shape, change)
+        added = [*written, *self.write(writing, plan.rewritten, new)]
+        begun = paths_of(added)
         actions = [
             information(
                 operation,
@@ -293,7 +412,8 @@ class Engine:
         try:
             if plan.marked:
                 path, said = vectors.write(self.folder, [dead for _, dead in plan.marked])
-                written.append(path)
+                begun.append(path)
+                self.folder.make_durable([path])
                 added += [
                     _marked(file, vector, now_ms) for (file, _), vector in zip(plan.marked, said, strict=True)
                 ]
@@ -301,50 +421,12 @@ class Engine:
                 application, number = transaction
                 actions.append({"txn": {"appId": application, "version": number, "lastUpdated": now_ms}})
             actions += [file.removal(now_ms, data_change=change) for file in gone]
-            self.folder.make_durable(written)
             self.log.commit(snapshot, [*actions, *added])
         except BaseException as error:
             # A request may be served though its answer was lost: what its commit names is left then.
             if isinstance(error, Overtaken) or self.log.is_free(snapshot.version + 1):
-                self.folder.remove(written)
+                self.folder.remove(begun)
             raise
-
-    def _streams(
-        self, snapshot: Snapshot, plan: Plan, new: pa.Table, shape: Shape
-    ) -> Iterator[tuple[Values, Iterator[pa.Table]]]:
-        """Yield per partition what is to be written: what stays of its files, then the new rows."""
-        kept: dict[Values, list[tuple[DataFile, vectors.Positions]]] = {}
-        for file, rows in plan.rewritten:
-            kept.setdefault(tuple(file.values.get(name) for name in shape.partition_columns), []).append(
-                (file, rows)
-            )
-        fresh = dict(shape.split(new)) if new.num_rows else {}
-
-        def stream(values: Values) -> Iterator[pa.Table]:
-            for file, rows in kept.get(values, ()):
-                yield from self._left(snapshot, file, rows, shape)
-            if values in fresh:
-                yield fresh[values]
-
-        for values in dict.fromkeys([*kept, *fresh]):
-            yield values, stream(values)
-
-    def _left(
-        self, snapshot: Snapshot, file: DataFile, rows: vectors.Positions, shape: Shape
-    ) -> Iterator[pa.Table]:
-        """Yield what stays of a file."""
-        with opened(self.folder, file, snapshot.schema) as reader:
-            dead = np.union1d(reader.dead, rows)
-            for group, first, count in reader.groups():
-                here = dead[np.searchsorted(dead, first) : np.searchsorted(dead, first + count)] - first
-                if len(here) == count:
-                    continue
-                part = reader.read(group, shape.stored.names)
-                if len(here):
-                    stays = np.ones(count, bool)
-                    stays[here] = False
-                    part = part.filter(pa.array(stays))
-                yield part
 
     def _whole(self, snapshot: Snapshot, found: pa.Table) -> pa.Table:
         """Read all columns of rows that were found, in their order."""
@@ -369,6 +451,27 @@ class Engine:
         return Shape(snapshot.schema, snapshot.partition_columns, most, self.group_bytes)
 
 
+class PartEngine(Engine):
+    """Does to a version of a table what a part of a batch asks for, but for the commit: `parts` says what."""
+
+    def __init__(self, folder: Folder, snapshot: Snapshot) -> None:
+        super().__init__(folder)
+        self.log = Version(folder, snapshot)
+        self.parts: list[Part] = []
+
+    def merge(self, merge: Merge, *, transaction: tuple[str, int] | None = None) -> Merged:  # noqa: ARG002
+        """Write the new rows, and note what goes."""
+        snapshot = self.log.newest()
+        going, new, done = self._changes(snapshot, merge)
+        added = Writing(self.folder, self._shape(snapshot), data_change=True)((), new)
+        self.parts.append(Part(added, going, done))
+        return done
+
+    def compact(self, choose: Choose, *, file_bytes: int | None = None) -> bool:  # noqa: ARG002
+        """Leave that to whoever commits."""
+        return False
+
+
 def _name(snapshot: Snapshot) -> tuple[int, int]:
     return id(snapshot), snapshot.version
 
@@ -391,7 +494,7 @@ def _fit(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return filled(columns, schema, rows.num_rows)
 
 
-def _by_file(files: Sequence[DataFile], going: pa.Table) -> Iterator[tuple[DataFile, vectors.Positions]]:
+def _by_file(files: Sequence[str], going: pa.Table) -> Iterator[tuple[str, vectors.Positions]]:
     """Yield the files that rows go from, with the numbers of these in order."""
     numbers, rows = (going[name].to_numpy() for name in (FILE, ROW))
     for number in np.unique(numbers).tolist():

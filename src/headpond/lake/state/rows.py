@@ -58,12 +58,10 @@ class RowTables:
         *("chunk_copies", "chunk_groups_completed", OPEN),
     )
 
-    def __init__(
-        self, config: RowChanges, own: Callable[[str], DeltaFile], log_file: Callable[[str], DeltaFile]
-    ) -> None:
+    def __init__(self, config: RowChanges, own: Callable[[str], DeltaFile]) -> None:
         self.config = config
         self.schema_changes = SchemaChanges(own("schema_changes"), config.tables)
-        self.unknown = UnknownTables(own("unknown_tables"), log_file, config.max_unknown_tables)
+        self.unknown = UnknownTables(own, config.max_unknown_tables)
 
     @classmethod
     def of(cls, lake: Lake) -> RowTables:
@@ -153,10 +151,10 @@ class UnknownTable:
 class UnknownTables:
     """The logs of tables that are not configured, at most `limit` of them."""
 
-    def __init__(self, index: DeltaFile, file_of: Callable[[str], DeltaFile], limit: int) -> None:
-        self.index = FactTable(index, UNKNOWN_SCHEMA, ("schema", "table"))
+    def __init__(self, own: Callable[[str], DeltaFile], limit: int) -> None:
+        self.index = FactTable(own("unknown_tables"), UNKNOWN_SCHEMA, ("schema", "table"))
         self.limit = limit
-        self._file_of = file_of
+        self._own = own
         self._tables: dict[str, UnknownTable] | None = None
         self._ready: set[str] = set()  # whose files this process has opened
 
@@ -206,7 +204,7 @@ class UnknownTables:
     def _remember(self, schema: str, table: str, folder: str) -> None:
         name = unknown_name(schema, table)
         assert self._tables is not None
-        typed = TypedTable(name, self._file_of(folder), {}, LOG_OWN)
+        typed = TypedTable(name, self._own(f"unknown/{folder}"), {}, LOG_OWN)
         self._tables[name] = UnknownTable(schema, table, LogTable(typed, unknown_spec(schema, table)))
 
     def _refused(self, rows: pa.Table, name: str) -> pa.Table:

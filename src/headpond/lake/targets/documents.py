@@ -90,7 +90,7 @@ class DocumentTable(Target):
     """The documents of one table of a ledger; `ledger` holds its blocks, redactions and conflicts."""
 
     figures = COUNTERS
-    spreads = False
+    apart_by = "m:document_id"
 
     def __init__(self, typed: TypedTable, entry: TableEntry, ledger: LedgerTables) -> None:
         super().__init__(typed, entry)

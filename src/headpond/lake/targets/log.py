@@ -19,8 +19,10 @@ from headpond.lake.target import Decision
 from headpond.lake.targets.current import RowTable
 
 if TYPE_CHECKING:
+    from headpond.dsql.config import TableSpec
     from headpond.lake.lake import Lake
     from headpond.lake.target import DecodedBatch, Transaction
+    from headpond.lake.typed import TypedTable
 
 LOG_OWN = {
     "ts_ns": ("_ts_ns", pa.int64()),
@@ -44,6 +46,10 @@ class LogTable(RowTable):
     """The change log of one source table; its Delta table has `LOG_OWN` as its own columns."""
 
     figures = ("appended", "duplicates")
+
+    def __init__(self, typed: TypedTable, entry: TableSpec) -> None:
+        super().__init__(typed, entry)
+        self.apart_by = "m:image_hash" if entry.dedupe == "content" else "m:sequence_number"
 
     @property
     def identity(self) -> tuple[str, ...]:

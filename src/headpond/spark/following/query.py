@@ -2,8 +2,8 @@
 
 ::
 
-    read (kinesis | archive) and decode, on executors ─► foreachBatch on the driver ─► Delta (deltalake)
-                                                      └► or newest per key and MERGE on executors
+    read (kinesis | archive) and decode, on executors ─► foreachBatch on the driver ─► Delta tables
+                                                      └► or on executors, but for the commits
 
 Spark keeps the positions (its checkpoint) and replays a batch exactly; `lake.apply` makes the replay
 harmless. A row counts as applied when its table's commit stands, and the batch as done when all do.
@@ -22,12 +22,11 @@ from headpond.lake.storage import is_remote, is_s3
 from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.spark.errors import carried
 from headpond.spark.following.checkpoint import read_anew
-from headpond.spark.following.delta_file import SparkFiles
-from headpond.spark.following.distributed import apply_frame
+from headpond.spark.following.distributed import apply_frame, rewriting
 from headpond.spark.following.parts import apply_as_it_comes, apply_in_parts
 from headpond.spark.following.upkeep import Upkeep, read_up_to_of
 from headpond.spark.session.cluster import refuse_connect
-from headpond.spark.session.settings import redact_options, require_delta
+from headpond.spark.session.settings import redact_options
 from headpond.spark.sources.archive import DecodedArchiveSource
 from headpond.spark.sources.cells import Folder
 from headpond.spark.sources.rows import RULES, DecodingDataSource, Rules, written_rules
@@ -69,7 +68,9 @@ def decoded_changes(
         if until is not None:
             options["endingPosition"] = until
         bounds = source.max_bytes_per_trigger, source.max_records_per_trigger
-        if bounds == (None, None) and rules.folder is None and not rules.summary:
+        # Facts of a ledger all come to the driver.
+        to_driver = rules.folder is None and (not rules.summary or rules.config.kept_as == "documents")
+        if bounds == (None, None) and to_driver:
             options["maxBytesPerTrigger"] = str(STREAM_BYTES_PER_TRIGGER)
     else:
         kind = DecodedArchiveSource
@@ -128,15 +129,10 @@ def follow(
     Raises:
         ConfigurationError: a table of the lake contradicts the pipeline.
         RecordFault (from the query): headpond failed on a change, and its bytes are not kept.
-        MissingRequirement: the session cannot merge into Delta tables, though the pipeline says it should.
         UsageError: the session is a client of Spark Connect.
     """
     refuse_connect(spark, "Following a stream")
-    files = SparkFiles(spark)
-    merging = pipeline.target.engine == "spark"
-    if merging:
-        require_delta(spark)
-    lake = open_lake(pipeline, files=files) if merging else open_lake(pipeline)
+    lake = open_lake(pipeline)
     lake.prepare(anew=read_anew(pipeline, only))
     if only is None:
         lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
@@ -149,10 +145,12 @@ def follow(
     config = lake.config.for_run(only=only, keep_data=keep_data)
 
     target = pipeline.target
-    # Facts come through the JVM, all to the driver: a format that has some keeps to small batches.
-    rows_alone = all(table.spreads for table in lake.tables.values())
-    distributed = merging and only is None and rows_alone
-    folder = _folder(spark) if rows_alone and not merging else None
+    spread = target.engine == "spark"
+    distributed = spread and only is None
+    folder = _folder(spark) if config.kept_as == "rows" and not spread else None
+    if spread:
+        for typed in lake.typed.values():
+            typed.file.engine.write = rewriting(spark)
 
     query: StreamingQuery | None = None
     waiting = chunk_rules(pipeline, config)
@@ -176,7 +174,6 @@ def follow(
     def apply_one(frame: DataFrame, batch_id: int) -> None:
         if on_begin is not None:
             on_begin(batch_id)
-        files.session = frame.sparkSession
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
         number = (query_id, batch_id)
         if distributed:

@@ -71,12 +71,11 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str |
         ConfigurationError: the archive matches no file, or a table contradicts the pipeline.
         InvalidData: a power cut left a torn file in the checkpoint or in a table.
         MissingRequirement: the lake's folder cannot be written, its object store cannot be used, Spark cannot
-            keep a checkpoint where it is to be, or cannot merge into Delta tables though it should.
+            keep a checkpoint where it is to be.
     """
     storage_options = pipeline.target.storage_options
     check_checkpoint(pipeline)
     check_whole(pipeline.target.checkpoint, storage_options)
-    session_settings(pipeline)
     find_java()
     if pipeline.source.archive is None:
         check_source(pipeline)

@@ -1,8 +1,8 @@
 """How decoded changes travel from executors to the driver: Arrow streams in the cells of a small frame.
 
 The typed rows of one table have columns of their own, so they cannot share a frame with another table's: each
-decoded part is one cell. Where rows stay with the executors, each part has two more cells for the driver: its
-summary (columns, how many rows and bytes, its earliest commit) and what its rows show of the table's schema.
+decoded part is one cell. Where rows stay with the executors, each part has more cells for the driver: its
+summary (columns, how many bytes) and, of changes of rows, what these show of the table's schema.
 """
 
 from __future__ import annotations
@@ -27,27 +27,20 @@ if TYPE_CHECKING:
     from headpond.core.formats import ChangeFormat, Decoded
 
 SHAPE, FACTS = "shape", "shown"
-"""Kinds of the two cells."""
-_FIGURES = b"headpond.figures"
+"""Kinds of these cells."""
+_BYTES = b"headpond.bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
-    """One table's changes in a batch: their columns, how many they are, when the first was committed."""
+    """One table's changes in a batch: their columns, and how many bytes they are."""
 
     schema: pa.Schema
-    rows: int
     bytes: int
-    earliest_ns: int
 
     def also(self, other: TableSummary) -> TableSummary:
         """Both parts as one."""
-        return TableSummary(
-            pa.unify_schemas([self.schema, other.schema]),
-            self.rows + other.rows,
-            self.bytes + other.bytes,
-            min(self.earliest_ns, other.earliest_ns),
-        )
+        return TableSummary(pa.unify_schemas([self.schema, other.schema]), self.bytes + other.bytes)
 
 
 @dataclass(slots=True)
@@ -66,19 +59,14 @@ class BatchSummary:
 def summary_cells(
     name: str, rows: pa.RecordBatch, size_bytes: int, declared: Mapping[str, Mapping[str, str]]
 ) -> list[tuple[str, str, bytes]]:
-    """Make the two cells of a part; runs on an executor."""
-    figures = {
-        "rows": rows.num_rows,
-        "bytes": size_bytes,
-        "earliest_ns": pc.min(rows.column("m:ts_ns")).as_py(),
-    }
-    empty = rows.slice(0, 0).replace_schema_metadata({_FIGURES: json.dumps(figures)})
+    """Make these cells of a part; runs on an executor."""
+    empty = rows.slice(0, 0).replace_schema_metadata({_BYTES: str(size_bytes)})
     cells = [(SHAPE, name, pack(empty))]
-    facts = schema_step(
-        SCHEMA_CHANGES_SCHEMA.empty_table(), {name: pa.Table.from_batches([rows])}, declared
-    ).state
-    if facts.num_rows:
-        cells.append((FACTS, name, pack(facts)))
+    if "m:columns" in rows.schema.names:
+        step = schema_step(
+            SCHEMA_CHANGES_SCHEMA.empty_table(), {name: pa.Table.from_batches([rows])}, declared
+        )
+        cells += [(FACTS, name, pack(step.state))] if step.state else []
     return cells
 
 
@@ -93,9 +81,7 @@ def summary_of(cells: pa.Table) -> BatchSummary:
             if kind == FACTS:
                 facts.setdefault(name, []).append(content)
                 continue
-            shape = TableSummary(
-                content.schema.remove_metadata(), **json.loads(content.schema.metadata[_FIGURES])
-            )
+            shape = TableSummary(content.schema.remove_metadata(), int(content.schema.metadata[_BYTES]))
             summary.tables[name] = shape.also(summary.tables[name]) if name in summary.tables else shape
     summary.facts = {name: pa.concat_tables(parts) for name, parts in facts.items()}
     return summary

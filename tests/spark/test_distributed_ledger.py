@@ -1,0 +1,92 @@
+"""Documents of a ledger applied by executors, and by them and the driver in turn."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from headpond.lake.apply import Applied, apply_batch
+from headpond.qldb.config import DocumentSpec
+from headpond.qldb.decode import LedgerConfig
+from headpond.spark.sources.cells import FRAME_SCHEMA
+from headpond.spark.sources.decoded import decode_partition
+from tests.lake.ledgers import block, config_of, datums, decoded, ledger_in, records, revision, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from headpond.lake.lake import Lake
+
+    Apply = Callable[..., Applied]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def spread(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Apply:
+    """Apply datums on executors, however few they are."""
+    from headpond.spark.following import distributed
+
+    monkeypatch.setattr(distributed, "DISTRIBUTE_ABOVE_BYTES", 0)
+    monkeypatch.setattr(distributed, "LEAST_BYTES", 1 << 10)
+
+    def apply(lake: Lake, config: LedgerConfig, blobs: Sequence[bytes], first: int, **more: Any) -> Applied:
+        some = records(blobs, first=first).to_batches(max_chunksize=30)
+        cells = pa.Table.from_batches(decode_partition(config, some, summary=True), FRAME_SCHEMA)
+        return distributed.apply_frame(lake, spark.createDataFrame(cells), **more)
+
+    return apply
+
+
+def test_executors_leave_what_the_driver_leaves(spread: Apply, tmp_path: Path) -> None:
+    """Current documents and histories in any order, with repeats, contradictions, deletes and redactions."""
+    config = config_of("Mixed", "Person", raw_ion=True, canonical_json=True, honour=True)
+    draw = random.Random(5)
+    blobs = [
+        *draw.sample(datums("duplicated"), 300),
+        revision("d", 1, "{a: 1, b: 2.50}", hashed=1),
+        revision("d", 1, "{a: 2}", hashed=2),
+        revision("d", 0, "{a: 0}", hashed=3),
+        revision("e", 0, "{a: 1}"),
+        revision("e", 1, None),
+        block([("d", 1)], redacts=[("d", 0)]),
+    ]
+    draw.shuffle(blobs)
+    want = ledger_in(tmp_path / "driver", config)
+    for number in range(4):
+        lake = ledger_in(tmp_path / "both", config)
+        some, first = blobs[number * 80 : (number + 1) * 80], number * 80
+        transaction = ("query", number)
+        for _ in range(2):
+            apply_batch(want, decoded(config, some, first=first), transaction=transaction)
+        if number % 2:
+            apply_batch(lake, decoded(config, some, first=first), transaction=transaction)
+        else:
+            spread(lake, config, some, first, transaction=transaction)
+        again = spread(lake, config, some, first, transaction=transaction)
+        assert not any(figures["upserts"] + figures["deletes"] for figures in again.tables.values())
+    assert rows_of(lake) == rows_of(want)
+    assert lake.tombstones.counts() == want.tombstones.counts()
+    assert lake.quarantine.counts_by("reason") == want.quarantine.counts_by("reason")
+
+
+def test_partitioned_documents(spread: Apply, tmp_path: Path) -> None:
+    """A merge finds the rows of a document in their folders."""
+    spec = DocumentSpec(
+        name="t", table="Person", columns={"a": "bigint"}, partition_by=("a",), buckets=3, keep="history"
+    )
+    config = LedgerConfig(tables=(spec,))
+    lake = ledger_in(tmp_path, config)
+    blobs = [revision(f"d{at % 7}", at // 7, f"{{a: {at % 2}, b: {at}}}") for at in range(28)]
+    for at in (slice(0, None, 2), slice(1, None, 2), slice(5, 15)):
+        spread(lake, config, blobs[at], 0)
+    assert [(row["_version"], row["b"]) for row in rows_of(lake)["t"] if row["_document_id"] == "d3"] == [
+        (at, str(at * 7 + 3)) for at in range(4)
+    ]
+    assert lake.tables["t"].typed.file.count() == 28
