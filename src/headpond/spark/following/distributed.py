@@ -33,6 +33,7 @@ from headpond.core.schemas import whole
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
 from headpond.lake.engine.merge import Part, PartEngine, write_here
 from headpond.lake.naming import bucket_of
+from headpond.lake.sparing import apply_sparing
 from headpond.lake.target import Decision, together
 from headpond.spark.errors import carried
 from headpond.spark.sources.cells import pack, unpack
@@ -160,8 +161,12 @@ def apply_frame(
                 },
             )
             applied.batches = 0
-        chunked = chunks(rest) if chunks is not None else None
-        applied.add(apply_batch(lake, rest, chunks=chunked, transaction=transaction))
+
+        def here(part: DecodedBatch) -> Applied:
+            chunked = chunks(part) if chunks is not None else None
+            return apply_batch(lake, part, chunks=chunked, transaction=transaction)
+
+        applied.add(apply_sparing(rest, here))
         return applied
     finally:
         frame.unpersist()

@@ -180,11 +180,7 @@ def follow(
             applied = apply_frame(lake, frame, chunks=upkeep.chunks, transaction=number)
         else:
             step = partial(apply_batch, lake, transaction=number, shared=only is not None)
-
-            def apply_part(part: DecodedBatch) -> Applied:
-                return apply_sparing(part, lambda rows: step(rows, chunks=upkeep.chunks(rows)))
-
-            applied = _in_parts(frame, folder, apply_part)
+            applied = _in_parts(frame, folder, lambda part: step(part, chunks=upkeep.chunks(part)))
         if not until_caught_up:
             lake.beside.close(ended=False)  # a run that ends does so once, at its end
         logger.debug("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
@@ -207,9 +203,10 @@ def _started(writer: DataStreamWriter, target: Target, *, until_caught_up: bool)
 
 
 def _in_parts(frame: DataFrame, folder: Folder | None, apply: Callable[[DecodedBatch], Applied]) -> Applied:
+    sparing = partial(apply_sparing, apply=apply)
     if folder is None:
-        return apply_in_parts(frame.toArrow(), apply)
-    return apply_as_it_comes(folder, frame.toArrow, apply)
+        return apply_in_parts(frame.toArrow(), sparing)
+    return apply_as_it_comes(folder, frame.toArrow, sparing)
 
 
 def _folder(spark: SparkSession) -> Folder | None:
