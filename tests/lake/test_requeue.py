@@ -283,6 +283,7 @@ REASONS: dict[str, list[bytes]] = {
     "bad_chunked": [of_table(type="chunked", after=None, chunked={})],
     "delete_with_after": [of_table(op="d", before={"id": 1})],
     "missing_after": [of_table(after=None)],
+    "future_commit": [of_table(source=SOURCE | {"ts_ns": (1_783_600_000_000 + 86_402_000) * 10**6})],
     "missing_before": [of_table(op="d", after=None)],
     "missing_key": [of_table(after={"v": "x"})],
     "key_mismatch": [of_table(op="d", after=None, before={"id": 1, "v": "x"})],
