@@ -100,3 +100,29 @@ def test_a_list_that_is_damaged_is_named(tmp_path: Path) -> None:
             lake_in(tmp_path, TABLE)
     listed.unlink()
     lake_in(tmp_path, TABLE)
+
+
+def test_another_source_is_refused_while_the_checkpoint_continues(tmp_path: Path) -> None:
+    """With both of them; a checkpoint begun anew may have any, and a command need not name one."""
+    lake, _ = lake_in(tmp_path, TABLE)
+    lake.prepare(source="the stream a")
+    lake.prepare(source="the stream a")
+    lake.prepare()
+    with pytest.raises(ConfigurationError, match="was fed by the stream a, and the pipeline") as refused:
+        lake.prepare(source="the stream b")
+    assert "checkpoint" in refused.value.next_step
+    lake.prepare(anew=None, source="the stream b")
+    with pytest.raises(ConfigurationError, match="the stream b"):
+        lake.prepare(source="the stream a")
+
+
+def test_a_lake_of_before_takes_the_source_of_its_first_start(tmp_path: Path) -> None:
+    """Older lists do not name one."""
+    lake, _ = lake_in(tmp_path, TABLE)
+    lake.prepare(source="the stream a")
+    place = tmp_path / "lake" / "_headpond" / "tables.json"
+    document = json.loads(place.read_text())
+    del document["source"]
+    place.write_text(json.dumps(document))
+    lake.prepare(source="the stream b")
+    assert json.loads(place.read_text())["source"] == "the stream b"

@@ -121,15 +121,17 @@ class Lake:
         self.pending.add(waiting)
         remove_folder(self.catch_up_folder(table), self.storage_options)
 
-    def prepare(self, *, anew: Collection[str] | None = ()) -> None:
+    def prepare(self, *, anew: Collection[str] | None = (), source: str | None = None) -> None:
         """Create the tables that are not there, and check the others against the configuration.
 
         Args:
             anew: tables that are not missed where they are gone, since all their changes are read again;
-                None: all tables.
+                None: all tables, of whatever source.
+            source: what feeds the lake, in a few words, where that is known.
 
         Raises:
-            ConfigurationError: a table contradicts the configuration, or was there before and is gone.
+            ConfigurationError: a table contradicts the configuration, or was there before and is gone; or
+                another source fed the lake.
             InvalidData: the log of a table is damaged.
         """
         for _, file in self.files():
@@ -138,9 +140,11 @@ class Lake:
         inventory = Inventory(f"{self.path}/{OWN_FOLDER}", self.storage_options)
         if anew is not None:
             inventory.check(self._there(), self._names().difference(anew))
+            if source is not None:
+                inventory.check_source(source)
         for typed in self.typed.values():
             typed.prepare()
-        inventory.write(self._there())
+        inventory.write(self._there(), source)
 
     def _names(self) -> set[str]:
         return {*self.typed, *(f"{OWN_FOLDER}/{_folder(file)}" for file in self.own_files())}

@@ -179,6 +179,13 @@ class Source:
         """The stream's name or ARN, or the archive's pattern: what messages call this source."""
         return self.stream or self.stream_arn or self.archive or ""
 
+    @property
+    def described(self) -> str:
+        """The source in a few words that stay the same when its folder moves, or its name becomes an ARN."""
+        if self.archive is not None:
+            return f"the archive {self.archive_as_written or self.archive}"
+        return f"the stream {self.stream or (self.stream_arn or '').rpartition('/')[2]}"
+
     def connection_options(self) -> dict[str, str]:
         """Return the options of the Spark source that say where the stream is; `{}` for an archive."""
         known = ("stream", "stream_arn", "region", "profile", "endpoint_url")

@@ -1,11 +1,12 @@
-"""Which tables a lake had at its last start, so that one that is gone is missed and not made anew, empty.
+"""Which tables a lake had at its last start, and from what source, so that neither changes unnoticed.
 
 ::
 
-    _headpond/tables.json    {"format_version": 1, "tables": ["public.orders", "_headpond/quarantine", …]}
+    _headpond/tables.json    {"format_version": 1, "source": "the stream orders",
+                              "tables": ["public.orders", "_headpond/quarantine", …]}
 
 Spark's checkpoint says how far a source was read, for all tables at once. A table that someone removed would
-be made again and have only what comes from then on.
+be made again and have only what comes from then on; files of another archive would be taken for those read.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ class Inventory:
         self.place = f"{folder}/{NAME}"
         self._options = dict(storage_options or {})
 
-    def read(self) -> set[str]:
-        """Return the tables that were there; none where there is no list yet."""
+    def read(self) -> tuple[set[str], str | None]:
+        """Return the tables that were there, none where there is no list yet, and the source where known."""
         content = read_document(self.place, self._options)
         if content is None:
-            return set()
+            return set(), None
         try:
             document = json.loads(content)
-            return {str(name) for name in document["tables"]}
-        except (ValueError, TypeError, KeyError) as error:
+            return {str(name) for name in document["tables"]}, document.get("source")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidData(
                 f"{self.place} is not a list of a lake's tables: found {content[:80]!r}.",
                 next_step="Remove it; the next start writes a new one, of the tables that are there then.",
@@ -51,7 +52,7 @@ class Inventory:
         Raises:
             ConfigurationError: with the tables' names.
         """
-        gone = sorted(self.read().intersection(wanted).difference(there))
+        gone = sorted(self.read()[0].intersection(wanted).difference(there))
         if gone:
             is_own = gone[0].startswith("_headpond/")
             again = (
@@ -68,10 +69,30 @@ class Inventory:
                 path=self.place,
             )
 
-    def write(self, there: Collection[str]) -> None:
-        """Write the list, if it says something else."""
-        if self.read() != set(there):
-            document = {"format_version": FORMAT_VERSION, "tables": sorted(there)}
+    def check_source(self, source: str) -> None:
+        """Raise where a checkpoint that continues was made with another source.
+
+        Raises:
+            ConfigurationError: with both sources.
+        """
+        before = self.read()[1]
+        if before not in (None, source):
+            raise ConfigurationError(
+                f"The lake was fed by {before}, and the pipeline file names {source} now: what was read of "
+                "the one would be taken for the other.",
+                next_step="Name the former source again. Or move the checkpoint away (target.checkpoint, by "
+                f"default _headpond/checkpoint in the lake): then {source} is read from its beginning, or "
+                "from source.start, and changes that were applied before change nothing.",
+                before=before,
+                source=source,
+            )
+
+    def write(self, there: Collection[str], source: str | None = None) -> None:
+        """Write the list, if it says something else; the source stays where none is given."""
+        tables, before = self.read()
+        source = source or before
+        if (tables, before) != (set(there), source):
+            document = {"format_version": FORMAT_VERSION, "source": source, "tables": sorted(there)}
             content = json.dumps(document, ensure_ascii=False).encode() + b"\n"
             write_document(self.place, content, self._options, durable=True)
 

@@ -5,16 +5,21 @@
     _headpond/run.json    {"state": "running", "seen_ms": …, "batch_id": …, "host": …, "pid": …, …}
 
 It is rewritten every few seconds while a run waits or works, so that a supervisor can tell a run that has
-nothing to do from one that hangs. On a folder it is replaced in one step; an object store does that itself.
+nothing to do from one that hangs, and a second run that there is one already. On a folder it is replaced in
+one step; an object store does that itself.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import time
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headpond.core.errors import ConfigurationError, InvalidData
+from headpond.core.errors import ConfigurationError, InvalidData, UsageError
 from headpond.lake.storage import read_document, write_document
 
 if TYPE_CHECKING:
@@ -25,6 +30,10 @@ NAME = "run.json"
 OWN_FOLDER = "_headpond"  # `lake.lake` has it, too; a health check need not load that
 EVERY_S = 5.0
 """How often a run says that it is there."""
+LEASE_S = 3 * EVERY_S
+"""A run of another machine that does not say so for that long has ended without a word."""
+FORGOTTEN_MS = 600_000
+"""So long after its last sign a run is not waited for, whatever the clocks say."""
 
 
 class RunMark:
@@ -75,6 +84,63 @@ class RunMark:
                 known=FORMAT_VERSION,
             )
         return dict(mark)
+
+    def refuse_another(self, *, sleep: Callable[[float], object] = time.sleep) -> None:
+        """Make sure that no other run keeps the lake.
+
+        Of a run on this machine its process tells. One of another machine is watched for `LEASE_S`: it may
+        have been killed just now.
+
+        Raises:
+            UsageError: there is one, with its host, process and start.
+        """
+        seen = self._running()
+        if seen is None:
+            return
+        process = seen.get("process")
+        if process is not None and seen["host"] == socket.gethostname():
+            if process == process_of(os.getpid()) or process != process_of(seen["pid"]):
+                return
+        elif seen["age_ms"] > FORGOTTEN_MS:
+            return
+        else:
+            before = seen["seen_ms"]
+            for _ in range(int(LEASE_S)):
+                sleep(1.0)
+                seen = self._running()
+                if seen is None:
+                    return
+                if seen["seen_ms"] != before:
+                    break
+            else:
+                return
+        started = datetime.fromtimestamp(seen["started_ms"] / 1000, UTC).isoformat(" ", "seconds")
+        raise UsageError(
+            f"Another run keeps this lake: process {seen['pid']} on {seen['host']}, started {started}, "
+            f"last seen {seen['age_ms'] / 1000:.0f} s ago.",
+            next_step="Stop that run, or give this pipeline a lake of its own (target.path).",
+            host=seen["host"],
+            pid=seen["pid"],
+            started_ms=seen["started_ms"],
+            path=self.place,
+        )
+
+    def _running(self) -> dict[str, Any] | None:
+        mark = self.read()
+        return mark if mark is not None and mark.get("state") == "running" else None
+
+
+def process_of(pid: int) -> str | None:
+    """Return what no other process of this machine has had or will have; None where that is not known.
+
+    Numbers of processes come again, after a restart of a container at once.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+    return f"{boot}:{pid}:{ticks}"
 
 
 def mark_in(lake: str, storage_options: Mapping[str, str] | None = None) -> RunMark:

@@ -133,7 +133,7 @@ def follow(
     """
     refuse_connect(spark, "Following a stream")
     lake = open_lake(pipeline)
-    lake.prepare(anew=read_anew(pipeline, only))
+    lake.prepare(anew=read_anew(pipeline, only), source=pipeline.source.described)
     if only is None:
         lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
     else:

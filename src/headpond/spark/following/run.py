@@ -30,6 +30,7 @@ from headpond.lake.apply import Applied
 from headpond.lake.maintenance.catch_up import CaughtUp, configured
 from headpond.lake.naming import table_folder
 from headpond.lake.state.rows import RowTables
+from headpond.lake.state.run_mark import mark_in
 from headpond.lake.storage import is_remote, remove_folder
 from headpond.pipeline.lake import open_lake
 from headpond.spark.errors import headpond_error_of, text_of
@@ -88,7 +89,7 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str |
     lake = open_lake(pipeline)
     if not is_remote(pipeline.target.path):
         _writable(Path(pipeline.target.path))
-    lake.prepare(anew=read_anew(pipeline, only))
+    lake.prepare(anew=read_anew(pipeline, only), source=pipeline.source.described)
     return lake
 
 
@@ -159,6 +160,8 @@ class Run:
             lake = preflight(self.pipeline, files_must_exist=self.until_caught_up, only=self.only)
             if self.until is not None:
                 self.until_caught_up = self._until_has_come()
+            if self.only is None:
+                mark_in(self.pipeline.target.path, self.pipeline.target.storage_options).refuse_another()
             # A catch-up leaves no measurements: they would be taken for its own.
             sinks = sinks_of(self.pipeline) if self.only is None else []
             with marked(sinks, self.stop):

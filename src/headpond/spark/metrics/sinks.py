@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from headpond import __version__
 from headpond.core.errors import HeadpondError
 from headpond.lake.reports import batches_in, counted, sizes_of
-from headpond.lake.state.run_mark import EVERY_S, mark_in
+from headpond.lake.state.run_mark import EVERY_S, mark_in, process_of
 from headpond.pipeline.lake import open_lake
 from headpond.spark.metrics.exporters import NothingElse, OpenTelemetry, Prometheus
 
@@ -158,6 +158,7 @@ class MarkOfRun(NothingElse):
             "lag_ms": None,
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "process": process_of(os.getpid()),
             "version": __version__,
             "error": None,
         }
