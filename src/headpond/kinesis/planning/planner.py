@@ -37,7 +37,6 @@ from headpond.kinesis.reading.positions import (
     Offset,
     Position,
     before,
-    position_of,
     readable,
 )
 from headpond.kinesis.reading.reader import ShardRange
@@ -46,7 +45,7 @@ from headpond.kpl.hash_keys import FULL_RANGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headpond.kinesis.api.calls import StreamCalls
+    from headpond.kinesis.api.calls import ServiceCalls
     from headpond.kinesis.planning.options import SourceSettings
     from headpond.kinesis.reading.positions import Listing
 
@@ -75,7 +74,7 @@ class Planner:
 
     def __init__(
         self,
-        calls: StreamCalls,
+        calls: ServiceCalls,
         settings: SourceSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -200,12 +199,12 @@ class Planner:
             if shard_id in wanted
         ]
         for shard_id in chosen:
-            if position_of(known, shard_id).is_moving:
-                self._losses.check_aged(shard_id, position_of(known, shard_id), start, shards)
+            if known.get(shard_id, HORIZON).is_moving:
+                self._losses.check_aged(shard_id, known.get(shard_id, HORIZON), start, shards)
         ends = self._ends(known, chosen, limits)
-        positions = {shard_id: position_of(known, shard_id) for shard_id in shards if shard_id in wanted}
+        positions = {shard_id: known.get(shard_id, HORIZON) for shard_id in shards if shard_id in wanted}
         positions |= known | ends
-        if all(position_of(known, shard_id) == end for shard_id, end in ends.items()):
+        if all(known.get(shard_id, HORIZON) == end for shard_id, end in ends.items()):
             stale = any(self._losses.is_stale(name, at, start.shards[name]) for name, at in known.items())
             return replace(start, shards=self._noted(known)) if stale else start
         if any(at.first is not None for at in ends.values()):
@@ -214,7 +213,7 @@ class Planner:
         if END in ends.values() and self._fixed is None:
             # A shard that ended has children, which the offset must know from now on.
             shards = self._watch.shards(refresh=True)
-            positions = {shard_id: position_of(known, shard_id) for shard_id in shards} | positions
+            positions = {shard_id: known.get(shard_id, HORIZON) for shard_id in shards} | positions
         # A shard that ended and is listed no more can never come back: its mark is dropped.
         kept = {
             shard_id: at
@@ -234,7 +233,7 @@ class Planner:
             del self._states[shard_id]
         waiting = []
         for shard_id in chosen:
-            state = self._state_at(shard_id, position_of(known, shard_id))
+            state = self._state_at(shard_id, known.get(shard_id, HORIZON))
             if fixed is not None:
                 state.begin(None, fixed.ends[shard_id], over_gaps=True)
                 if state.position == fixed.ends[shard_id]:
@@ -325,7 +324,7 @@ class Planner:
         shards: Listing = {} if self._settings.hash_range_filter == "off" else self._watch.shards()
         found = []
         for shard_id, to in sorted(end.shards.items()):
-            begin, state = position_of(start.shards, shard_id), states.get(shard_id)
+            begin, state = start.shards.get(shard_id, HORIZON), states.get(shard_id)
             if to in (begin, HORIZON) or to.kind not in ("SEQ", "END"):
                 continue
             known_ms = begin.until_ms or 0 if state is None else state.begun_known_ms

@@ -22,11 +22,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor, no_tip
+from headpond.core.errors import ServiceFailure
+from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor
 from headpond.kinesis.reading.positions import END, Position, after, at_time
 
 if TYPE_CHECKING:
-    from headpond.kinesis.api.calls import StreamCalls
+    from headpond.kinesis.api.calls import ServiceCalls
     from headpond.kinesis.api.replies import Record
 
 UNBOUNDED = 1 << 62
@@ -73,7 +74,7 @@ class ShardState:
 
     def __init__(
         self,
-        calls: StreamCalls,
+        calls: ServiceCalls,
         shard_id: str,
         position: Position,
         loss: LossRule,
@@ -244,7 +245,12 @@ class ShardState:
         self._looked_at += len(page)
         self._stands = cursor.at_tip or not page
         if not page and not cursor.at_tip and not cursor.closed and self._over_gaps:
-            raise no_tip(self.shard_id, self._loss.stream)
+            raise ServiceFailure(
+                f"{self.shard_id} of {self._loss.stream} gives neither records nor its tip: its empty "
+                "replies come no nearer to it.",
+                next_step="Run again; if it lasts, ask what answers at the endpoint.",
+                shard_id=self.shard_id,
+            )
 
     @property
     def _has_seen_all(self) -> bool:

@@ -39,7 +39,7 @@ from headpond.kpl import Aggregate, decode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headpond.kinesis.api.calls import StreamCalls, StreamFacts
+    from headpond.kinesis.api.calls import ServiceCalls, StreamFacts
     from headpond.kinesis.planning.options import SourceSettings
     from headpond.kinesis.reading.cursor import LossRule
     from headpond.kinesis.reading.positions import Listing
@@ -219,7 +219,7 @@ class Beginning:
 
     def __init__(
         self,
-        calls: StreamCalls,
+        calls: ServiceCalls,
         settings: SourceSettings,
         loss: Callable[[Position, str], LossRule],
         each: EachShard,

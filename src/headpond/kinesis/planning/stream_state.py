@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING
 
 from headpond.core.errors import ConfigurationError
 from headpond.kinesis.reading.cursor import LossRule
-from headpond.kinesis.reading.positions import END, Position, as_utc, listing, vanished
+from headpond.kinesis.reading.positions import END, Position, as_utc, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headpond.kinesis.api.calls import StreamCalls, StreamFacts
+    from headpond.kinesis.api.calls import ServiceCalls, StreamFacts
     from headpond.kinesis.planning.options import SourceSettings
     from headpond.kinesis.planning.shard_state import ShardState
     from headpond.kinesis.reading.positions import Listing, Offset
@@ -45,7 +45,7 @@ class StreamWatch:
     """
 
     def __init__(
-        self, calls: StreamCalls, stream: str, discovery_ms: int, clock: Callable[[], float]
+        self, calls: ServiceCalls, stream: str, discovery_ms: int, clock: Callable[[], float]
     ) -> None:
         self._calls, self._stream, self._discovery_ms, self._clock = calls, stream, discovery_ms, clock
         self._facts: StreamFacts | None = None
@@ -144,7 +144,7 @@ class Losses:
 
     def __init__(
         self,
-        calls: StreamCalls,
+        calls: ServiceCalls,
         settings: SourceSettings,
         watch: StreamWatch,
         states: Mapping[str, ShardState],
@@ -240,10 +240,9 @@ class Losses:
 
     def without_vanished(self, start: Offset, shards: Listing) -> dict[str, Position]:
         """Return the positions that can be gone on from; shards that went unread are lost."""
-        gone = vanished(shards, start.shards)
-        for shard_id in gone:
+        gone = {name: at for name, at in start.shards.items() if name not in shards and at != END}
+        for shard_id, at in gone.items():
             if shard_id not in self._warned:
-                at = start.shards[shard_id]
                 self.rule(at, shard_id).lost(
                     shard_id,
                     "the shard is not listed any more and was not read to its end; all that followed is "
