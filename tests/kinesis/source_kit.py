@@ -105,9 +105,7 @@ class Driver:
         def check() -> None:
             refuse_another(STREAM, end.created_ms, self.calls.describe().created_ms)
 
-        loss = LossRule(
-            STREAM, self.planner.retention_ms, self.settings.fail_on_data_loss, wanted.known_ms, check=check
-        )
+        loss = LossRule(STREAM, self.planner.retention_ms, self.settings.fail_on_data_loss, check=check)
         pages = read_pages(
             calls,
             wanted,

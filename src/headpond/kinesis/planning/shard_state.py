@@ -58,11 +58,10 @@ class ShardState:
 
     Args:
         loss: How loss is judged, from the position on.
-        known_ms: Until when it is known that nothing unread after the position had expired; 0: not known.
         per_page: Records to ask for at most.
 
     Attributes:
-        position: Up to where batches are planned.
+        position: Up to where batches are planned, with what is known of it.
         begun: Where the batch that is being planned begins.
         records: How many it has so far; None: not all of them were seen.
         size_bytes: Of them, as the service counts.
@@ -79,10 +78,9 @@ class ShardState:
         position: Position,
         loss: LossRule,
         *,
-        known_ms: int = 0,
         per_page: int = MOST_RECORDS_PER_PAGE,
     ) -> None:
-        self.shard_id, self.position, self.known_ms = shard_id, position, known_ms
+        self.shard_id, self.position = shard_id, position
         self._calls, self._loss, self._per_page = calls, loss, per_page
         self._cursor = ShardCursor(calls, shard_id, position, loss)
         self._marks: deque[Mark] = deque()
@@ -104,13 +102,12 @@ class ShardState:
         """
         self._newest_ms, self._end, self._over_gaps = newest_ms, end, over_gaps
         self._until = None if end in (None, END) else 0 if end.is_moving else end.number
-        self.begun, self.begun_known_ms = self.position, self.known_ms
+        self.begun = self.position
         self.records: int | None = 0
         self.size_bytes = 0
         self.first: str | None = None
         self.seen: Resume | None = None
-        self._dense_ms: tuple[int, int] | None = None  # from when to when all was seen
-        self._dense_bytes = 0
+        self._dense: tuple[int, float] | None = None  # from when on, and bytes a millisecond
         self._stands = False  # whether this batch has seen as far as it can
 
     @property
@@ -138,16 +135,11 @@ class ShardState:
     @property
     def about_bytes(self) -> int:
         """About how much the batch has; what was not seen, up to the end or now, as dense as what was."""
-        if self.records is not None or self._dense_ms is None:
+        if self.records is not None or self._dense is None:
             return self.size_bytes
+        from_ms, bytes_per_ms = self._dense
         to_ms = self._calls.now_ms() if self.position == END else self.position.time_ms or 0
-        return max(self.size_bytes, int((to_ms - self._dense_ms[0]) * self._bytes_per_ms))
-
-    @property
-    def _bytes_per_ms(self) -> float:
-        """How dense the records are that were seen one after the other; a shard takes a MiB a second."""
-        begun_ms, seen_ms = self._dense_ms or (0, 0)
-        return max(1e-6, min(self._dense_bytes / max(1, seen_ms - begun_ms), LOOK_BYTES / 1000))
+        return max(self.size_bytes, int((to_ms - from_ms) * bytes_per_ms))
 
     # Seeing on
 
@@ -182,10 +174,13 @@ class ShardState:
         self.take()
         if self.is_done or self.position == self.begun:
             return
-        self._dense_ms, self._dense_bytes = (first_ms, self.position.time_ms or first_ms), self.size_bytes
+        seen_ms = max(1, (self.position.time_ms or first_ms) - first_ms)
+        # A shard takes a MiB a second.
+        bytes_per_ms = max(1e-6, min(self.size_bytes / seen_ms, LOOK_BYTES / 1000))
+        self._dense = first_ms, bytes_per_ms
         if span_ms is not None:
             if about_bytes is not None:
-                span_ms = min(span_ms, int(about_bytes / self._bytes_per_ms))
+                span_ms = min(span_ms, int(about_bytes / bytes_per_ms))
             cut_ms = first_ms + span_ms
             if (self.position.time_ms or 0) >= cut_ms:
                 return
@@ -293,7 +288,7 @@ class ShardState:
             taken, taken_bytes = taken + 1, taken_bytes + mark.size_bytes
         self._held_bytes -= taken_bytes
         if last is not None:
-            self.position, self.known_ms = after(last.sequence_number, last.arrival_ms), 0
+            self.position = after(last.sequence_number, last.arrival_ms)
         self.size_bytes += taken_bytes
         if self.records is not None:
             self.records += taken

@@ -59,15 +59,13 @@ class LossRule:
         stream: The stream's name, for messages.
         retention_ms: How long the stream keeps a record.
         fatal: Whether loss ends the query (`failOnDataLoss`) or is a warning.
-        known_ms: Until when it is known that nothing followed the position; 0: not known.
-        tolerated: Where losses that did not end the query are noted, each once.
+        tolerated: Losses that did not end the query: each is reported once.
         check: Raises ConfigurationError where the stream is not the one the positions are of.
     """
 
     stream: str
     retention_ms: int
     fatal: bool = True
-    known_ms: int = 0
     tolerated: set[str] = field(default_factory=set)
     check: Callable[[], None] = lambda: None
 
@@ -78,8 +76,10 @@ class LossRule:
             ConfigurationError: The stream is another one now: it never had them.
             DataLoss: Unless loss is only warned of.
         """
-        self.check()
         message = f"Records of {shard_id} in {self.stream} are lost: {what}."
+        if message in self.tolerated:
+            return
+        self.check()
         if self.fatal:
             raise DataLoss(
                 message,
@@ -290,7 +290,7 @@ class ShardCursor:
         number, wanted = self._start.number, self._start.kind == "AT"
         if records and records[0].number == number:
             return records if wanted else records[1:]
-        followers_safe = self._loss.known_ms + self._loss.retention_ms > now_ms
+        followers_safe = (self._start.until_ms or 0) + self._loss.retention_ms > now_ms
         if wanted or not (has_aged and followers_safe):
             oldest = records[0].sequence_number if records else None
             self._loss.lost(

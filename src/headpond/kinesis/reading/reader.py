@@ -19,7 +19,7 @@ import sys
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -64,7 +64,6 @@ class ShardRange:
     shard_id: str
     start: Position
     end: Position
-    known_ms: int = 0  # until when it is known that nothing followed `start`
     hash_keys: HashKeyRange = FULL_RANGE  # the shard's own, where a filter asks for it
     records: int = 0  # how many there are, where it is known: no more need be asked for
     size_bytes: int = 0  # about how much it is
@@ -256,8 +255,8 @@ def lags_ms(calls: StreamCalls, offset: Offset) -> dict[str, int | None]:
 
 
 def _lag_ms(calls: StreamCalls, shard_id: str, at: Position) -> int | None:
-    # What expired behind a position that is known is no unread record: it is not asked for.
-    loss = LossRule("", retention_ms=0, known_ms=sys.maxsize)
+    # What expired behind a position is no unread record: nobody is to be told of it here.
+    at, loss = replace(at, until_ms=sys.maxsize), LossRule("", retention_ms=0)
     try:
         unread = ShardCursor(calls, shard_id, at, loss).next_records(1)
     except DataLoss:

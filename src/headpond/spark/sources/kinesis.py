@@ -133,7 +133,7 @@ def _pages_by(
     def check() -> None:
         refuse_another(stream, task.created_ms, calls_of(settings.connection).describe().created_ms)
 
-    loss = LossRule(stream, task.retention_ms, settings.fail_on_data_loss, wanted.known_ms, check=check)
+    loss = LossRule(stream, task.retention_ms, settings.fail_on_data_loss, check=check)
     for records in read_pages(
         calls,
         wanted,
