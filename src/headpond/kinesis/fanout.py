@@ -35,6 +35,7 @@ from botocore.exceptions import BotoCoreError, ClientError, EventStreamError
 
 from headpond.core.errors import MissingRequirement, ServiceFailure
 from headpond.kinesis.api.calls import calls_of
+from headpond.kinesis.api.errors import translate
 from headpond.kinesis.api.replies import Page, Record, records_of
 from headpond.kinesis.api.retry import CUT, NOT_FOUND, PositionRejected, RetryableError, classify
 
@@ -222,7 +223,7 @@ class FanOut:
     def _back_off(self, failure: Exception, shard_id: str, patience_s: float | None) -> None:
         patience = self._calls.patience
         if self._waited_s >= (patience.unreachable_s if patience_s is None else patience_s):
-            raise self._calls.final_error(failure, _doing(shard_id)) from None
+            raise translate(failure, self._settings, doing=_doing(shard_id)) from None
         if self._attempt:
             self._wait(patience.wait_s(self._attempt))
         self._attempt += 1

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ResponseStreamingError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from headpond.core.errors import StreamNotFound
@@ -26,7 +26,6 @@ from headpond.kinesis.api.shards import Shard, shard_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headpond.core.errors import HeadpondError
     from headpond.kinesis.api.replies import Page
     from headpond.kinesis.api.settings import ConnectionSettings
 
@@ -42,8 +41,6 @@ class StreamFacts(NamedTuple):
     created_ms: int
     retention_ms: int
     arn: str = ""
-    status: str = "ACTIVE"
-    open_shards: int = 0
 
 
 class StreamCalls(Protocol):
@@ -124,8 +121,6 @@ class ServiceCalls:
             round(found["StreamCreationTimestamp"].timestamp() * 1000),
             found["RetentionPeriodHours"] * 3_600_000,
             found["StreamARN"],
-            found["StreamStatus"],
-            found["OpenShardCount"],
         )
 
     def list_shards(self) -> list[Shard]:
@@ -189,8 +184,7 @@ class ServiceCalls:
     # Any call
 
     def _keep_pace(self, shard_id: str, call: Literal["iterator", "page"]) -> None:
-        wait_s = 0.0 if self._pace is None else self._pace.wait_s(shard_id, call)
-        if wait_s > 0:
+        if self._pace is not None and (wait_s := self._pace.wait_s(shard_id, call)) > 0:
             self._sleep(wait_s)
 
     def call(self, doing: str, operation: str, **arguments: Any) -> Any:
@@ -207,7 +201,7 @@ class ServiceCalls:
                 return self.once(doing, operation, **arguments)
             except RetryableError as error:
                 if waited_s >= error.patience_s:
-                    raise self.final_error(error.failure, doing) from None
+                    raise translate(error.failure, self.settings, doing=doing) from None
                 code = error_code(error.failure)
                 if self._pace is None and code == "ProvisionedThroughputExceededException":
                     self._pace = Pace()  # a stand-in that keeps the service's limits
@@ -232,12 +226,6 @@ class ServiceCalls:
             raise translate(error, self.settings, doing=doing) from None
         self._learn_time(reply)
         return reply
-
-    def final_error(self, failure: Exception, doing: str) -> HeadpondError:
-        """Return the error to raise for a failure that did not pass."""
-        if not isinstance(failure, (ClientError, BotoCoreError)):
-            failure = ResponseStreamingError(error=type(failure).__name__)
-        return translate(failure, self.settings, doing=doing)
 
 
 @lru_cache(maxsize=8)

@@ -141,7 +141,8 @@ def _client_side(error: Exception, settings: ConnectionSettings, during: str, on
             f"The AWS profile {settings.profile or 'named by the environment'} does not exist.",
             "Check profile and AWS_PROFILE against ~/.aws/config.",
         )
-    if isinstance(error, (boto.ConnectionError, boto.HTTPClientError)):
+    cut = not isinstance(error, (boto.BotoCoreError, RuntimeError))  # an error of the connection itself
+    if cut or isinstance(error, (boto.ConnectionError, boto.HTTPClientError)):
         return (
             EndpointUnreachable,
             f"Kinesis did not answer{during}{on} {settings.where} ({code}).",
