@@ -8,8 +8,8 @@
 A batch is planned in steps: `begin` it, see on (`look`, `reach`), `take` of what was seen. Data is dropped,
 and what a batch leaves is kept for the next one, so nothing is looked at twice.
 
-With exact bounds all that a batch takes is looked at. Else a MiB is, and where more follows the service is
-asked for the first record of a later moment, which takes one reply whatever lies between. Where there is
+With exact bounds all that a batch takes is looked at. Else up to a MiB is, and where more follows the service
+is asked for the first record of a later moment, which takes one reply whatever lies between. Where there is
 none, no call tells the newest record either; its moment is closed in on from both sides::
 
     seen ─────────────────────────────────┬────────┬─► now
@@ -158,17 +158,14 @@ class ShardState:
     def reach(self, span_ms: int | None, about_bytes: int | None = None) -> None:
         """Take up to the newest record that counts, or with `span_ms` up to the first one so much later.
 
-        A MiB is always taken, for which a shard with few records may have needed longer. As a shard takes a
+        A quarter of a MiB is always taken, for which a quiet shard may have needed longer. As a shard takes a
         MiB a second at most, a span bounds the bytes of a batch without a look at all of them. With
         `about_bytes` it is as much shorter as the records that were looked at are dense.
         """
         began_ms = self._calls.now_ms() + _CLOCK_ERROR_MS
-        for _ in range(2):  # the first look tells how large records are
-            if (
-                not self._has_seen_all
-                and 2 * self._held_bytes < LOOK_BYTES
-                and 2 * len(self._marks) < _LOOK_RECORDS
-            ):
+        for _ in range(2):  # the first look tells how large records are, and may be all it takes
+            few = 4 * self._held_bytes < LOOK_BYTES and 4 * len(self._marks) < _LOOK_RECORDS
+            if few and not self._has_seen_all:
                 self._see(self._worth(LOOK_BYTES, _LOOK_RECORDS))
         first_ms = self._marks[0].arrival_ms if self._marks else 0
         self.take()
