@@ -103,11 +103,9 @@ class Driver:
 
     def _rows(self, calls: StreamCalls, wanted: ShardRange, end: Offset) -> list[Row]:
         def check() -> None:
-            refuse_another(STREAM, end.created_ms, calls.describe().created_ms)
+            refuse_another(STREAM, end.created_ms, self.calls.describe().created_ms)
 
-        loss = LossRule(
-            STREAM, self.planner.retention_ms, self.settings.fail_on_data_loss, wanted.known_ms, check=check
-        )
+        loss = LossRule(STREAM, self.planner.retention_ms, self.settings.fail_on_data_loss, check=check)
         pages = read_pages(
             calls,
             wanted,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headpond.core.errors import AccessDenied, HeadpondError
-from headpond.kinesis.api.calls import ServiceCalls
-from headpond.kinesis.api.client import check_stream, connect
+from headpond.kinesis.api.calls import ServiceCalls, check_stream
+from headpond.kinesis.api.client import connect
 from headpond.kinesis.api.retry import Patience
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.planning.planner import Planner

@@ -10,7 +10,7 @@ import pytest
 
 from headpond.core.errors import ConfigurationError, DataLoss
 from headpond.kinesis.reading.cursor import LossRule
-from headpond.kinesis.reading.positions import END, HORIZON, Offset, after
+from headpond.kinesis.reading.positions import END, Offset, after
 from headpond.kinesis.reading.reader import in_batches, read_pages
 from headpond.kpl import UserRecord, encode
 from headpond.kpl.records import open_records
@@ -394,13 +394,6 @@ class TestFaults:
         driver.planner = type(driver.planner)(driver.calls, driver.settings)
         _, batches = driver.run(driver.initial())
         assert flat(batches) == expected
-
-
-def test_horizon_is_where_an_unnamed_shard_starts() -> None:
-    """Offsets need not name shards that were not begun."""
-    from headpond.kinesis.reading.positions import position_of
-
-    assert position_of({}, "x") == HORIZON
 
 
 @pytest.mark.parametrize(("mode", "kept"), [("off", [0, 1, 2]), ("per_record", [0, 2]), ("kcl", [])])

@@ -155,7 +155,7 @@ class History:
     def read(self, end: Any) -> list[tuple[str, int]]:
         found = []
         for wanted in self.planner.ranges(self.at, end):
-            loss = LossRule(STREAM, self.planner.retention_ms, known_ms=wanted.known_ms)
+            loss = LossRule(STREAM, self.planner.retention_ms)
             for page in read_pages(
                 self.calls,
                 wanted,

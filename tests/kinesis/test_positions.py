@@ -25,7 +25,6 @@ from headpond.kinesis.reading.positions import (
     read_offset,
     read_start,
     readable,
-    vanished,
 )
 
 TIMES = st.integers(0, 10**14)
@@ -187,11 +186,6 @@ def test_children_wait_for_every_listed_parent(positions: dict[str, Position], e
 def test_unordered_shards_wait_for_nobody() -> None:
     """Without parent_first everything unfinished may be read."""
     assert readable(GRAPH, {"3": END}, parent_first=False) == ["0", "2", "4", "5"]
-
-
-def test_only_unfinished_shards_can_vanish() -> None:
-    """A shard that was read to its end may leave the listing."""
-    assert vanished(GRAPH, {"1": END, "7": HORIZON, "8": after("1", 1), "2": HORIZON}) == ["7", "8"]
 
 
 def test_starting_rules_resolve_over_the_graph() -> None:

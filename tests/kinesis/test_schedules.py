@@ -6,6 +6,7 @@ written, as from a checkpoint, and may read its batch once more.
 
 from __future__ import annotations
 
+import os
 import random
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headpond.kinesis.api.shards import Shard
+    from headpond.kinesis.reading.positions import Offset
     from headpond.localkinesis import LocalKinesis
 
 BOUNDS: list[dict[str, str]] = [
@@ -34,6 +36,7 @@ BOUNDS: list[dict[str, str]] = [
     {"maxRecordsPerTrigger": "5"},
     {"maxBytesPerTrigger": "300"},
 ]
+ROUNDS = int(os.environ.get("HEADPOND_FAULT_ROUNDS", "10"))
 PATIENCE = Patience(0.001, 0.002, 2.0, 2.0)
 
 
@@ -126,18 +129,37 @@ def strike(kinesis: LocalKinesis, *, cuts: bool) -> None:
         kinesis.faults.cut(0.05, when="reply")
 
 
+def deregister(kinesis: LocalKinesis, reader: Reader, at: Offset) -> None:
+    """Take the consumer away before its first shard is read, and register it again, under another ARN."""
+    consumers, end = kinesis.engine.consumers, reader.next(at)
+    ranges = reader.planner.ranges(at, end)
+    with reader.reading() as calls:
+        consumers.deregister(consumers.of_stream(STREAM)[0])
+        for wanted in ranges[:1]:
+            with pytest.raises(MissingRequirement, match=f"{STREAM}.*{wanted.shard_id}"):
+                reader._rows(calls, wanted, end)
+    consumers.register(STREAM, CONSUMER)
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(ROUNDS))
 def test_each_record_once_through_a_random_schedule(
     kinesis: LocalKinesis, keys_file: Path, seed: int
 ) -> None:
-    """Splits, merges, kills, replaced credentials, under faults; a batch that is tried again is the same."""
+    """Splits, merges, kills, replaced credentials, consumers that go; a batch tried again is the same.
+
+    Every other schedule reads as a consumer, each bound both ways.
+    """
     draw = random.Random(seed)
     keys, options, first = Keys(kinesis, keys_file), BOUNDS[seed % len(BOUNDS)], 0
+    steps = ["put", "put", "reshard", "kill", "rotate", "read", "read", "read", "read"]
+    if (seed + seed // len(BOUNDS)) % 2 == 0:
+        kinesis.engine.consumers.register(STREAM, CONSUMER)
+        steps.append("deregister")
     reader = Reader(kinesis, **options)
-    at, found, done = reader.initial(), list[Row](), {"kill": 0, "rotate": 0, "reshard": 0}
+    at, found, done = reader.initial(), list[Row](), dict.fromkeys(steps, 0)
     for step in range(40):
-        what = draw.choice(["put", "put", "reshard", "kill", "rotate", "read", "read", "read", "read"])
+        what = steps[step] if step < len(steps) else draw.choice(steps)
         if what == "put":
             kinesis.faults.clear()
             put(kinesis, draw.randrange(1, 30), first=first)
@@ -147,6 +169,8 @@ def test_each_record_once_through_a_random_schedule(
             reshard(kinesis, draw)
         elif what == "rotate":
             keys.replace()
+        elif what == "deregister":
+            deregister(kinesis, reader, at)
         elif what == "kill":
             reader = Reader(kinesis, **options)
         else:
@@ -159,7 +183,7 @@ def test_each_record_once_through_a_random_schedule(
                 assert reader.read(at, end) == rows
             found += rows
             at = end
-        done[what] = done.get(what, 0) + 1
+        done[what] += 1
     kinesis.faults.clear()
     _, batches = Reader(kinesis, **options).run(at)
     assert sorted(found + [row for batch in batches for row in batch]) == held(kinesis)
@@ -167,7 +191,7 @@ def test_each_record_once_through_a_random_schedule(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(min(ROUNDS, 2)))
 def test_what_a_producer_acknowledges_is_there(kinesis: LocalKinesis, keys_file: Path, seed: int) -> None:
     """Through reshards, replaced credentials and faults, for as long as records have to wait."""
     draw, keys = random.Random(seed), Keys(kinesis, keys_file)

@@ -31,20 +31,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from botocore.exceptions import BotoCoreError, EventStreamError
+from botocore.exceptions import BotoCoreError, ClientError, EventStreamError
 
 from headpond.core.errors import MissingRequirement, ServiceFailure
 from headpond.kinesis.api.calls import calls_of
+from headpond.kinesis.api.errors import translate
 from headpond.kinesis.api.replies import Page, Record, records_of
-from headpond.kinesis.api.retry import CUT, NOT_FOUND, PositionRejected, RetryableError
+from headpond.kinesis.api.retry import CUT, NOT_FOUND, PositionRejected, RetryableError, classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from headpond.kinesis.api.calls import IteratorKind, ServiceCalls, StreamCalls, StreamFacts
+    from headpond.kinesis.api.calls import IteratorKind, ServiceCalls, StreamCalls
     from headpond.kinesis.api.settings import ConnectionSettings
-    from headpond.kinesis.api.shards import Shard
-
 
 MOST_IDLE_EVENTS = 12
 """An event comes every 5 seconds at least: a minute."""
@@ -85,24 +84,6 @@ _turns = Turns()
 _at_will = Turns(spacing_ms=0)
 
 
-class _Place(NamedTuple):
-    """Where a subscription starts."""
-
-    kind: IteratorKind
-    number: str | None = None
-    time_ms: int | None = None
-
-    @property
-    def argument(self) -> dict[str, Any]:
-        """`StartingPosition` as boto3 takes it."""
-        position: dict[str, Any] = {"Type": self.kind}
-        if self.number is not None:
-            position["SequenceNumber"] = self.number
-        if self.time_ms is not None:
-            position["Timestamp"] = datetime.fromtimestamp(self.time_ms / 1000, UTC)
-        return position
-
-
 @contextmanager
 def reading_calls(connection: ConnectionSettings, consumer_arn: str | None) -> Iterator[StreamCalls]:
     """Return the calls that one task reads with: subscriptions of a consumer, or polling."""
@@ -133,35 +114,24 @@ class FanOut:
     ) -> None:
         self._calls, self._settings, self._consumer_arn = calls, settings, consumer_arn
         self._turns, self._sleep = turns, sleep
+        self.list_shards, self.now_ms = calls.list_shards, calls.now_ms
         self._stream: Any = None
         self._events: Iterator[Event] = iter(())
-        self._place = _Place("TRIM_HORIZON")
+        self._place: dict[str, Any] = {}  # `StartingPosition` as boto3 takes it
         self._last: int | None = None  # number of the last record returned
         self._renewed = False  # whether no record came since a renewal
         self._waited_s, self._attempt = 0.0, 0  # since the last event
-
-    def describe(self) -> StreamFacts:
-        """Ask for the stream's creation time and retention."""
-        return self._calls.describe()
-
-    def list_shards(self) -> list[Shard]:
-        """List all shards that are not expired."""
-        return self._calls.list_shards()
-
-    def date_ms(self) -> int:
-        """Return the time of the newest reply."""
-        return self._calls.date_ms()
-
-    def now_ms(self) -> int:
-        """Return the server's clock, estimated from its replies."""
-        return self._calls.now_ms()
 
     def iterator(
         self, shard_id: str, kind: IteratorKind, *, number: str | None = None, time_ms: int | None = None
     ) -> str:
         """Subscribe to a shard; the subscription to the one before ends."""
         self.close()
-        self._place, self._last, self._renewed = _Place(kind, number, time_ms), None, False
+        self._place, self._last, self._renewed = {"Type": kind}, None, False
+        if number is not None:
+            self._place["SequenceNumber"] = number
+        if time_ms is not None:
+            self._place["Timestamp"] = datetime.fromtimestamp(time_ms / 1000, UTC)
         self._waited_s, self._attempt = 0.0, 0
         self._subscribe(shard_id)
         return shard_id
@@ -212,14 +182,20 @@ class FanOut:
         if event.continuation is None:
             self.close()
             return Page(records, None, event.behind_ms)
-        self._place = _Place("AT_SEQUENCE_NUMBER", event.continuation)
+        self._place = {"Type": "AT_SEQUENCE_NUMBER", "SequenceNumber": event.continuation}
         return Page(records, shard_id, event.behind_ms)
 
     def _subscribe(self, shard_id: str) -> None:
         while True:
             self._wait(self._turns.wait_s(self._consumer_arn, shard_id))
             try:
-                self._stream = self._calls.subscribe(self._consumer_arn, shard_id, self._place.argument)
+                reply = self._calls.once(
+                    f"subscribing to {shard_id}",
+                    "subscribe_to_shard",
+                    ConsumerARN=self._consumer_arn,
+                    ShardId=shard_id,
+                    StartingPosition=self._place,
+                )
             except RetryableError as passing:
                 self._back_off(passing.failure, shard_id, passing.patience_s)
             except PositionRejected as refused:
@@ -227,6 +203,7 @@ class FanOut:
                 raise
             else:
                 self._turns.answered(self._consumer_arn, shard_id)
+                self._stream = reply["EventStream"]
                 self._events = read_events(self._stream)
                 return
 
@@ -235,8 +212,9 @@ class FanOut:
         if not failed.by_service:
             self._back_off(failed, shard_id, None)
             return
+        error = ClientError({"Error": {"Code": failed.code}}, "SubscribeToShard")
         try:
-            passing = self._calls.classify(failed.code, "SubscribeToShard", _doing(shard_id))
+            passing = classify(error, self._calls.patience, self._settings, _doing(shard_id))
         except PositionRejected as refused:
             self._check_consumer(refused, shard_id)
             raise
@@ -245,7 +223,7 @@ class FanOut:
     def _back_off(self, failure: Exception, shard_id: str, patience_s: float | None) -> None:
         patience = self._calls.patience
         if self._waited_s >= (patience.unreachable_s if patience_s is None else patience_s):
-            raise self._calls.final_error(failure, _doing(shard_id)) from None
+            raise translate(failure, self._settings, doing=_doing(shard_id)) from None
         if self._attempt:
             self._wait(patience.wait_s(self._attempt))
         self._attempt += 1
@@ -257,7 +235,12 @@ class FanOut:
 
     def _check_consumer(self, refused: PositionRejected, shard_id: str) -> None:
         """Distinguish a consumer that is gone from a shard that is gone."""
-        if refused.code == NOT_FOUND and not self._calls.has_consumer(self._consumer_arn):
+        if refused.code != NOT_FOUND:
+            return
+        try:
+            doing = "looking for the consumer"
+            self._calls.call(doing, "describe_stream_consumer", ConsumerARN=self._consumer_arn)
+        except PositionRejected:
             raise MissingRequirement(
                 f"The consumer {self._consumer_arn} was deregistered while {shard_id} was read with it.",
                 next_step="Register it again (`headpond consumers register`) and restart the query, or set "

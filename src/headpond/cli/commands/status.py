@@ -26,8 +26,7 @@ from headpond.core.errors import (
     ServiceFailure,
     UsageError,
 )
-from headpond.kinesis.api.calls import ServiceCalls
-from headpond.kinesis.api.client import check_stream
+from headpond.kinesis.api.calls import ServiceCalls, check_stream
 from headpond.kinesis.api.retry import Patience
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.reading.positions import Offset, read_offset

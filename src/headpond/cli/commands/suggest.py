@@ -13,8 +13,7 @@ from rich.text import Text
 from headpond.cli.inputs import with_output
 from headpond.core.errors import ConfigurationError
 from headpond.dsql.suggest import Survey, document
-from headpond.kinesis.api.calls import calls_of
-from headpond.kinesis.api.client import check_stream
+from headpond.kinesis.api.calls import calls_of, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.archive.compressed import MAGIC, opened, whole
 from headpond.kinesis.archive.compressed import head as gzip_head
@@ -106,9 +105,8 @@ def _content(files: Files, name: str) -> io.BufferedIOBase:
 def _of_stream(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
     """Read pages of all shards in turn, until each is at its tip or its end."""
     settings = ConnectionSettings.from_options(pipeline.source.connection_options())
-    check_stream(settings)
+    loss = LossRule(pipeline.source.name, check_stream(settings).retention_ms, fatal=False)
     calls = calls_of(settings)
-    loss = LossRule(pipeline.source.name, calls.describe().retention_ms, fatal=False)
     cursors = {shard: ShardCursor(calls, shard, HORIZON, loss) for shard in listing(calls.list_shards())}
     empty = dict.fromkeys(cursors, 0)
     while cursors:

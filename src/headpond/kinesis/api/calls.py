@@ -1,48 +1,42 @@
 """The few calls that reading takes; throttling and other failures that pass are waited out.
 
-`StreamCalls` is what planning and reading are written against; `ServiceCalls` is the one on boto3. The
-server's clock is taken from the `Date` of its replies.
+`StreamCalls` is what reading a shard is written against; `ServiceCalls` is the one on boto3. The server's
+clock is taken from the `Date` of its replies.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ResponseStreamingError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from headpond.core.errors import StreamNotFound
 from headpond.kinesis.api.client import Renewing, connect, stream_not_found
 from headpond.kinesis.api.errors import SIGN_IN, error_code, translate
-from headpond.kinesis.api.replies import install_fast_parser, page_of, total_bytes
-from headpond.kinesis.api.retry import (
-    CUT,
-    Pace,
-    Patience,
-    PositionRejected,
-    RetryableError,
-    classify,
-)
+from headpond.kinesis.api.replies import install_fast_parser, page_of
+from headpond.kinesis.api.retry import CUT, Pace, Patience, RetryableError, classify
 from headpond.kinesis.api.shards import Shard, shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headpond.core.errors import HeadpondError
     from headpond.kinesis.api.replies import Page
     from headpond.kinesis.api.settings import ConnectionSettings
 
 IteratorKind = Literal["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP", "TRIM_HORIZON"]
 
 MOST_PARALLEL_CALLS = 32
+_QUICK = Patience(throttled_s=0.001, unreachable_s=0.001)  # one more try
 
 
 class StreamFacts(NamedTuple):
-    """What describes the stream as a whole."""
+    """A stream as a whole; `created_ms` tells it from a later one of its name."""
 
     created_ms: int
     retention_ms: int
@@ -50,10 +44,7 @@ class StreamFacts(NamedTuple):
 
 
 class StreamCalls(Protocol):
-    """What planning and reading ask of a stream; may be used from several threads."""
-
-    def describe(self) -> StreamFacts:
-        """Ask for the stream's creation time and retention."""
+    """What reading a shard asks of a stream; may be used from several threads."""
 
     def list_shards(self) -> list[Shard]:
         """List all shards that are not expired."""
@@ -66,11 +57,8 @@ class StreamCalls(Protocol):
     def page(self, iterator: str, shard_id: str, limit: int) -> Page:
         """Read on. Raises IteratorExpired, PositionRejected."""
 
-    def date_ms(self) -> int:
-        """Return the time of the newest reply, in whole seconds: never later than the server's clock."""
-
     def now_ms(self) -> int:
-        """Return the server's clock, estimated from its replies."""
+        """Return the server's clock, estimated from its replies: from below, within a second."""
 
 
 class ServiceCalls:
@@ -90,11 +78,9 @@ class ServiceCalls:
         pace: Pace | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._settings = settings
+        self.settings, self.patience, self._sleep = settings, patience, sleep
         # A service on this machine is a stand-in, which by default has no limits.
         self._pace = Pace() if pace is None and not settings.is_loopback else pace
-        self._patience = patience
-        self._sleep = sleep
         self._clients = Renewing(lambda: self._connected(client), fixed=client is not None)
         self._date: str | None = None  # of the newest reply
         self._date_ms = 0
@@ -105,11 +91,9 @@ class ServiceCalls:
         return self._clients.client
 
     def _connected(self, given: Any) -> Any:
-        # Our own waiting knows more than the client's: one try per call there.
         client = given or connect(
-            self._settings,
+            self.settings,
             max_pool_connections=MOST_PARALLEL_CALLS,
-            max_attempts=1,
             # Arguments are written here and nowhere else; checking and compressing them, which these calls
             # are too small for, is a tenth of what a call costs.
             parameter_validation=False,
@@ -123,25 +107,28 @@ class ServiceCalls:
         self._client.close()
 
     def describe(self) -> StreamFacts:
-        """Ask for the stream's creation time and retention."""
+        """Describe the stream.
+
+        Raises:
+            StreamNotFound: There is no such stream; names the nearest that exist, where they may be listed.
+        """
+        doing, which = f"describing stream {self.settings.name}", self.settings.stream_argument
         try:
-            reply = self._call(
-                "describing the stream",
-                self._client.describe_stream_summary,
-                **self._settings.stream_argument,
-            )
+            found = self.call(doing, "describe_stream_summary", **which)["StreamDescriptionSummary"]
         except StreamNotFound:
-            raise stream_not_found(self._client, self._settings) from None
-        summary = reply["StreamDescriptionSummary"]
-        created_ms = round(summary["StreamCreationTimestamp"].timestamp() * 1000)
-        return StreamFacts(created_ms, summary["RetentionPeriodHours"] * 3_600_000, summary["StreamARN"])
+            raise stream_not_found(self._client, self.settings) from None
+        return StreamFacts(
+            round(found["StreamCreationTimestamp"].timestamp() * 1000),
+            found["RetentionPeriodHours"] * 3_600_000,
+            found["StreamARN"],
+        )
 
     def list_shards(self) -> list[Shard]:
         """List all shards that are not expired, over all pages of replies."""
         found: list[Shard] = []
-        arguments = dict(self._settings.stream_argument)
+        arguments = dict(self.settings.stream_argument)
         while True:
-            reply = self._call("listing the shards", self._client.list_shards, **arguments)
+            reply = self.call("listing the shards", "list_shards", **arguments)
             found += map(shard_of, reply["Shards"])
             token = reply.get("NextToken")
             if not token:
@@ -152,91 +139,31 @@ class ServiceCalls:
         self, shard_id: str, kind: IteratorKind, *, number: str | None = None, time_ms: int | None = None
     ) -> str:
         """Get an iterator."""
-        arguments: dict[str, Any] = {"ShardId": shard_id, "ShardIteratorType": kind}
+        place: dict[str, Any] = dict(self.settings.stream_argument)
         if number is not None:
-            arguments["StartingSequenceNumber"] = number
+            place["StartingSequenceNumber"] = number
         if time_ms is not None:
-            arguments["Timestamp"] = datetime.fromtimestamp(time_ms / 1000, UTC)
+            place["Timestamp"] = datetime.fromtimestamp(time_ms / 1000, UTC)
         self._keep_pace(shard_id, "iterator")
-        reply = self._call(
-            f"finding a place in {shard_id}",
-            self._client.get_shard_iterator,
-            **self._settings.stream_argument,
-            **arguments,
-        )
+        doing = f"finding a place in {shard_id}"
+        reply = self.call(doing, "get_shard_iterator", ShardId=shard_id, ShardIteratorType=kind, **place)
         return str(reply["ShardIterator"])
 
     def page(self, iterator: str, shard_id: str, limit: int) -> Page:
         """Read on."""
-        arguments: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
-        if self._settings.stream_arn is not None:
-            arguments["StreamARN"] = self._settings.stream_arn
+        arn = self.settings.stream_arn
+        which = {} if arn is None else {"StreamARN": arn}
         self._keep_pace(shard_id, "page")
-        reply = self._call(f"reading {shard_id}", self._client.get_records, **arguments)
-        page = page_of(reply)
+        doing = f"reading {shard_id}"
+        page = page_of(self.call(doing, "get_records", ShardIterator=iterator, Limit=limit, **which))
         if self._pace is not None:
-            self._pace.count(shard_id, total_bytes(page.records))
+            self._pace.count(shard_id, sum(record.size_bytes for record in page.records))
         return page
-
-    # Registered consumers
-
-    def call(self, doing: str, operation: str, **arguments: Any) -> Any:
-        """Call what a method of boto3's client is named after, and wait out failures that pass.
-
-        Raises:
-            PositionRejected: There is no such consumer.
-            HeadpondError: The call goes on failing, or no other try helps.
-        """
-        return self._call(doing, getattr(self._client, operation), **arguments)
-
-    def once(self, doing: str, operation: str, **arguments: Any) -> Any:
-        """Call as `call` does, but raise a failure that may pass as RetryableError."""
-        return self._once(doing, getattr(self._client, operation), **arguments)
-
-    def has_consumer(self, consumer_arn: str) -> bool:
-        """Return whether a consumer is registered."""
-        try:
-            self.call("looking for the consumer", "describe_stream_consumer", ConsumerARN=consumer_arn)
-        except PositionRejected:
-            return False
-        return True
-
-    def subscribe(self, consumer_arn: str, shard_id: str, start: dict[str, Any]) -> Any:
-        """Subscribe to a shard, trying once; return botocore's event stream, which the caller closes.
-
-        Raises:
-            RetryableError: Worth another try; the caller keeps the distance between subscriptions.
-            PositionRejected: No such consumer or shard, or it will not start there.
-        """
-        reply = self._once(
-            f"subscribing to {shard_id}",
-            self._client.subscribe_to_shard,
-            ConsumerARN=consumer_arn,
-            ShardId=shard_id,
-            StartingPosition=start,
-        )
-        return reply["EventStream"]
-
-    @property
-    def patience(self) -> Patience:
-        """How long passing failures are waited out."""
-        return self._patience
-
-    def classify(self, code: str, operation: str, doing: str) -> RetryableError:
-        """Return what an error code means that did not come as a reply's; raise as a call would."""
-        error = ClientError({"Error": {"Code": code}}, operation)
-        return classify(error, self._patience, self._settings, doing)
-
-    def final_error(self, failure: Exception, doing: str) -> HeadpondError:
-        """Return the error to raise for a failure that did not pass."""
-        if not isinstance(failure, (ClientError, BotoCoreError)):
-            failure = ResponseStreamingError(error=type(failure).__name__)
-        return translate(failure, self._settings, doing=doing)
 
     # The server's clock
 
     def date_ms(self) -> int:
-        """Return the time of the newest reply, in whole seconds."""
+        """Return the time of the newest reply, in whole seconds: never later than the server's clock."""
         return self._date_ms
 
     def now_ms(self) -> int:
@@ -244,61 +171,79 @@ class ServiceCalls:
         ahead = self._ahead_ms
         return round(time.monotonic() * 1000 + ahead) if ahead is not None else self._date_ms
 
-    def _keep_pace(self, shard_id: str, call: Literal["iterator", "page"]) -> None:
-        if self._pace is not None:
-            wait_s = self._pace.wait_s(shard_id, call)
-            if wait_s > 0:
-                self._sleep(wait_s)
-
-    def _call(self, doing: str, function: Callable[..., Any], **arguments: Any) -> Any:
-        """Call, and wait out failures that pass."""
-        waited_s, attempt = 0.0, 0
-        while True:
-            try:
-                return self._once(doing, function, **arguments)
-            except RetryableError as error:
-                if waited_s >= error.patience_s:
-                    raise self.final_error(error.failure, doing) from None
-                if (
-                    self._pace is None
-                    and error_code(error.failure) == "ProvisionedThroughputExceededException"
-                ):
-                    self._pace = Pace()  # a stand-in that keeps the service's limits
-            wait_s = self._patience.wait_s(attempt)
-            self._sleep(wait_s)
-            waited_s, attempt = waited_s + wait_s, attempt + 1
-
-    def _once(self, doing: str, function: Callable[..., Any], **arguments: Any) -> Any:
-        """Call once; raise failures as what they mean."""
-        try:
-            reply = function(**arguments)
-        except ClientError as error:
-            # A worker keeps its client; the credentials may have been replaced in their file since.
-            refused: Any = getattr(function, "__self__", None)
-            if error_code(error) in SIGN_IN and self._clients.renewed(refused):
-                return self._once(doing, getattr(self._client, function.__name__), **arguments)
-            raise classify(error, self._patience, self._settings, doing) from None
-        except (HTTPClientError, BotoConnectionError, *CUT) as error:
-            raise RetryableError(error, self._patience.unreachable_s) from None
-        except (BotoCoreError, RuntimeError) as error:
-            # A RuntimeError: credentials that were renewed have expired already, by this machine's clock.
-            raise translate(error, self._settings, doing=doing) from None
-        self._learn_time(reply)
-        return reply
-
     def _learn_time(self, reply: dict[str, Any]) -> None:
         date = reply["ResponseMetadata"]["HTTPHeaders"].get("date")
         if date is None or date == self._date:
             return  # later in the same second it says nothing new
         self._date = date
-        date_ms = round(parsedate_to_datetime(date).timestamp() * 1000)
-        self._date_ms = date_ms
+        self._date_ms = round(parsedate_to_datetime(date).timestamp() * 1000)
         # A date is cut to whole seconds and old by the way here: the greatest difference is nearest to truth.
-        ahead_ms = date_ms - time.monotonic() * 1000
+        ahead_ms = self._date_ms - time.monotonic() * 1000
         self._ahead_ms = ahead_ms if self._ahead_ms is None else max(ahead_ms, self._ahead_ms)
+
+    # Any call
+
+    def _keep_pace(self, shard_id: str, call: Literal["iterator", "page"]) -> None:
+        if self._pace is not None and (wait_s := self._pace.wait_s(shard_id, call)) > 0:
+            self._sleep(wait_s)
+
+    def call(self, doing: str, operation: str, **arguments: Any) -> Any:
+        """Call what a method of boto3's client is named after, and wait out failures that pass.
+
+        Raises:
+            IteratorExpired: The iterator is too old.
+            PositionRejected: There is no such shard or consumer, or it will not start there.
+            HeadpondError: The call goes on failing, or no other try helps.
+        """
+        waited_s, attempt = 0.0, 0
+        while True:
+            try:
+                return self.once(doing, operation, **arguments)
+            except RetryableError as error:
+                if waited_s >= error.patience_s:
+                    raise translate(error.failure, self.settings, doing=doing) from None
+                code = error_code(error.failure)
+                if self._pace is None and code == "ProvisionedThroughputExceededException":
+                    self._pace = Pace()  # a stand-in that keeps the service's limits
+            wait_s = self.patience.wait_s(attempt)
+            self._sleep(wait_s)
+            waited_s, attempt = waited_s + wait_s, attempt + 1
+
+    def once(self, doing: str, operation: str, **arguments: Any) -> Any:
+        """Call as `call` does, but raise a failure that may pass as RetryableError."""
+        client = self._client
+        try:
+            reply = getattr(client, operation)(**arguments)
+        except ClientError as error:
+            # A worker keeps its client; the credentials may have been replaced in their file since.
+            if error_code(error) in SIGN_IN and self._clients.renewed(client):
+                return self.once(doing, operation, **arguments)
+            raise classify(error, self.patience, self.settings, doing) from None
+        except (HTTPClientError, BotoConnectionError, *CUT) as error:
+            raise RetryableError(error, self.patience.unreachable_s) from None
+        except (BotoCoreError, RuntimeError) as error:
+            # A RuntimeError: credentials that were renewed have expired already, by this machine's clock.
+            raise translate(error, self.settings, doing=doing) from None
+        self._learn_time(reply)
+        return reply
 
 
 @lru_cache(maxsize=8)
 def calls_of(settings: ConnectionSettings) -> ServiceCalls:
     """Return this process's calls for a connection: a worker that is used again keeps its connections."""
     return ServiceCalls(settings)
+
+
+def check_stream(settings: ConnectionSettings) -> StreamFacts:
+    """Ask for the stream before anything slow is started; takes a few seconds at most.
+
+    Raises:
+        ConfigurationError: No region, no such profile, settings that the service refuses.
+        EndpointUnreachable: Nobody answers.
+        StreamNotFound: There is no such stream.
+        AccessDenied: Credentials are missing or not allowed to describe the stream.
+        ServiceFailure: The service fails.
+    """
+    client = connect(settings, connect_timeout_s=2.0, read_timeout_s=5.0)
+    with closing(ServiceCalls(settings, client=client, patience=_QUICK)) as calls:
+        return calls.describe()

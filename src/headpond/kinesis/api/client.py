@@ -1,8 +1,8 @@
-"""Connecting to Kinesis: the boto3 client made of the settings, and a check before anything is started.
+"""Connecting to Kinesis: the boto3 client made of the settings.
 
-The client differs from a plain one in one point: a reply that was cut short, or is not JSON, is retried as
-a failure of the connection. botocore takes it for an empty success, which for GetRecords would read as the
-end of the shard.
+The client differs from a plain one in two points. It tries each call once: `calls` knows better what to wait
+for. And a reply that was cut short, or is not JSON, is a failure of the connection: botocore takes it for an
+empty success, which for GetRecords would read as the end of the shard.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from functools import partial
 from http import HTTPStatus
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import botocore.session
@@ -29,7 +29,7 @@ from botocore.exceptions import (
 )
 
 from headpond.core.errors import StreamNotFound
-from headpond.kinesis.api.errors import error_code, translate
+from headpond.kinesis.api.errors import translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from headpond.kinesis.api.settings import ConnectionSettings
 
-_CUT_SHORT = "ReplyCutShort"
 _RECONNECT_S = 10.0
 """Credentials that were refused are looked for again once in so long."""
 
@@ -65,29 +64,14 @@ class Renewing:
             return self.client is not refused
 
 
-class StreamSummary(NamedTuple):
-    """What is known of a stream before it is read; `created_ms` tells it from a later one of its name."""
-
-    name: str
-    arn: str
-    status: str
-    created_ms: int
-    retention_hours: int
-    open_shards: int
-
-
 def connect(
     settings: ConnectionSettings,
     *,
-    max_pool_connections: int = 10,
-    max_attempts: int = 5,
     connect_timeout_s: float = 5.0,
     read_timeout_s: float = 30.0,
     **config: Any,
 ) -> KinesisClient:
-    """Make a boto3 client.
-
-    `max_attempts` counts the first try; `config` is more of botocore's `Config`.
+    """Make a boto3 client; `config` is more of botocore's `Config`.
 
     Credentials come from boto3's ordinary chain and are read when first needed. For an endpoint on this
     machine the chain does not ask the cloud's metadata services, and where it finds nothing a placeholder
@@ -100,7 +84,7 @@ def connect(
     shared = Config(
         connect_timeout=connect_timeout_s,
         read_timeout=read_timeout_s,
-        retries={"mode": "standard", "total_max_attempts": max_attempts},
+        retries={"mode": "standard", "total_max_attempts": 1},
         tcp_keepalive=True,
         user_agent_extra="headpond",
     )
@@ -115,14 +99,13 @@ def connect(
             raise NoRegionError
         _choose_credentials(session, settings, region, shared)
         maker = boto3.Session(botocore_session=session)
-        own = Config(max_pool_connections=max_pool_connections, user_agent=_user_agent(session), **config)
+        own = Config(user_agent=_user_agent(session), **config)
         client = maker.client(
             "kinesis", region_name=region, endpoint_url=settings.endpoint_url, config=shared.merge(own)
         )
     except (BotoCoreError, ClientError) as error:
         raise translate(error, settings) from None
-    client.meta.events.register("before-parse.kinesis", _mark_cut_reply)
-    client.meta.events.register("after-call.kinesis", _refuse_cut_reply)
+    client.meta.events.register("before-parse.kinesis", _refuse_cut_reply)
     return client
 
 
@@ -135,36 +118,6 @@ def local_client(endpoint_url: str, region: str, **config: Any) -> KinesisClient
         aws_access_key_id="local",
         aws_secret_access_key="local",  # noqa: S106 - a local server checks none
         config=Config(**{"retries": {"mode": "standard", "total_max_attempts": 1}, **config}),
-    )
-
-
-def check_stream(settings: ConnectionSettings) -> StreamSummary:
-    """Ask for the stream before anything slow is started; takes a few seconds at most.
-
-    Raises:
-        ConfigurationError: No region, no such profile, settings that the service refuses.
-        EndpointUnreachable: Nobody answers.
-        StreamNotFound: There is no such stream; names the nearest that exist, where they may be listed.
-        AccessDenied: Credentials are missing or not allowed to describe the stream.
-        ServiceFailure: The service fails.
-    """
-    client = connect(settings, max_attempts=2, connect_timeout_s=2.0, read_timeout_s=5.0)
-    try:
-        reply = client.describe_stream_summary(**settings.stream_argument)
-    except (BotoCoreError, ClientError) as error:
-        if error_code(error) == "ResourceNotFoundException":
-            raise stream_not_found(client, settings) from None
-        raise translate(error, settings, doing=f"describing stream {settings.name}") from None
-    finally:
-        client.close()
-    found = reply["StreamDescriptionSummary"]
-    return StreamSummary(
-        name=found["StreamName"],
-        arn=found["StreamARN"],
-        status=found["StreamStatus"],
-        created_ms=round(found["StreamCreationTimestamp"].timestamp() * 1000),
-        retention_hours=found["RetentionPeriodHours"],
-        open_shards=found["OpenShardCount"],
     )
 
 
@@ -228,36 +181,18 @@ def _user_agent(session: botocore.session.Session) -> str:
     return f"{session.user_agent()} app/{app_id}" if app_id else session.user_agent()
 
 
-def _mark_cut_reply(
+def _refuse_cut_reply(
     response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any
 ) -> None:
-    """Make a retryable failure of a reply whose body is shorter than it said, or breaks off in its JSON."""
-    said = response_dict["headers"].get("content-length", "")
-    body = response_dict["body"]
+    """Fail where a body is shorter than it said, or breaks off in its JSON."""
+    body, said = response_dict["body"], response_dict["headers"].get("content-length", "")
     if customized_response_dict or not isinstance(body, bytes):
         return  # read whole by another reader, or a stream
-    if said.isdecimal() and len(body) < int(said):
-        fault = f"{len(body)} of {said} bytes came"
-    elif response_dict["status_code"] == HTTPStatus.OK and body and not _is_json(body):
-        fault = f"the {len(body)} bytes that came are not JSON"
-    else:
-        return
-    # botocore's standard retries know this code as a passing failure.
-    failure = {"__type": "RequestTimeout", "message": fault}
-    response_dict["status_code"] = 500
-    response_dict["headers"] = {_CUT_SHORT: "true"}
-    response_dict["body"] = json.dumps(failure).encode()
-
-
-def _is_json(body: bytes) -> bool:
-    try:
-        json.loads(body)
-    except ValueError:
-        return False
-    return True
-
-
-def _refuse_cut_reply(parsed: dict[str, Any], **_: Any) -> None:
-    """Fail when all tries were cut: the HTTP status of the last one still says success."""
-    if _CUT_SHORT.lower() in parsed.get("ResponseMetadata", {}).get("HTTPHeaders", {}):
-        raise ResponseStreamingError(error=f"reply cut short: {parsed['Error']['Message']}")
+    fault = f"{len(body)} of {said} bytes came" if said.isdecimal() and len(body) < int(said) else None
+    if fault is None and response_dict["status_code"] == HTTPStatus.OK and body:
+        try:
+            json.loads(body)
+        except ValueError:
+            fault = f"the {len(body)} bytes that came are not JSON"
+    if fault is not None:
+        raise ResponseStreamingError(error=f"reply cut short: {fault}")

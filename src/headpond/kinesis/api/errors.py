@@ -7,7 +7,7 @@ passwords; only its error code is, and for a refused action the action's name.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from botocore import exceptions as boto
 
@@ -65,106 +65,98 @@ def translate(error: Exception, settings: ConnectionSettings, *, doing: str = ""
     """
     if isinstance(error, HeadpondError):
         return error
-    if isinstance(error, boto.ClientError):
-        return _refusal(error, settings, doing)
-    return _client_side(error, settings, doing)
-
-
-def _refusal(error: boto.ClientError, settings: ConnectionSettings, doing: str) -> HeadpondError:
-    code = error_code(error)
-    where, facts = settings.where, {"code": code, "stream": settings.stream}
     during = f" while {doing}" if doing else ""
     on = "" if f"stream {settings.name}" in doing else f" on stream {settings.stream}"
+    meaning = _refusal if isinstance(error, boto.ClientError) else _client_side
+    kind, message, next_step = meaning(error, settings, during, on)
+    return kind(message, next_step=next_step, code=error_code(error), stream=settings.stream)
+
+
+_Meaning = tuple[type[HeadpondError], str, str]
+"""The error's class, its sentence of facts and its sentence of advice."""
+
+
+def _refusal(error: Any, settings: ConnectionSettings, during: str, on: str) -> _Meaning:
+    """Say what an answer of the service means."""
+    code, call, where = error_code(error), error.operation_name, settings.where
     if code == "ResourceNotFoundException":
-        return StreamNotFound(
+        return (
+            StreamNotFound,
             f"Stream {settings.stream} does not exist{during} {where}.",
-            next_step="Check its name, the region and the account of the credentials.",
-            **facts,
+            "Check its name, the region and the account of the credentials.",
         )
     if code in SIGN_IN:
-        return AccessDenied(
+        return (
+            AccessDenied,
             f"Kinesis did not accept the credentials{during}{on} {where}: {SIGN_IN[code]} ({code}).",
-            next_step=f"Renew or choose the credentials {settings.credentials_hint}.",
-            **facts,
+            f"Renew or choose the credentials {settings.credentials_hint}.",
         )
     if code in REFUSED or code.startswith("AccessDenied"):
         action = _ACTION.search(str(error.response.get("Error", {}).get("Message", "")))
-        service = "sts" if error.operation_name == "AssumeRole" else "kinesis"
-        named = action.group() if action else f"the action {service}:{error.operation_name}"
-        return AccessDenied(
+        service = "sts" if call == "AssumeRole" else "kinesis"
+        named = action.group() if action else f"the action {service}:{call}"
+        return (
+            AccessDenied,
             f"The credentials may not do {named}{during}{on} {where} ({code}).",
-            next_step=f"Allow {named} in their policy, or use other credentials {settings.credentials_hint}.",
-            **facts,
+            f"Allow {named} in their policy, or use other credentials {settings.credentials_hint}.",
         )
     if code.startswith("KMS"):
-        return MissingRequirement(
+        return (
+            MissingRequirement,
             f"Stream {settings.stream} is encrypted with a key that cannot be used{during} ({code}).",
-            next_step="Check the state of the stream's KMS key and the right to use it.",
-            **facts,
+            "Check the state of the stream's KMS key and the right to use it.",
         )
     if code in WRONG_CALL:
-        return ConfigurationError(
-            f"Kinesis refused the call {error.operation_name}{during}{on} ({code}).",
-            next_step="Check the names, positions and sizes that were given.",
-            **facts,
+        return (
+            ConfigurationError,
+            f"Kinesis refused the call {call}{during}{on} ({code}).",
+            "Check the names, positions and sizes that were given.",
         )
-    return _failed(error, settings, f"{during}{on}", facts)
-
-
-def _failed(
-    error: boto.ClientError, settings: ConnectionSettings, during: str, facts: dict[str, str]
-) -> HeadpondError:
-    """Distinguish a Kinesis that fails from a server that is not one."""
-    code, call = facts["code"], error.operation_name
     if code.isdecimal() and code not in _BUSY and settings.endpoint_url is not None:
-        return ServiceFailure(
-            f"The endpoint {settings.where} is not a Kinesis endpoint: {call} got HTTP {code} without an AWS "
-            f"error code{during}.",
-            next_step="Check endpoint_url, and what listens there.",
-            **facts,
+        found = f"{call} got HTTP {code} without an AWS error code{during}{on}"
+        return (
+            ServiceFailure,
+            f"The endpoint {where} is not a Kinesis endpoint: {found}.",
+            "Check endpoint_url, and what listens there.",
         )
-    return ServiceFailure(
-        f"Kinesis answered {call} with {code}{during} {settings.where}.",
-        next_step="Try again later; if it lasts, look at the service's health and at the stream's limits.",
-        **facts,
+    return (
+        ServiceFailure,
+        f"Kinesis answered {call} with {code}{during}{on} {where}.",
+        "Try again later; if it lasts, look at the service's health and at the stream's limits.",
     )
 
 
-def _client_side(error: Exception, settings: ConnectionSettings, doing: str) -> HeadpondError:
+def _client_side(error: Exception, settings: ConnectionSettings, during: str, on: str) -> _Meaning:
+    """Say what an error means that the AWS client raised by itself."""
     code = error_code(error)
-    facts = {"code": code, "stream": settings.stream}
-    during = f" while {doing}" if doing else ""
-    during += "" if f"stream {settings.name}" in doing else f" on stream {settings.stream}"
     if isinstance(error, boto.NoRegionError):
-        return ConfigurationError(
+        return (
+            ConfigurationError,
             f"No AWS region is known for stream {settings.stream}.",
-            next_step="Set region, give the stream by ARN, or set AWS_REGION.",
-            **facts,
+            "Set region, give the stream by ARN, or set AWS_REGION.",
         )
     if isinstance(error, boto.ProfileNotFound):
-        return ConfigurationError(
+        return (
+            ConfigurationError,
             f"The AWS profile {settings.profile or 'named by the environment'} does not exist.",
-            next_step="Check profile and AWS_PROFILE against ~/.aws/config.",
-            **facts,
+            "Check profile and AWS_PROFILE against ~/.aws/config.",
         )
-    if isinstance(
-        error,
-        (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ConnectionError, boto.HTTPClientError),
-    ):
-        return EndpointUnreachable(
-            f"Kinesis did not answer{during} {settings.where} ({code}).",
-            next_step="Check endpoint_url, region, network and proxy; for `headpond local`, that it runs.",
-            **facts,
+    cut = not isinstance(error, (boto.BotoCoreError, RuntimeError))  # an error of the connection itself
+    if cut or isinstance(error, (boto.ConnectionError, boto.HTTPClientError)):
+        return (
+            EndpointUnreachable,
+            f"Kinesis did not answer{during}{on} {settings.where} ({code}).",
+            "Check endpoint_url, region, network and proxy; for `headpond local`, that it runs.",
         )
     if isinstance(error, (boto.ParamValidationError, boto.InvalidRegionError, boto.UnknownEndpointError)):
-        return ConfigurationError(
+        return (
+            ConfigurationError,
             f"The AWS client does not take these settings for stream {settings.stream} ({code}).",
-            next_step="Check region, endpoint_url and the names that were given.",
-            **facts,
+            "Check region, endpoint_url and the names that were given.",
         )
     # Everything else that botocore raises comes from finding credentials.
-    return AccessDenied(
-        f"No usable AWS credentials were found{during} ({code}).",
-        next_step=f"Provide credentials {settings.credentials_hint}.",
-        **facts,
+    return (
+        AccessDenied,
+        f"No usable AWS credentials were found{during}{on} ({code}).",
+        f"Provide credentials {settings.credentials_hint}.",
     )

@@ -5,9 +5,9 @@
     HTTP body ─► JSON into `Record`s, data left as base64 text ─► Page
                                        └─ anything unusual: botocore's parser ─► the same `Record`s
 
-The client is botocore's in all else: signing, retries and errors. It offers the hook that is used here
-(`before-parse`), which may supply members of a reply itself. What is read is what botocore's parser reads;
-the tests compare the two. A record's data is decoded when it is asked for: planning only looks at sizes.
+botocore offers the hook that is used here (`before-parse`), which may supply members of a reply itself. The
+tests compare what is read with what botocore reads. A record's data is decoded when it is asked for: planning
+only looks at sizes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ import pybase64
 from headpond.core.errors import ServiceFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import datetime
+    from collections.abc import Mapping
 
 _SHORT_TEXT = 512  # below this the JSON decoder's own base64 takes less time
 
@@ -52,13 +51,21 @@ class Record(msgspec.Struct, gc=False, frozen=True):
         Raises:
             ServiceFailure: It is not base64 text.
         """
-        text = memoryview(self.text)
+        text = self.text
         try:
             if len(text) <= _SHORT_TEXT:
                 return _decode_short(text)
-            return pybase64.b64decode(text[1:-1], validate=True)
+            return pybase64.b64decode(memoryview(text)[1:-1], validate=True)
         except (msgspec.DecodeError, ValueError):
-            return _decode_unusual(self.text, self.sequence_number)
+            pass
+        try:  # as botocore does: escapes in the JSON text, and characters outside base64's passed over
+            return b64decode(json.loads(bytes(text)))
+        except (TypeError, ValueError) as error:
+            raise ServiceFailure(
+                f"The data of the Kinesis record {self.sequence_number} is not base64 text.",
+                next_step="Check what answers at the endpoint; Kinesis itself sends base64.",
+                sequence_number=self.sequence_number,
+            ) from error
 
     @property
     def data_bytes(self) -> int:
@@ -126,26 +133,18 @@ def page_of(reply: Mapping[str, Any]) -> Page:
 
 def records_of(records: list[Any]) -> list[Record]:
     """Return records, whichever parser read them."""
-    if records and not isinstance(records[0], Record):
-        return [record_of(record) for record in records]
-    return records
+    return records if records and isinstance(records[0], Record) else [record_of(each) for each in records]
 
 
 def record_of(record: Mapping[str, Any]) -> Record:
     """Return a record that botocore's parser read."""
-    arrival: datetime = record["ApproximateArrivalTimestamp"]
     return Record(
         record["SequenceNumber"],
-        arrival.timestamp(),
+        record["ApproximateArrivalTimestamp"].timestamp(),
         record["PartitionKey"],
         msgspec.Raw(b'"%b"' % b64encode(record["Data"])),
         record.get("EncryptionType"),
     )
-
-
-def total_bytes(records: Iterable[Record]) -> int:
-    """Return the bytes of data and partition keys of records."""
-    return sum(record.size_bytes for record in records)
 
 
 def _read_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
@@ -162,15 +161,3 @@ def _read_body(response_dict: dict[str, Any], customized_response_dict: dict[str
     if reply.behind_ms is not None:
         customized_response_dict["MillisBehindLatest"] = reply.behind_ms
     response_dict["body"] = b"{}"
-
-
-def _decode_unusual(text: msgspec.Raw, sequence_number: str) -> bytes:
-    """Decode as botocore does: escapes in the JSON text, and characters outside base64's passed over."""
-    try:
-        return b64decode(json.loads(bytes(text)))
-    except (TypeError, ValueError) as error:
-        raise ServiceFailure(
-            f"The data of the Kinesis record {sequence_number} is not base64 text.",
-            next_step="Check what answers at the endpoint; Kinesis itself sends base64.",
-            sequence_number=sequence_number,
-        ) from error

@@ -46,16 +46,13 @@ _PASSING = {
 NOT_FOUND, INVALID_ARGUMENT = "ResourceNotFoundException", "InvalidArgumentException"
 IN_USE = "ResourceInUseException"
 _REJECTED_POSITIONS = {
-    "GetShardIterator": (NOT_FOUND, INVALID_ARGUMENT),
-    "GetRecords": (NOT_FOUND, INVALID_ARGUMENT),
-    "SubscribeToShard": (NOT_FOUND, INVALID_ARGUMENT),
+    **dict.fromkeys(("GetShardIterator", "GetRecords", "SubscribeToShard"), (NOT_FOUND, INVALID_ARGUMENT)),
     "DescribeStreamConsumer": (NOT_FOUND,),
     "DeregisterStreamConsumer": (NOT_FOUND,),
     "RegisterStreamConsumer": (IN_USE,),
 }
 _SERVER_ERROR = 500
 _JITTER = random.Random()
-_MOST_DOUBLINGS = 16
 
 
 class IteratorExpired(Exception):
@@ -75,8 +72,7 @@ class RetryableError(Exception):
 
     def __init__(self, failure: Exception, patience_s: float) -> None:
         super().__init__(type(failure).__name__)
-        self.failure = failure
-        self.patience_s = patience_s
+        self.failure, self.patience_s = failure, patience_s
 
 
 class Patience(NamedTuple):
@@ -89,7 +85,7 @@ class Patience(NamedTuple):
 
     def wait_s(self, attempt: int) -> float:
         """Return how long to wait before the next try; `attempt` counts the waits before this one."""
-        longest_s = min(self.longest_wait_s, self.first_wait_s * 2 ** min(attempt, _MOST_DOUBLINGS))
+        longest_s = min(self.longest_wait_s, self.first_wait_s * 2 ** min(attempt, 16))  # no overflow
         return _JITTER.uniform(longest_s / 10, longest_s)
 
 
@@ -131,37 +127,36 @@ class Pace:
         clock: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         self._calls_per_second, self._bytes_per_second = calls_per_second, bytes_per_second
-        self._clock = clock
-        self._lock = Lock()
-        self._calls: dict[tuple[str, Call], Bucket] = {}
-        self._bytes: dict[str, Bucket] = {}
+        self._clock, self._lock = clock, Lock()
+        self._buckets: dict[tuple[str, str], Bucket] = {}
 
     def wait_s(self, shard_id: str, call: Call) -> float:
         """Count a call that is about to be made, and say how long it has to wait."""
         with self._lock:
             now_ms = self._clock()
-            calls = self._calls.get((shard_id, call))
-            if calls is None:
-                calls = Bucket(self._calls_per_second, capacity=1, now_ms=now_ms)
-                self._calls[shard_id, call] = calls
+            calls = self._bucket(shard_id, call)
             wait_ms = calls.wait_ms(1, now_ms)
             calls.take(1)
-            volume = self._bytes.get(shard_id) if call == "page" else None
-            if volume is not None:
-                wait_ms = max(wait_ms, volume.wait_ms(1, now_ms))
+            if call == "page":
+                wait_ms = max(wait_ms, self._bucket(shard_id, "bytes").wait_ms(1, now_ms))
             return wait_ms / 1000
 
     def count(self, shard_id: str, size_bytes: int) -> None:
         """Count what a read gave."""
-        if not size_bytes:
-            return
         with self._lock:
-            now_ms = self._clock()
-            volume = self._bytes.get(shard_id)
-            if volume is None:
-                volume = self._bytes[shard_id] = Bucket(self._bytes_per_second, now_ms=now_ms)
-            volume.level(now_ms)
+            volume = self._bucket(shard_id, "bytes")
+            volume.level(self._clock())
             volume.take(size_bytes)
+
+    def _bucket(self, shard_id: str, what: Call | Literal["bytes"]) -> Bucket:
+        bucket = self._buckets.get((shard_id, what))
+        if bucket is None:
+            if what == "bytes":
+                bucket = Bucket(self._bytes_per_second)
+            else:
+                bucket = Bucket(self._calls_per_second, capacity=1)
+            self._buckets[shard_id, what] = bucket
+        return bucket
 
 
 class Bucket:

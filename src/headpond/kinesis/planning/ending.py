@@ -19,20 +19,20 @@ from headpond.kinesis.reading.positions import refuse_far_future
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headpond.kinesis.api.calls import StreamCalls
+    from headpond.kinesis.api.calls import ServiceCalls
     from headpond.kinesis.reading.positions import Offset
 
 _CLOCK_ERROR_MS = 1_000  # the server's clock is known from below, to a second
 _CHECK_S = 0.1
 
 
-def has_come(calls: StreamCalls, end_ms: int, lag_ms: int) -> bool:
+def has_come(calls: ServiceCalls, end_ms: int, lag_ms: int) -> bool:
     """Return whether whatever arrived before a moment can be seen by now; `lag_ms` is the margin for that."""
     return calls.now_ms() >= end_ms + lag_ms
 
 
 def await_end(
-    calls: StreamCalls, end_ms: int, lag_ms: int, sleep: Callable[[float], None] = time.sleep
+    calls: ServiceCalls, end_ms: int, lag_ms: int, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Wait for a moment that is a little ahead, as another clock may have it.
 
@@ -44,7 +44,7 @@ def await_end(
         sleep(_CHECK_S)
 
 
-def is_before(calls: StreamCalls, planned: Offset, end_ms: int) -> bool:
+def is_before(calls: ServiceCalls, planned: Offset, end_ms: int) -> bool:
     """Return whether all that was planned just now surely arrived before a moment."""
     newest_ms = max((at.time_ms or 0 for at in planned.shards.values() if at.kind == "SEQ"), default=0)
     return newest_ms < end_ms and calls.now_ms() + _CLOCK_ERROR_MS < end_ms

@@ -118,6 +118,14 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
             next_step="Remove one of the two.",
             option="kclLeases",
         )
+    max_records, max_bytes = options.count("maxRecordsPerTrigger"), None
+    if not _says_none(options, "maxBytesPerTrigger"):
+        max_bytes = options.size_bytes("maxBytesPerTrigger", None)
+    max_span_ms = _span(options, max_records, max_bytes)
+    span_is_given = options.text("maxSpanPerTrigger") is not None
+    hash_range_filter = options.choice("hashRangeFilter", ("off", "per_record", "kcl"), "off")
+    fails = options.choice("onMalformed", ("passthrough", "fail"), "passthrough") == "fail"
+    most = MOST_RECORDS_PER_PAGE
     return SourceSettings(
         connection=ConnectionSettings.from_options(connection),
         start=start,
@@ -125,18 +133,14 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
         deaggregate=options.flag("deaggregate", default=True),
         tags=options.flag("includeTags", default=False),
         encryption_type=options.flag("includeEncryptionType", default=False),
-        on_malformed="fail" if _fails(options) else "passthrough",
-        hash_range_filter=cast(
-            "HashRangeFilter", options.choice("hashRangeFilter", ("off", "per_record", "kcl"), "off")
-        ),
-        parent_first=options.choice("shardOrdering", ("parent_first", "none"), "parent_first")
-        == "parent_first",
-        max_records=options.count("maxRecordsPerTrigger"),
-        max_bytes=_bound(options),
-        max_span_ms=(span_ms := _span(options)),
-        about_bytes=DEFAULT_ABOUT_BYTES if span_ms and not options.text("maxSpanPerTrigger") else None,
-        records_per_page=options.count("maxRecordsPerFetch", most=MOST_RECORDS_PER_PAGE)
-        or MOST_RECORDS_PER_PAGE,
+        on_malformed="fail" if fails else "passthrough",
+        hash_range_filter=cast("HashRangeFilter", hash_range_filter),
+        parent_first=options.choice("shardOrdering", ("parent_first", "none"), "parent_first") != "none",
+        max_records=max_records,
+        max_bytes=max_bytes,
+        max_span_ms=max_span_ms,
+        about_bytes=None if max_span_ms is None or span_is_given else DEFAULT_ABOUT_BYTES,
+        records_per_page=options.count("maxRecordsPerFetch", most=most) or most,
         shards_per_task=options.count("shardsPerTask"),
         probe_lag_ms=options.time_ms("probeLag", DEFAULT_PROBE_LAG_MS),
         discovery_ms=options.time_ms("shardDiscoveryInterval", DEFAULT_DISCOVERY_MS),
@@ -147,32 +151,20 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
     )
 
 
-def _fails(options: Options) -> bool:
-    return options.choice("onMalformed", ("passthrough", "fail"), "passthrough") == "fail"
+def _says_none(options: Options, name: str) -> bool:
+    return (options.text(name) or "").lower() == "none"
 
 
-def _bound(options: Options) -> int | None:
-    """Read maxBytesPerTrigger; `none` is what it is when left out."""
-    if (options.text("maxBytesPerTrigger") or "none").lower() == "none":
-        return None
-    return options.size_bytes("maxBytesPerTrigger", None)
-
-
-def _span(options: Options) -> int | None:
+def _span(options: Options, max_records: int | None, max_bytes: int | None) -> int | None:
     """Read maxSpanPerTrigger, which stands in for the exact bounds; `none` takes its default away."""
-    exact = [
-        name
-        for name in ("maxRecordsPerTrigger", "maxBytesPerTrigger")
-        if (options.text(name) or "none").lower() != "none"
-    ]
     given = options.text("maxSpanPerTrigger")
-    if given is None:
-        return None if exact else DEFAULT_MAX_SPAN_MS
-    if given.lower() == "none":
+    is_exact = max_records is not None or max_bytes is not None
+    if _says_none(options, "maxSpanPerTrigger") or (given is None and is_exact):
         return None
-    if exact:
+    if is_exact:
+        exact = "maxBytesPerTrigger" if max_records is None else "maxRecordsPerTrigger"
         raise ConfigurationError(
-            f"Option maxSpanPerTrigger of the source kinesis means nothing beside {exact[0]}.",
+            f"Option maxSpanPerTrigger of the source kinesis means nothing beside {exact}.",
             next_step="Remove one of the two.",
             option="maxSpanPerTrigger",
         )
@@ -184,10 +176,10 @@ def _span(options: Options) -> int | None:
 
 def _end(options: Options, start: Start) -> int | None:
     end_ms = read_end(options.text("endingPosition") or "LATEST")
-    if end_ms is not None and start.rule != "LATEST" and (start.rule.time_ms or 0) >= end_ms:
+    begin_ms = 0 if start.rule == "LATEST" else start.rule.time_ms or 0
+    if end_ms is not None and begin_ms >= end_ms:
         raise ConfigurationError(
-            f"The source kinesis is to begin at {as_utc(start.rule.time_ms or 0)} and to end before, at "
-            f"{as_utc(end_ms)}.",
+            f"The source kinesis is to begin at {as_utc(begin_ms)} and to end before, at {as_utc(end_ms)}.",
             next_step="Set endingPosition to a later time than startingPosition.",
             option="endingPosition",
         )
@@ -196,23 +188,21 @@ def _end(options: Options, start: Start) -> int | None:
 
 def _consumer(options: Options) -> str | None:
     """Read consumerMode and consumerName, which need each other."""
-    name = options.text("consumerName")
-    if name is None and options.flag("registerConsumer", default=False):
-        raise ConfigurationError(
-            "Option registerConsumer of the source kinesis is true, and consumerName is missing.",
-            next_step="Name the consumer to register in consumerName, and set consumerMode to efo.",
-            option="registerConsumer",
-        )
+    name, registers = options.text("consumerName"), options.flag("registerConsumer", default=False)
     efo = options.choice("consumerMode", ("polling", "efo"), "polling") == "efo"
-    if efo == (name is not None):
-        return name
-    missing = "consumerName" if efo else "consumerMode"
-    raise ConfigurationError(
-        "Option consumerMode of the source kinesis is efo, and consumerName is missing."
-        if efo
-        else "Option consumerName of the source kinesis needs consumerMode to be efo.",
-        next_step="Name a registered consumer of the stream in consumerName, or leave consumerMode out."
-        if efo
-        else "Set consumerMode to efo, or leave consumerName out.",
-        option=missing,
-    )
+    if name is None and (efo or registers):
+        given = "registerConsumer" if registers else "consumerMode"
+        raise ConfigurationError(
+            f"Option {given} of the source kinesis is {'true' if registers else 'efo'}, and consumerName is "
+            "missing.",
+            next_step="Name a consumer of the stream in consumerName and set consumerMode to efo, or leave "
+            "all three out.",
+            option="registerConsumer" if registers else "consumerName",
+        )
+    if name is not None and not efo:
+        raise ConfigurationError(
+            "Option consumerName of the source kinesis needs consumerMode to be efo.",
+            next_step="Set consumerMode to efo, or leave consumerName out.",
+            option="consumerMode",
+        )
+    return name

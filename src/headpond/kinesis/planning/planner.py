@@ -12,7 +12,6 @@ it is tried. What the planner remembers (where each shard stands, the listing) o
 plans on from the same offset. Records younger than `probeLag` wait for the next batch, as a margin for
 records that become visible out of order. Where a batch begins at a time or a horizon, the number of its first
 record stands beside its end, so that it cannot be read with fewer records when it is tried again.
-
 """
 
 from __future__ import annotations
@@ -21,32 +20,23 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS
 from headpond.kinesis.planning.ending import await_end
 from headpond.kinesis.planning.options import Limits
 from headpond.kinesis.planning.shard_state import UNBOUNDED, ShardState
-from headpond.kinesis.planning.start import Beginning, repeatable
-from headpond.kinesis.planning.stream_state import Losses, StreamWatch
+from headpond.kinesis.planning.start import Beginning
+from headpond.kinesis.planning.stream_state import StreamState
 from headpond.kinesis.reading.cursor import ShardCursor
-from headpond.kinesis.reading.positions import (
-    END,
-    HORIZON,
-    NO_RECORD,
-    Offset,
-    Position,
-    before,
-    position_of,
-    readable,
-)
+from headpond.kinesis.reading.positions import END, HORIZON, NO_RECORD, Offset, Position, before, readable
 from headpond.kinesis.reading.reader import ShardRange
 from headpond.kpl.hash_keys import FULL_RANGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headpond.kinesis.api.calls import StreamCalls
+    from headpond.kinesis.api.calls import ServiceCalls
     from headpond.kinesis.planning.options import SourceSettings
     from headpond.kinesis.reading.positions import Listing
 
@@ -54,42 +44,24 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class _Fixed(NamedTuple):
-    """Ends that no batch goes beyond: the shards there were, up to where each had records, and when."""
-
-    shards: Listing
-    ends: dict[str, Position]
-    known_ms: int
-
-
-class _Planned(NamedTuple):
-    """The batch that was planned last, and what each shard gave for it."""
-
-    start: Offset
-    end: Offset
-    states: dict[str, ShardState]
-
-
 class Planner:
     """Plans the batches of one query. Not to be used from several threads."""
 
     def __init__(
         self,
-        calls: StreamCalls,
+        calls: ServiceCalls,
         settings: SourceSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._calls, self._settings, self._clock = calls, settings, clock
         self._pool = ThreadPoolExecutor(MOST_PARALLEL_CALLS, thread_name_prefix="headpond-plan")
-        self._stream = settings.connection.stream
-        self._states: dict[str, ShardState] = {}
-        self._watch = StreamWatch(calls, self._stream, settings.discovery_ms, clock)
-        self._losses = Losses(calls, settings, self._watch, self._states)
-        self._beginning = Beginning(calls, settings, self._losses.rule, self._each)
+        self._stream = StreamState(calls, settings, clock)
+        self._beginning = Beginning(calls, settings, self._stream, self._each)
+        self._states: dict[str, ShardState] = {}  # of the shards that the last plan could go on with
         self._initial: Offset | None = None
-        self._fixed: _Fixed | None = None
-        self._planned: _Planned | None = None
+        self._fixed: dict[str, Position] | None = None  # ends that no batch goes beyond
+        self._planned: tuple[Offset, Offset] | None = None  # the last batch
 
     @property
     def limits(self) -> Limits:
@@ -110,11 +82,9 @@ class Planner:
         LATEST does not; it stays open here, and the first batch is an empty one that only writes down what
         it meant.
         """
-        created_ms = self._watch.facts().created_ms
         if self._beginning.says_latest:
-            return Offset(self._stream, created_ms)
-        positions = self._beginning.positions(self._watch.shards(refresh=True), 0)
-        self._initial = Offset(self._stream, created_ms, positions)
+            return Offset(self._settings.connection.stream, self._stream.facts().created_ms)
+        self._initial = self._resolved()
         return self._initial
 
     def _is_open(self, start: Offset) -> bool:
@@ -122,52 +92,46 @@ class Planner:
         return not start.shards and self._beginning.says_latest
 
     def _resolved(self) -> Offset:
-        """Return what LATEST means now."""
-        created_ms = self._watch.facts().created_ms
-        shards = self._watch.shards(refresh=True)
-        # The date of the listing's reply: a shard that opens later is read from its first record.
-        positions = self._beginning.positions(shards, self._calls.date_ms())
-        return Offset(self._stream, created_ms, positions)
-
-    def _begun(self, positions: dict[str, Position]) -> dict[str, Position]:
-        """Return where the first batch of a query begins that is to begin at these positions."""
-        return self._losses.begun(repeatable(positions, self._watch.facts(), self._calls.date_ms()))
+        """Return where a query begins, with LATEST as what it means now."""
+        created_ms = self._stream.facts().created_ms
+        return Offset(self._settings.connection.stream, created_ms, self._beginning.positions())
 
     # Where a batch ends
 
-    def fix_ends(self) -> _Fixed:
+    def fix_ends(self) -> None:
         """Record the stream's ends now; no later plan goes beyond them (AvailableNow)."""
         end_ms = self._settings.end_ms
         if end_ms is not None:
-            self._watch.facts()  # a reply tells the service's clock
+            self._stream.facts()  # a reply tells the service's clock
             await_end(self._calls, end_ms, self._settings.probe_lag_ms)
-        shards, known_ms = self._watch.shards(refresh=True), self._calls.now_ms()
-        loss = self._losses.rule(HORIZON, "")
+        shards, known_ms = self._stream.shards(refresh=True), self._calls.now_ms()
+        loss = self._stream.loss
 
         def end(shard_id: str) -> Position:
-            if shards[shard_id].closed and end_ms is None:
-                return END
             state = ShardState(self._calls, shard_id, HORIZON, loss)
-            state.begin(None if end_ms is None else end_ms - 1, over_gaps=True)
-            if end_ms is None:
-                state.reach_tip()
-            else:
+            if end_ms is not None:
+                state.begin(end_ms - 1, over_gaps=True)
                 state.reach(None)
-            return state.position
+            elif shards[shard_id].closed:
+                return END
+            else:
+                state.begin(over_gaps=True)
+                state.reach_tip()
+            return replace(state.position, until_ms=known_ms)
 
-        self._fixed = _Fixed(shards, dict(self._each(end, shards)), known_ms)
+        self._fixed = dict(self._each(end, shards))
         for state in self._states.values():
             state.idle_until_s = float("-inf")  # what came since counts, if it came before the ends
-        return self._fixed
 
     def span(self) -> tuple[Offset, Offset]:
         """Return the starting position and the ends of now, of parents and children alike: a batch read."""
         start = self._resolved()
-        listed = self.fix_ends().shards
-        ends = self._ends(self._losses.begun(start.shards), list(listed), Limits())
-        end = replace(start, shards=ends)
-        self._planned = _Planned(start, end, dict(self._states))
-        return start, end
+        self.fix_ends()
+        begun = self._beginning.begun(start.shards, repeatable=False)
+        listed = self._stream.listed
+        ends = self._ends({shard_id: begun.get(shard_id, HORIZON) for shard_id in listed}, listed, Limits())
+        self._planned = start, replace(start, shards=ends)
+        return self._planned
 
     def latest(self, start: Offset, limits: Limits) -> Offset:
         """Find the end of the batch that begins at `start`; `start` itself when there is nothing new.
@@ -177,85 +141,86 @@ class Planner:
             DataLoss: Records after `start` are gone, and that is fatal.
         """
         self._planned = None
-        self._watch.begin(start)
-        end = self._latest(start, limits)
-        self._planned = _Planned(start, end, dict(self._states))
+        self._stream.begin(start)
+        if self._is_open(start):
+            resolved = self._resolved()
+            end = self._noted(resolved, self._beginning.begun(resolved.shards))
+        else:
+            end = self._latest(start, limits)
+        self._planned = start, end
         return end
 
     def _latest(self, start: Offset, limits: Limits) -> Offset:
-        if self._is_open(start):
-            resolved = self._resolved()
-            return replace(resolved, shards=self._noted(self._begun(resolved.shards)))
-        shards = self._watch.shards()
-        known = {
-            shard_id: replace(at, first=None) if at.first is not None else at
-            for shard_id, at in self._losses.without_vanished(start, shards).items()
-        }
+        shards, fixed = self._stream.shards(), self._fixed
+        known = self._stream.without_vanished(start.shards)
         if start == self._initial:
-            known = self._begun(known)
-        wanted = shards if self._fixed is None else self._fixed.shards
-        chosen = [
-            shard_id
-            for shard_id in readable(shards, known, parent_first=self._settings.parent_first)
-            if shard_id in wanted
-        ]
+            known = self._beginning.begun(known)
+        positions = {shard_id: HORIZON for shard_id in shards if fixed is None or shard_id in fixed}
+        for shard_id, at in known.items():
+            state = self._states.get(shard_id)
+            # A shard that was asked since knows more than the offset.
+            told = at if state is None or state.position != at else state.position
+            known_ms = max(at.until_ms or 0, told.until_ms or 0) or None
+            positions[shard_id] = replace(at, until_ms=known_ms, first=None)
+        chosen = readable(shards, positions, parent_first=self._settings.parent_first)
+        if fixed is not None:
+            chosen = [shard_id for shard_id in chosen if shard_id in fixed]
         for shard_id in chosen:
-            if position_of(known, shard_id).is_moving:
-                self._losses.check_aged(shard_id, position_of(known, shard_id), start, shards)
-        ends = self._ends(known, chosen, limits)
-        positions = {shard_id: position_of(known, shard_id) for shard_id in shards if shard_id in wanted}
-        positions |= known | ends
-        if all(position_of(known, shard_id) == end for shard_id, end in ends.items()):
-            stale = any(self._losses.is_stale(name, at, start.shards[name]) for name, at in known.items())
-            return replace(start, shards=self._noted(known)) if stale else start
+            self._stream.check_aged(shard_id, positions[shard_id], start)
+        ends = self._ends(positions, chosen, limits)
+        is_new = any(positions[shard_id] != end for shard_id, end in ends.items())
+        positions |= ends
+        if not is_new:
+            stale = any(self._stream.is_stale(positions[name], start.shards[name]) for name in known)
+            return self._noted(start, {name: positions[name] for name in known}) if stale else start
         if any(at.first is not None for at in ends.values()):
             # Records that no number before them binds to this stream.
-            self._watch.recheck(again=True)
-        if END in ends.values() and self._fixed is None:
+            self._stream.recheck(again=True)
+        if END in ends.values() and fixed is None:
             # A shard that ended has children, which the offset must know from now on.
-            shards = self._watch.shards(refresh=True)
-            positions = {shard_id: position_of(known, shard_id) for shard_id in shards} | positions
+            shards = self._stream.shards(refresh=True)
+            positions = dict.fromkeys(shards, HORIZON) | positions
         # A shard that ended and is listed no more can never come back: its mark is dropped.
         kept = {
             shard_id: at
             for shard_id, at in positions.items()
             if shard_id in shards or shard_id in ends or at != END
         }
-        return replace(start, shards=self._noted(kept))
+        return self._noted(start, kept)
 
-    def _noted(self, positions: dict[str, Position]) -> dict[str, Position]:
-        return {shard_id: self._losses.noted(shard_id, at) for shard_id, at in positions.items()}
+    def _noted(self, offset: Offset, positions: dict[str, Position]) -> Offset:
+        return replace(offset, shards={name: self._stream.noted(at) for name, at in positions.items()})
 
-    def _ends(self, known: dict[str, Position], chosen: list[str], limits: Limits) -> dict[str, Position]:
+    def _ends(
+        self, positions: dict[str, Position], chosen: Iterable[str], limits: Limits
+    ) -> dict[str, Position]:
         """Find where a batch ends in each of the chosen shards: its position where nothing is new."""
-        fixed, listed = self._fixed, self._watch.listed
-        newest_ms, asked_ms, asked_s = self._newest_ms(), self._calls.now_ms(), self._clock()
-        for shard_id in self._states.keys() - set(chosen):
-            del self._states[shard_id]
+        lag_ms, asked_ms, asked_s = self._settings.probe_lag_ms, self._calls.now_ms(), self._clock()
+        self._states = {shard_id: self._state_at(shard_id, positions[shard_id]) for shard_id in chosen}
         waiting = []
-        for shard_id in chosen:
-            state = self._state_at(shard_id, position_of(known, shard_id))
-            if fixed is not None:
-                state.begin(None, fixed.ends[shard_id], over_gaps=True)
-                if state.position == fixed.ends[shard_id]:
-                    state.known_ms = max(state.known_ms, fixed.known_ms)
-            elif listed[shard_id].closed:
+        for shard_id, state in self._states.items():
+            if self._fixed is not None:
+                state.begin(None, self._fixed[shard_id], over_gaps=True)
+                if state.position == self._fixed[shard_id]:
+                    state.position = self._fixed[shard_id]
+            elif self._stream.listed[shard_id].closed:
                 state.begin(None, END)
             else:
-                state.begin(newest_ms)
+                state.begin(asked_ms - lag_ms if lag_ms else None)
             if not state.is_done and state.idle_until_s <= asked_s:
                 waiting.append(state)
         if limits.looks_ahead:
             self._share_out(waiting, limits)
         else:
             share = None if limits.about_bytes is None else limits.about_bytes // max(1, len(waiting))
-            self._each(partial(ShardState.reach, span_ms=limits.span_ms, about_bytes=share), waiting)
-        answered_s = self._clock()
+            self._each(lambda state: state.reach(limits.span_ms, share), waiting)
+        # For so long nothing new can count where nothing was a moment ago.
+        idle_until_s = self._clock() + (lag_ms / 1000 if self._fixed is None else float("inf"))
         for state in waiting:
             if state.is_at_tip:
-                state.known_ms = asked_ms
-                state.idle_until_s = answered_s + self._hold_s
-        return {shard_id: _with_first(self._states[shard_id]) for shard_id in chosen}
+                state.position = replace(state.position, until_ms=asked_ms)
+                state.idle_until_s = idle_until_s
+        return {shard_id: _with_first(state) for shard_id, state in self._states.items()}
 
     def _share_out(self, states: list[ShardState], limits: Limits) -> None:
         """Share the bounds out among the shards, again while some leave their share.
@@ -286,25 +251,10 @@ class Planner:
         """Return where a shard stands; one that stands elsewhere begins anew."""
         state = self._states.get(shard_id)
         if state is None or state.position != at:
-            state = self._states[shard_id] = ShardState(
-                self._calls,
-                shard_id,
-                at,
-                self._losses.rule(at, shard_id),
-                known_ms=at.until_ms or 0,
-                per_page=self._settings.records_per_page,
-            )
+            per_page = self._settings.records_per_page
+            return ShardState(self._calls, shard_id, at, self._stream.loss, per_page=per_page)
+        state.position = at  # with what is known of it
         return state
-
-    @property
-    def _hold_s(self) -> float:
-        """For how long nothing new can count where nothing was a moment ago."""
-        return self._settings.probe_lag_ms / 1000 if self._fixed is None else float("inf")
-
-    def _newest_ms(self) -> int | None:
-        """Return the arrival after which records wait for the next batch; None: none do."""
-        lag_ms = self._settings.probe_lag_ms
-        return self._calls.now_ms() - lag_ms if lag_ms else None
 
     # What is read of a batch
 
@@ -314,44 +264,38 @@ class Planner:
         Raises:
             ConfigurationError: The stream is not the one the offsets are of.
         """
-        self._watch.begin(end)
+        self._stream.begin(end)
         if self._is_open(start):
             # That batch only writes down what LATEST meant; its END marks were passed, not read up to.
             return []
-        planned = self._planned
-        is_known = planned is not None and planned.end == end
-        states = planned.states if planned is not None and is_known and planned.start == start else {}
+        states = self._states if self._planned == (start, end) else {}
         # Which keys are a shard's never changes: a batch tried again is filtered as it was at first.
-        shards: Listing = {} if self._settings.hash_range_filter == "off" else self._watch.shards()
+        shards: Listing = {} if self._settings.hash_range_filter == "off" else self._stream.shards()
         found = []
         for shard_id, to in sorted(end.shards.items()):
-            begin, state = position_of(start.shards, shard_id), states.get(shard_id)
-            if to in (begin, HORIZON) or to.kind not in ("SEQ", "END"):
+            begin, state = start.shards.get(shard_id, HORIZON), states.get(shard_id)
+            if to in (begin, HORIZON) or to.kind not in ("SEQ", "END") or to.first == NO_RECORD:
                 continue
-            known_ms = begin.until_ms or 0 if state is None else state.begun_known_ms
             if begin.is_moving and to.first is not None:
-                if to.first == NO_RECORD:
-                    continue
                 begin = before(to.first)
             # Of a shard that is not listed nothing can be read that would have to be filtered.
             hash_keys = shards[shard_id].hash_keys if shard_id in shards else FULL_RANGE
-            wanted = ShardRange(shard_id, begin, to, known_ms, hash_keys)
+            wanted = ShardRange(shard_id, begin, to, hash_keys)
             if state is not None:
-                # A subscription takes no iterator.
-                seen = state.seen if self._settings.consumer_name is None else None
                 wanted = replace(
-                    wanted, records=state.records or 0, size_bytes=state.about_bytes, resume=seen
+                    wanted,
+                    start=replace(begin, until_ms=state.begun.until_ms),
+                    records=state.records or 0,
+                    size_bytes=state.about_bytes,
+                    # A subscription takes no iterator.
+                    resume=state.seen if self._settings.consumer_name is None else None,
                 )
             found.append(wanted)
-        if not is_known:
+        if self._planned is None or self._planned[1] != end:
             # Planned by a query that was stopped: what expired since is found here rather than in a task.
-            list(self._pool.map(self._prove, found))
+            loss = self._stream.loss
+            self._each(lambda at: ShardCursor(self._calls, at.shard_id, at.start, loss).next_page(1), found)
         return found
-
-    def _prove(self, wanted: ShardRange) -> None:
-        """Look whether the first record of a range is still there."""
-        loss = self._losses.rule(wanted.start, wanted.shard_id)
-        ShardCursor(self._calls, wanted.shard_id, wanted.start, loss).next_page(1)
 
     # What is told of it
 
@@ -364,31 +308,17 @@ class Planner:
     @property
     def tolerated_losses(self) -> int:
         """Gaps that were found and gone on over since the planner began (`failOnDataLoss` is false)."""
-        return self._losses.count
+        return len(self._stream.tolerated)
 
     @property
     def retention_ms(self) -> int:
         """How long the stream keeps a record."""
-        return self._watch.facts().retention_ms
+        return self._stream.facts().retention_ms
 
     def _each(self, function: Callable[[S], T], items: Iterable[S]) -> list[tuple[S, T]]:
-        """Call for each shard, in parallel."""
+        """Call for each shard, in parallel; the first error ends it."""
         wanted = list(items)
-        found: dict[int, T] = {}
-        left = iter(enumerate(wanted))  # each step of it is one, whichever thread takes it
-
-        def work() -> None:
-            for number, item in left:
-                try:
-                    found[number] = function(item)
-                except BaseException:
-                    list(left)  # the others end after what they are at
-                    raise
-
-        threads = min(MOST_PARALLEL_CALLS, len(wanted))
-        for each in [self._pool.submit(work) for _ in range(threads)]:
-            each.result()
-        return [(item, found[number]) for number, item in enumerate(wanted)]
+        return list(zip(wanted, self._pool.map(function, wanted), strict=True))
 
 
 def _turn(state: ShardState) -> tuple[int, int]:

@@ -8,8 +8,8 @@
 A batch is planned in steps: `begin` it, see on (`look`, `reach`), `take` of what was seen. Data is dropped,
 and what a batch leaves is kept for the next one, so nothing is looked at twice.
 
-With exact bounds all that a batch takes is looked at. Else a MiB is, and where more follows the service is
-asked for the first record of a later moment, which takes one reply whatever lies between. Where there is
+With exact bounds all that a batch takes is looked at. Else up to a MiB is, and where more follows the service
+is asked for the first record of a later moment, which takes one reply whatever lies between. Where there is
 none, no call tells the newest record either; its moment is closed in on from both sides::
 
     seen ─────────────────────────────────┬────────┬─► now
@@ -22,11 +22,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor, no_tip
+from headpond.core.errors import ServiceFailure
+from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor
 from headpond.kinesis.reading.positions import END, Position, after, at_time
 
 if TYPE_CHECKING:
-    from headpond.kinesis.api.calls import StreamCalls
+    from headpond.kinesis.api.calls import ServiceCalls
     from headpond.kinesis.api.replies import Record
 
 UNBOUNDED = 1 << 62
@@ -57,11 +58,10 @@ class ShardState:
 
     Args:
         loss: How loss is judged, from the position on.
-        known_ms: Until when it is known that nothing unread after the position had expired; 0: not known.
         per_page: Records to ask for at most.
 
     Attributes:
-        position: Up to where batches are planned.
+        position: Up to where batches are planned, with what is known of it.
         begun: Where the batch that is being planned begins.
         records: How many it has so far; None: not all of them were seen.
         size_bytes: Of them, as the service counts.
@@ -73,15 +73,14 @@ class ShardState:
 
     def __init__(
         self,
-        calls: StreamCalls,
+        calls: ServiceCalls,
         shard_id: str,
         position: Position,
         loss: LossRule,
         *,
-        known_ms: int = 0,
         per_page: int = MOST_RECORDS_PER_PAGE,
     ) -> None:
-        self.shard_id, self.position, self.known_ms = shard_id, position, known_ms
+        self.shard_id, self.position = shard_id, position
         self._calls, self._loss, self._per_page = calls, loss, per_page
         self._cursor = ShardCursor(calls, shard_id, position, loss)
         self._marks: deque[Mark] = deque()
@@ -103,13 +102,12 @@ class ShardState:
         """
         self._newest_ms, self._end, self._over_gaps = newest_ms, end, over_gaps
         self._until = None if end in (None, END) else 0 if end.is_moving else end.number
-        self.begun, self.begun_known_ms = self.position, self.known_ms
+        self.begun = self.position
         self.records: int | None = 0
         self.size_bytes = 0
         self.first: str | None = None
         self.seen: Resume | None = None
-        self._dense_ms: tuple[int, int] | None = None  # from when to when all was seen
-        self._dense_bytes = 0
+        self._dense: tuple[int, float] | None = None  # from when on, and bytes a millisecond
         self._stands = False  # whether this batch has seen as far as it can
 
     @property
@@ -137,16 +135,11 @@ class ShardState:
     @property
     def about_bytes(self) -> int:
         """About how much the batch has; what was not seen, up to the end or now, as dense as what was."""
-        if self.records is not None or self._dense_ms is None:
+        if self.records is not None or self._dense is None:
             return self.size_bytes
+        from_ms, bytes_per_ms = self._dense
         to_ms = self._calls.now_ms() if self.position == END else self.position.time_ms or 0
-        return max(self.size_bytes, int((to_ms - self._dense_ms[0]) * self._bytes_per_ms))
-
-    @property
-    def _bytes_per_ms(self) -> float:
-        """How dense the records are that were seen one after the other; a shard takes a MiB a second."""
-        begun_ms, seen_ms = self._dense_ms or (0, 0)
-        return max(1e-6, min(self._dense_bytes / max(1, seen_ms - begun_ms), LOOK_BYTES / 1000))
+        return max(self.size_bytes, int((to_ms - from_ms) * bytes_per_ms))
 
     # Seeing on
 
@@ -165,26 +158,26 @@ class ShardState:
     def reach(self, span_ms: int | None, about_bytes: int | None = None) -> None:
         """Take up to the newest record that counts, or with `span_ms` up to the first one so much later.
 
-        A MiB is always taken, for which a shard with few records may have needed longer. As a shard takes a
+        A quarter of a MiB is always taken, for which a quiet shard may have needed longer. As a shard takes a
         MiB a second at most, a span bounds the bytes of a batch without a look at all of them. With
         `about_bytes` it is as much shorter as the records that were looked at are dense.
         """
         began_ms = self._calls.now_ms() + _CLOCK_ERROR_MS
-        for _ in range(2):  # the first look tells how large records are
-            if (
-                not self._has_seen_all
-                and 2 * self._held_bytes < LOOK_BYTES
-                and 2 * len(self._marks) < _LOOK_RECORDS
-            ):
+        for _ in range(2):  # the first look tells how large records are, and may be all it takes
+            few = 4 * self._held_bytes < LOOK_BYTES and 4 * len(self._marks) < _LOOK_RECORDS
+            if few and not self._has_seen_all:
                 self._see(self._worth(LOOK_BYTES, _LOOK_RECORDS))
         first_ms = self._marks[0].arrival_ms if self._marks else 0
         self.take()
         if self.is_done or self.position == self.begun:
             return
-        self._dense_ms, self._dense_bytes = (first_ms, self.position.time_ms or first_ms), self.size_bytes
+        seen_ms = max(1, (self.position.time_ms or first_ms) - first_ms)
+        # A shard takes a MiB a second.
+        bytes_per_ms = max(1e-6, min(self.size_bytes / seen_ms, LOOK_BYTES / 1000))
+        self._dense = first_ms, bytes_per_ms
         if span_ms is not None:
             if about_bytes is not None:
-                span_ms = min(span_ms, int(about_bytes / self._bytes_per_ms))
+                span_ms = min(span_ms, int(about_bytes / bytes_per_ms))
             cut_ms = first_ms + span_ms
             if (self.position.time_ms or 0) >= cut_ms:
                 return
@@ -244,7 +237,12 @@ class ShardState:
         self._looked_at += len(page)
         self._stands = cursor.at_tip or not page
         if not page and not cursor.at_tip and not cursor.closed and self._over_gaps:
-            raise no_tip(self.shard_id, self._loss.stream)
+            raise ServiceFailure(
+                f"{self.shard_id} of {self._loss.stream} gives neither records nor its tip: its empty "
+                "replies come no nearer to it.",
+                next_step="Run again; if it lasts, ask what answers at the endpoint.",
+                shard_id=self.shard_id,
+            )
 
     @property
     def _has_seen_all(self) -> bool:
@@ -287,7 +285,7 @@ class ShardState:
             taken, taken_bytes = taken + 1, taken_bytes + mark.size_bytes
         self._held_bytes -= taken_bytes
         if last is not None:
-            self.position, self.known_ms = after(last.sequence_number, last.arrival_ms), 0
+            self.position = after(last.sequence_number, last.arrival_ms)
         self.size_bytes += taken_bytes
         if self.records is not None:
             self.records += taken

@@ -14,14 +14,15 @@ application that reads several streams also name the stream and when it was crea
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headpond.core.errors import ConfigurationError
+from headpond.kinesis.archive.compressed import opened_bytes
 from headpond.kinesis.reading.cursor import ShardCursor
 from headpond.kinesis.reading.positions import (
     END,
@@ -39,9 +40,9 @@ from headpond.kpl import Aggregate, decode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headpond.kinesis.api.calls import StreamCalls, StreamFacts
+    from headpond.kinesis.api.calls import ServiceCalls
     from headpond.kinesis.planning.options import SourceSettings
-    from headpond.kinesis.reading.cursor import LossRule
+    from headpond.kinesis.planning.stream_state import StreamState
     from headpond.kinesis.reading.positions import Listing
 
     EachShard = Callable[[Callable[[str], Position], Iterable[str]], list[tuple[str, Position]]]
@@ -49,11 +50,11 @@ if TYPE_CHECKING:
 MOST_LEASE_BYTES = 64 << 20
 """A row has about 500 bytes; a stream has at most some ten thousand shards."""
 
-_GZIP = b"\x1f\x8b"
 _NUMBER = re.compile(r"[0-9]{1,200}", re.ASCII)
 _SUB_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
-_SECOND_MS = 1_000
 _MULTI_STREAM_PARTS = 4  # account:stream:creation epoch:shard
+_MARGIN_MS = 300_000
+_MARGIN_SHARE = 10
 
 
 class Leases(NamedTuple):
@@ -85,25 +86,26 @@ def read_leases(
     done: dict[str, int] = {}
     others, earlier = 0, set[str]()
     for number, row in enumerate(_rows(path, most_bytes), 1):
-        where = f"row {number}"
-        item = _plain_item(row, path, where)
-        key = item.get("leaseKey")
+        item = row.get("Item", row) if isinstance(row, dict) else None
+        if not isinstance(item, dict):
+            raise _wrong(path, f"row {number} is {_shown(row)}")
+        key = _plain(item.get("leaseKey"))
         if not isinstance(key, str) or not key:
-            raise _wrong(path, f"{where} has no leaseKey")
+            raise _wrong(path, f"row {number} has no leaseKey")
         parts = key.split(":")
         if len(parts) == _MULTI_STREAM_PARTS and parts[1] != stream_name:
             others += 1
             continue
-        if len(parts) == _MULTI_STREAM_PARTS and not _is_creation(parts[2], created_ms):
+        if len(parts) == _MULTI_STREAM_PARTS and parts[2] != str(created_ms // 1000):
             earlier.add(parts[2])
             continue
         shard_id = parts[-1]
         if shard_id in positions:
-            raise _wrong(path, f"{where} is a second lease of {shard_id}")
-        positions[shard_id] = _position(item.get("checkpoint"), given, path, where)
-        sub_number = item.get("checkpointSubSequenceNumber", 0)
+            raise _wrong(path, f"row {number} is a second lease of {shard_id}")
+        positions[shard_id] = _position(_plain(item.get("checkpoint")), given, path, number)
+        sub_number = _plain(item.get("checkpointSubSequenceNumber", 0))
         if not _SUB_NUMBER.fullmatch(str(sub_number)):
-            raise _wrong(path, f"checkpointSubSequenceNumber of {where} is {_shown(sub_number)}")
+            raise _wrong(path, f"checkpointSubSequenceNumber of row {number} is {_shown(sub_number)}")
         done[shard_id] = int(sub_number)
     if not positions and earlier:
         raise ConfigurationError(
@@ -114,92 +116,63 @@ def read_leases(
             option="kclLeases",
         )
     if not positions:
-        raise _wrong(
-            path, f"it holds no lease of {stream_name}" + (f", but {others} of others" * bool(others))
-        )
+        but = f", but {others} of others" if others else ""
+        raise _wrong(path, f"it holds no lease of {stream_name}{but}")
     return Leases(Start(HORIZON, positions), done)
 
 
-def _is_creation(text: str, created_ms: int) -> bool:
-    """Return whether a lease key's creation epoch is that time, to the second."""
-    return text.isascii() and text.isdigit() and abs(int(text[:20]) * 1000 - created_ms) < _SECOND_MS
-
-
-def _position(checkpoint: object, given: Start, path: str, where: str) -> Position | Literal["LATEST"]:
+def _position(checkpoint: Any, given: Start, path: str, number: int) -> Position | Literal["LATEST"]:
     if checkpoint == "LATEST":
         return "LATEST"
-    if checkpoint == "TRIM_HORIZON":
-        return HORIZON
-    if checkpoint == "SHARD_END":
-        return END
+    if checkpoint in ("TRIM_HORIZON", "SHARD_END"):
+        return HORIZON if checkpoint == "TRIM_HORIZON" else END
     if checkpoint == "AT_TIMESTAMP":
         # The table does not keep the time; it stands in the application's configuration.
         if isinstance(given.rule, Position) and given.rule.kind == "TS":
             return given.rule
         raise ConfigurationError(
-            f"The checkpoint of {where} in {path} is AT_TIMESTAMP, and the table does not say which time.",
+            f"The checkpoint of row {number} in {path} is AT_TIMESTAMP; the table does not say which time.",
             next_step="Set startingPosition to AT_TIMESTAMP and the time the application was given.",
             option="startingPosition",
         )
     if isinstance(checkpoint, str) and _NUMBER.fullmatch(checkpoint):
         return before(checkpoint)
-    raise _wrong(path, f"the checkpoint of {where} is {_shown(checkpoint)}")
+    raise _wrong(path, f"the checkpoint of row {number} is {_shown(checkpoint)}")
 
 
-def _rows(path: str, most_bytes: int) -> Iterable[Any]:
-    text = _text(path, most_bytes)
+def _rows(path: str, most_bytes: int) -> list[Any]:
+    """Read the rows of a list, of a scan, or of one object per line."""
+    try:
+        with Path(path).open("rb") as file:
+            raw = opened_bytes(file.read(most_bytes + 1)).read(most_bytes + 1)
+        if len(raw) > most_bytes:
+            raise _wrong(path, f"it has more than {most_bytes} bytes")
+        text = raw.decode()
+    except UnicodeDecodeError as exc:
+        raise _wrong(path, f"it is not UTF-8 ({exc})") from exc
+    except (OSError, EOFError, zlib.error) as exc:
+        raise _wrong(path, str(exc)) from exc
     try:
         value = json.loads(text)
     except ValueError:
-        return _lines(text, path)
-    if isinstance(value, dict) and isinstance(value.get("Items"), list):
-        rows: list[Any] = value["Items"]
-        return rows
-    # A table of one row may stand alone on its line.
+        value = []
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                value += [json.loads(line)] if line.strip() else []
+            except ValueError as exc:
+                raise _wrong(path, f"line {number} is not JSON ({exc})") from exc
+    if isinstance(value, dict):  # a scan, or a table of one row
+        value = value.get("Items", [value])
     return value if isinstance(value, list) else [value]
 
 
-def _lines(text: str, path: str) -> Iterable[Any]:
-    rows = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                rows.append(json.loads(line))
-            except ValueError as exc:
-                raise _wrong(path, f"line {number} is not JSON ({exc})") from exc
-    return rows
-
-
-def _text(path: str, most_bytes: int) -> str:
-    try:
-        with Path(path).open("rb") as file:
-            packed = file.read(2) == _GZIP
-            file.seek(0)
-            raw = gzip.GzipFile(fileobj=file).read(most_bytes + 1) if packed else file.read(most_bytes + 1)
-    except (OSError, EOFError, zlib.error) as exc:
-        raise _wrong(path, str(exc)) from exc
-    if len(raw) > most_bytes:
-        raise _wrong(path, f"it has more than {most_bytes} bytes")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as exc:
-        raise _wrong(path, f"it is not UTF-8 ({exc})") from exc
-
-
-def _plain_item(row: object, path: str, where: str) -> dict[str, Any]:
-    """Remove DynamoDB's types: `{"S": "x"}` is `x`."""
-    item = row.get("Item", row) if isinstance(row, dict) else row
-    if not isinstance(item, dict):
-        raise _wrong(path, f"{where} is {_shown(item)}")
-    return {
-        name: next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else value
-        for name, value in item.items()
-    }
+def _plain(value: Any) -> Any:
+    """Remove DynamoDB's type: `{"S": "x"}` is `x`."""
+    return next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else value
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 80 else text[:80] + "…"  # noqa: PLR2004 (a line of a terminal)
+    return f"{json.dumps(value, default=str):.80}"
 
 
 def _wrong(path: str, why: str) -> ConfigurationError:
@@ -210,73 +183,82 @@ def _wrong(path: str, why: str) -> ConfigurationError:
     )
 
 
-_MARGIN_MS = 300_000
-_MARGIN_SHARE = 10
-
-
 class Beginning:
     """The beginning that the options ask for."""
 
     def __init__(
-        self,
-        calls: StreamCalls,
-        settings: SourceSettings,
-        loss: Callable[[Position, str], LossRule],
-        each: EachShard,
+        self, calls: ServiceCalls, settings: SourceSettings, stream: StreamState, each: EachShard
     ) -> None:
-        self._calls, self._settings, self._loss, self._each = calls, settings, loss, each
+        self._calls, self._settings, self._stream, self._each = calls, settings, stream, each
         self._held: Leases | None = None
 
     @property
     def says_latest(self) -> bool:
         """Whether any shard's position depends on when it is resolved."""
-        leases = self._leases()
-        return (self._settings.start if leases is None else leases.start).says_latest
+        return self._leases().start.says_latest
 
-    def positions(self, shards: Listing, now_ms: int) -> dict[str, Position]:
-        """Return where each listed shard begins.
+    def positions(self) -> dict[str, Position]:
+        """Return where each listed shard begins, with LATEST as the time of the listing.
 
         Raises:
             ConfigurationError: A shard is named that is not listed, a time has not come yet by the service's
                 clock, or the lease table cannot be used.
             DataLoss: What a lease points at is gone, and that is fatal.
         """
-        leases = self._leases()
-        given = self._settings.start if leases is None else leases.start
-        for rule in {given.rule, *given.shards.values()}:
+        start, done = self._leases()
+        shards, now_ms = self._stream.shards(refresh=True), self._calls.date_ms()
+        for rule in {start.rule, *start.shards.values()}:
             if rule != "LATEST" and rule.kind == "TS":
-                refuse_far_future(rule.time_ms or 0, self._calls.date_ms(), "The startingPosition")
-        if leases is None:
-            return resolve(self._settings.start, shards, now_ms)
-        rules = leases.start.shards
-        for shard_id, rule in rules.items():
+                refuse_far_future(rule.time_ms or 0, now_ms, "The startingPosition")
+        if self._settings.kcl_leases is None:
+            return resolve(start, shards, now_ms)
+        for shard_id, rule in start.shards.items():
             if shard_id not in shards and rule != END:
                 # A shard that was finished may be forgotten, one with work left must not.
-                self._loss(HORIZON, shard_id).lost(
+                self._stream.loss.lost(
                     shard_id, "its lease was not worked off, and the stream does not list it any more"
                 )
-        listed = {shard_id: rule for shard_id, rule in rules.items() if shard_id in shards}
+        listed = {shard_id: rule for shard_id, rule in start.shards.items() if shard_id in shards}
         positions = resolve(Start(HORIZON, listed), shards, now_ms)
         checkpoints = [shard_id for shard_id, at in positions.items() if at.kind == "AT"]
 
         def past_done(shard_id: str) -> Position:
-            return self._past_done(shard_id, positions[shard_id], leases.done[shard_id])
+            return self._past_done(shard_id, positions[shard_id], done[shard_id])
 
         return positions | dict(self._each(past_done, checkpoints))
 
-    def _leases(self) -> Leases | None:
+    def begun(self, positions: dict[str, Position], *, repeatable: bool = True) -> dict[str, Position]:
+        """Return positions that no query stood at before: what is gone by now is no loss.
+
+        The oldest records of a full stream expire while the batch that begins with them is being read, so
+        where that must be `repeatable` those that have less than five minutes left are passed over, unless
+        the stream is too young to have any.
+        """
+        facts, now_ms = self._stream.facts(), self._calls.now_ms()
+        margin_ms = min(_MARGIN_MS, facts.retention_ms // _MARGIN_SHARE)
+        edge_ms = self._calls.date_ms() - facts.retention_ms + margin_ms
+        found = dict(positions)
+        for shard_id, at in positions.items():
+            if at.is_moving:
+                passed = repeatable and max(at.time_ms or 0, facts.created_ms) < edge_ms
+                begins = at_time(edge_ms) if passed else at
+                found[shard_id] = replace(begins, until_ms=begins.until_ms or now_ms)
+        return found
+
+    def _leases(self) -> Leases:
+        """Return what the options say of each shard; no user record is half done where no lease says so."""
         # Read when first needed: a query that has an offset in its checkpoint does without the file.
-        path = self._settings.kcl_leases
-        if self._held is None and path is not None:
-            created_ms = self._calls.describe().created_ms
-            self._held = read_leases(
-                path, self._settings.connection.name, self._settings.start, created_ms=created_ms
-            )
+        path, start = self._settings.kcl_leases, self._settings.start
+        if path is None:
+            return Leases(start, {})
+        if self._held is None:
+            name, created_ms = self._settings.connection.name, self._stream.facts().created_ms
+            self._held = read_leases(path, name, start, created_ms=created_ms)
         return self._held
 
     def _past_done(self, shard_id: str, at: Position, done: int) -> Position:
         """Go past a checkpoint's Kinesis record unless user records of it were left."""
-        found = ShardCursor(self._calls, shard_id, at, self._loss(at, shard_id)).next_records(1)
+        found = ShardCursor(self._calls, shard_id, at, self._stream.loss).next_records(1)
         if not found:
             return at
         record = found[0]
@@ -285,23 +267,6 @@ class Beginning:
         opened = decode(record.data, tags=False)
         count = len(opened.records) if isinstance(opened, Aggregate) else 1
         return at if done < count - 1 else after(record.sequence_number, record.arrival_ms)
-
-
-def repeatable(positions: dict[str, Position], facts: StreamFacts, now_ms: int) -> dict[str, Position]:
-    """Return the positions from which a first batch can be read more than once.
-
-    The oldest records of a full stream expire while the batch that begins with them is being read, so where a
-    query first begins, those that have less than five minutes left are passed over. Where the stream is
-    too young to have any the positions stay as they are.
-    """
-    margin_ms = min(_MARGIN_MS, facts.retention_ms // _MARGIN_SHARE)
-    edge_ms = now_ms - facts.retention_ms + margin_ms
-    if facts.created_ms >= edge_ms:
-        return positions
-    return {
-        shard_id: at_time(edge_ms) if at.is_moving and (at.time_ms or 0) < edge_ms else at
-        for shard_id, at in positions.items()
-    }
 
 
 def resolve(start: Start, shards: Listing, now_ms: int) -> dict[str, Position]:
@@ -324,7 +289,6 @@ def resolve(start: Start, shards: Listing, now_ms: int) -> dict[str, Position]:
     for shard_id, shard in shards.items():
         rule = start.shards.get(shard_id, END if shard_id in passed else start.rule)
         if rule == "LATEST":
-            positions[shard_id] = END if shard.closed else at_time(now_ms)
-        else:
-            positions[shard_id] = rule
+            rule = END if shard.closed else at_time(now_ms)
+        positions[shard_id] = rule
     return positions

@@ -136,7 +136,6 @@ class Producer:
         return self._given_client or connect(
             self._connection,
             max_pool_connections=settings.max_connections + 1,
-            max_attempts=1,
             connect_timeout_s=settings.connect_timeout / 1000,
             read_timeout_s=settings.request_timeout / 1000,
             parameter_validation=False,

@@ -1,4 +1,4 @@
-"""Where a reader stands in a stream, and how that is written into Spark's checkpoint.
+"""Where a reader stands in a stream, how that is written into Spark's checkpoint, and how users write it.
 
 ::
 
@@ -58,66 +58,36 @@ CLOCK_SKEW_MS = 60_000
 """A moment so little ahead of the service's clock may come from another clock: it is waited for."""
 
 _DIGITS = re.compile(r"[0-9]{1,200}", re.ASCII)
-_FIELDS: dict[str, tuple[str, ...]] = {
-    "SEQ": ("s", "t"),
-    "AT": ("s",),
-    "END": (),
-    "TS": ("t",),
-    "HORIZON": (),
-}
-_NOTES: dict[str, tuple[str, ...]] = {
-    "SEQ": ("u", "f"),
-    "AT": (),
-    "END": ("f",),
-    "TS": ("u",),
-    "HORIZON": ("u",),
-}
-_NUMBERED = ("AFTER_SEQUENCE_NUMBER", "AT_SEQUENCE_NUMBER")
+_FIELDS = {"SEQ": {"p", "s", "t"}, "AT": {"p", "s"}, "END": {"p"}, "TS": {"p", "t"}, "HORIZON": {"p"}}
+_NOTES = {"SEQ": {"u", "f"}, "AT": set[str](), "END": {"f"}, "TS": {"u"}, "HORIZON": {"u"}}
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in one shard; use `after`, `before`, `at_time` and the constants to make one.
-
-    Attributes:
-        kind: What it is.
-        sequence_number: Of SEQ and AT.
-        time_ms: Of SEQ (arrival of its record) and TS.
-        until_ms: Until when nothing unread had expired, where it is noted.
-        first: Number of the first record of the batch that ends here, where it is noted.
-    """
+    """A place in one shard; use `after`, `before`, `at_time` and the constants to make one."""
 
     kind: Kind
-    sequence_number: str | None = None
-    time_ms: int | None = None
-    until_ms: int | None = field(default=None, compare=False)
-    first: str | None = field(default=None, compare=False)
+    sequence_number: str | None = None  # of SEQ and AT
+    time_ms: int | None = None  # of SEQ (arrival of its record) and TS
+    until_ms: int | None = field(default=None, compare=False)  # the note u
+    first: str | None = field(default=None, compare=False)  # the note f
 
     def to_json(self) -> dict[str, str]:
         """Write the position."""
-        value: dict[str, str] = {"p": self.kind}
-        if self.sequence_number is not None:
-            value["s"] = self.sequence_number
-        if self.time_ms is not None:
-            value["t"] = str(self.time_ms)
-        if self.until_ms is not None:
-            value["u"] = str(self.until_ms)
-        if self.first is not None:
-            value["f"] = self.first
-        return value
+        names = ("p", "s", "t", "u", "f")
+        values = (self.kind, self.sequence_number, self.time_ms, self.until_ms, self.first)
+        return {name: str(value) for name, value in zip(names, values, strict=True) if value is not None}
 
     @property
     def words(self) -> str:
         """The position in a sentence of loss: from where on."""
+        if self.kind in ("END", "HORIZON"):
+            return "at its end" if self.kind == "END" else "at its oldest record"
         if self.kind == "TS":
             return f"at {as_utc(self.time_ms or 0)}"
-        if self.kind == "SEQ":
-            arrived = f" (arrived {as_utc(self.time_ms)})" if self.time_ms else ""
-            return f"at {self.sequence_number}{arrived}"
-        return {"AT": f"at {self.sequence_number}", "END": "at its end"}.get(
-            self.kind, "at its oldest record"
-        )
+        arrived = f" (arrived {as_utc(self.time_ms)})" if self.time_ms else ""
+        return f"at {self.sequence_number}{arrived}"
 
     @property
     def is_moving(self) -> bool:
@@ -213,12 +183,8 @@ def read_position(value: object, shard_id: str) -> Position:
     """
     if not isinstance(value, dict):
         raise _damaged(f"the position of {shard_id} is not an object")
-    kind = value.get("p")
-    if (
-        not isinstance(kind, str)
-        or kind not in _FIELDS
-        or set(value) - set(_NOTES[kind]) != {"p", *_FIELDS[kind]}
-    ):
+    kind = str(value.get("p"))
+    if kind not in _FIELDS or set(value) - _NOTES[kind] != _FIELDS[kind]:
         raise _damaged(f"the position of {shard_id} is {json.dumps(value, default=str)}")
     texts = {name: _digits(value[name], f"{name} of {shard_id}") for name in value if name != "p"}
     time_ms, until_ms = (int(texts[name]) if name in texts else None for name in "tu")
@@ -291,25 +257,22 @@ def read_start(text: str) -> Start:
 
 def _rule(text: str, whole: str) -> Position | Literal["LATEST"]:
     word, _, rest = text.strip().partition(" ")
-    rest = rest.strip()
-    word = word.upper()
-    if not rest:
-        named: dict[str, Position | Literal["LATEST"]] = {
-            "LATEST": "LATEST",
-            "TRIM_HORIZON": HORIZON,
-            "EARLIEST": HORIZON,  # as Kafka's and other Kinesis sources call it
-            "END": END,
-        }
-        if word in named and (word != "END" or whole.startswith("{")):
-            return named[word]
-    elif word == "AT_TIMESTAMP":
+    word, rest, of_shard = word.upper(), rest.strip(), whole.startswith("{")
+    if word == "LATEST" and not rest:
+        return "LATEST"
+    if word in ("TRIM_HORIZON", "EARLIEST") and not rest:  # the second as Kafka and others call it
+        return HORIZON
+    if word == "END" and not rest and of_shard:
+        return END
+    if word == "AT_TIMESTAMP" and rest:
         try:
             return at_time(parse_time_ms(rest))
         except ValueError as error:
             raise _wrong_start(whole, str(error)) from error
-    elif word in _NUMBERED and _DIGITS.fullmatch(rest) and whole.startswith("{"):
-        # When it arrived is not known: time 0 makes its absence count as loss.
-        return after(rest, 0) if word == "AFTER_SEQUENCE_NUMBER" else before(rest)
+    if word == "AT_SEQUENCE_NUMBER" and _DIGITS.fullmatch(rest) and of_shard:
+        return before(rest)
+    if word == "AFTER_SEQUENCE_NUMBER" and _DIGITS.fullmatch(rest) and of_shard:
+        return after(rest, 0)  # when it arrived is not known: time 0 makes its absence count as loss
     raise _wrong_start(whole, f"{text!r} is not a position")
 
 
@@ -353,14 +316,13 @@ def refuse_far_future(time_ms: int, now_ms: int, whose: str) -> None:
         ConfigurationError: It lies more than `CLOCK_SKEW_MS` ahead.
     """
     if time_ms > now_ms + CLOCK_SKEW_MS:
+        option = whose if whose == "endingPosition" else "startingPosition"
+        anew = "" if whose == "endingPosition" else "Begin with a new checkpoint: "
         raise ConfigurationError(
             f"{whose} is the time {as_utc(time_ms)}, which has not come yet: the service's clock says "
             f"{as_utc(now_ms)}.",
-            next_step="Set endingPosition to a time that has come, or LATEST, which means now."
-            if whose == "endingPosition"
-            else "Begin with a new checkpoint and a startingPosition that is not in the future; LATEST "
-            "means now.",
-            option="endingPosition" if whose == "endingPosition" else "startingPosition",
+            next_step=f"{anew}set {option} to a time that has come, or LATEST, which means now.",
+            option=option,
         )
 
 
@@ -383,27 +345,14 @@ def listing(shards: Iterable[Shard]) -> Listing:
     return {shard.shard_id: shard for shard in sorted(shards, key=lambda shard: shard.shard_id)}
 
 
-def position_of(positions: Mapping[str, Position], shard_id: str) -> Position:
-    """Return a shard's position; one not named starts at its horizon."""
-    return positions.get(shard_id, HORIZON)
-
-
 def readable(shards: Listing, positions: Mapping[str, Position], *, parent_first: bool) -> list[str]:
     """List the shards to go on with: not at their end, and with `parent_first` all parents at theirs."""
+    unread = {shard_id for shard_id in shards if positions.get(shard_id) != END}
     return [
         shard_id
         for shard_id, shard in shards.items()
-        if position_of(positions, shard_id) != END
-        and not (
-            parent_first
-            and any(parent in shards and position_of(positions, parent) != END for parent in shard.parents)
-        )
+        if shard_id in unread and not (parent_first and unread.intersection(shard.parents))
     ]
-
-
-def vanished(shards: Listing, positions: Mapping[str, Position]) -> list[str]:
-    """List the shards that were not read to their end and are not listed any more."""
-    return [shard_id for shard_id, at in positions.items() if shard_id not in shards and at != END]
 
 
 def ancestors(shards: Listing, shard_ids: Iterable[str]) -> set[str]:
@@ -412,8 +361,7 @@ def ancestors(shards: Listing, shard_ids: Iterable[str]) -> set[str]:
     waiting = list(shard_ids)
     while waiting:
         shard = shards.get(waiting.pop())
-        for parent in shard.parents if shard is not None else ():
-            if parent in shards and parent not in found:
-                found.add(parent)
-                waiting.append(parent)
+        new = {parent for parent in shard.parents if parent in shards} - found if shard is not None else set()
+        found |= new
+        waiting += new
     return found

@@ -15,18 +15,18 @@ are put together (`in_batches`).
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from headpond.core.errors import ServiceFailure
-from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS, IteratorKind
-from headpond.kinesis.api.retry import IteratorExpired, PositionRejected
+from headpond.core.errors import DataLoss, ServiceFailure
+from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS
 from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor
 from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange
 from headpond.kpl.records import ENCRYPTION_TYPE, KINESIS_RECORD_SCHEMA
@@ -36,12 +36,10 @@ if TYPE_CHECKING:
 
     from headpond.kinesis.api.calls import StreamCalls
     from headpond.kinesis.api.replies import Record
-    from headpond.kinesis.reading.positions import Kind, Offset, Position
+    from headpond.kinesis.reading.positions import Offset, Position
 
 EMPTY_REPLY_PAUSE_S = 0.2
 """Five reads a second are what a shard allows."""
-
-_MOST_ARRAY_BYTES = 2**31 - 1  # offsets have 32 bits; a reply has 10 MiB
 
 BATCH_BYTES = 10 << 20
 """Of records as they came, in base64: what is put together is about as large as the largest reply."""
@@ -66,7 +64,6 @@ class ShardRange:
     shard_id: str
     start: Position
     end: Position
-    known_ms: int = 0  # until when it is known that nothing followed `start`
     hash_keys: HashKeyRange = FULL_RANGE  # the shard's own, where a filter asks for it
     records: int = 0  # how many there are, where it is known: no more need be asked for
     size_bytes: int = 0  # about how much it is
@@ -97,27 +94,20 @@ def read_pages(
     cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss, wanted.resume)
     until = wanted.end.number if wanted.end.kind == "SEQ" else None
     idle, left = 0, wanted.records
+    last: str | None = None
+    oldest: str | None = None
     while not cursor.closed:
-        before = cursor.last
         records = cursor.next_page(min(records_per_page, left) if left > 0 else records_per_page)
         left -= len(records)
         if until is not None and records and records[-1].number >= until:
             kept = [record for record in records if record.number <= until]
+            oldest = None if len(kept) == len(records) else records[len(kept)].sequence_number
             if kept:
                 yield kept
-            last = kept[-1].sequence_number if kept else before
-            if last is None or int(last) != until:
-                oldest = records[len(kept)].sequence_number
-                loss.lost(
-                    wanted.shard_id,
-                    f"the batch's end {until} is gone; the records left are those {_up_to(wanted, last)} "
-                    f"and from {oldest} on",
-                    sequence_number=str(until),
-                    last=last,
-                    oldest=oldest,
-                )
-            return
+                last = kept[-1].sequence_number
+            break
         if records:
+            last = records[-1].sequence_number
             yield records
             idle = 0
         elif not cursor.closed:
@@ -130,18 +120,16 @@ def read_pages(
                     shard_id=wanted.shard_id,
                 )
             sleep(EMPTY_REPLY_PAUSE_S)
-    if until is not None and (cursor.last is None or int(cursor.last) < until):
+    if until is not None and (last is None or int(last) < until):
+        up_to = f"before the position {wanted.start.words}" if last is None else f"up to {last}"
         loss.lost(
             wanted.shard_id,
-            f"the shard ends before {until}, the batch's end; the records left are those "
-            f"{_up_to(wanted, cursor.last)}",
+            f"the batch's end {until} is gone; the records left are those {up_to} and "
+            + (f"from {oldest} on" if oldest else "none behind, where the shard ends"),
             sequence_number=str(until),
-            last=cursor.last,
+            last=last,
+            oldest=oldest,
         )
-
-
-def _up_to(wanted: ShardRange, last: str | None) -> str:
-    return f"before the position {wanted.start.words}" if last is None else f"up to {last}"
 
 
 def interleaved(parts: Iterable[Iterator[T]], most: int = MOST_SHARDS_AT_ONCE) -> Iterator[T]:
@@ -246,30 +234,12 @@ def to_batch(
         pa.array([record.partition_key for record in records], pa.string()),
         pa.array(arrivals_us).view(pa.timestamp("us", tz="UTC")),
         pa.nulls(count, pa.string()),
-        _binary([record.data for record in records]),
+        pa.array([record.data for record in records], pa.binary()),
     ]
     if not encryption_type:
         return pa.RecordBatch.from_arrays(columns, schema=KINESIS_RECORD_SCHEMA)
     columns.append(pa.array([record.encryption_type for record in records], pa.string()))
     return pa.RecordBatch.from_arrays(columns, schema=KINESIS_RECORD_SCHEMA.append(ENCRYPTION_TYPE))
-
-
-def _binary(values: list[bytes]) -> pa.Array[Any]:
-    """Make an array of byte strings with one copy of each; Arrow's own way doubles a buffer as it grows."""
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
-    if offsets[-1] > _MOST_ARRAY_BYTES:
-        return pa.array(values, pa.binary())  # which says that it is too much
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
-
-
-_ITERATORS: dict[Kind, IteratorKind] = {
-    "SEQ": "AFTER_SEQUENCE_NUMBER",
-    "AT": "AT_SEQUENCE_NUMBER",
-    "TS": "AT_TIMESTAMP",
-    "HORIZON": "TRIM_HORIZON",
-}
 
 
 def lags_ms(calls: StreamCalls, offset: Offset) -> dict[str, int | None]:
@@ -285,21 +255,10 @@ def lags_ms(calls: StreamCalls, offset: Offset) -> dict[str, int | None]:
 
 
 def _lag_ms(calls: StreamCalls, shard_id: str, at: Position) -> int | None:
-    if at.kind == "END":
-        return 0
-    time_ms = at.time_ms if at.kind == "TS" else None
+    # What expired behind a position is no unread record: nobody is to be told of it here.
+    at, loss = replace(at, until_ms=sys.maxsize), LossRule("", retention_ms=0)
     try:
-        iterator: str | None = calls.iterator(
-            shard_id, _ITERATORS[at.kind], number=at.sequence_number, time_ms=time_ms
-        )
-        while iterator is not None:
-            page = calls.page(iterator, shard_id, 1)
-            if page.records:
-                return max(0, calls.now_ms() - page.records[0].arrival_ms)
-            if page.behind_ms == 0:
-                return 0
-            # An empty reply with a lag is a gap in the shard, not its end.
-            iterator = page.next_iterator
-    except (PositionRejected, IteratorExpired):
+        unread = ShardCursor(calls, shard_id, at, loss).next_records(1)
+    except DataLoss:
         return None
-    return 0
+    return max(0, calls.now_ms() - unread[0].arrival_ms) if unread else 0

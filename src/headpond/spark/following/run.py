@@ -21,8 +21,7 @@ import pyarrow as pa
 from headpond.core.errors import ConfigurationError, MissingRequirement, RecordFault, ServiceFailure
 from headpond.core.schemas import PENDING_SCHEMA
 from headpond.dsql.records import Chunked, parse
-from headpond.kinesis.api.calls import calls_of
-from headpond.kinesis.api.client import StreamSummary, check_stream
+from headpond.kinesis.api.calls import calls_of, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.consumers import consumer_of
 from headpond.kinesis.reading.positions import parse_time_ms
@@ -93,14 +92,13 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str |
     return lake
 
 
-def check_source(pipeline: Pipeline) -> StreamSummary:
+def check_source(pipeline: Pipeline) -> None:
     """Ask the service for the pipeline's stream, and for its consumer where it reads as one."""
     settings = ConnectionSettings.from_options(pipeline.source.connection_options())
-    summary = check_stream(settings)
+    check_stream(settings)
     if pipeline.source.consumer_name is not None:
         name, register = pipeline.source.consumer_name, pipeline.source.register_consumer
         consumer_of(calls_of(settings), settings, name, register=register)
-    return summary
 
 
 def _writable(folder: Path) -> None:

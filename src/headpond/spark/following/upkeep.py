@@ -26,7 +26,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from headpond.dsql.chunks import last_arrival
-from headpond.kinesis.reading.positions import HORIZON, Offset, position_of, read_offset
+from headpond.kinesis.reading.positions import HORIZON, Offset, read_offset
 from headpond.lake.apply import apply_batch
 from headpond.lake.target import DecodedBatch
 from headpond.spark.following.checkpoint import standing
@@ -64,7 +64,7 @@ def stream_read_up_to(calls: StreamCalls, at: Offset | None, probe_lag_ms: int =
         return None
     # A shard that no batch has come to yet is unread from its beginning.
     listed = [shard.shard_id for shard in calls.list_shards()]
-    shards = dict(at.shards) | {each: position_of(at.shards, each) for each in listed}
+    shards = dict(at.shards) | {each: at.shards.get(each, HORIZON) for each in listed}
     now_ms = calls.now_ms()
     lags = lags_ms(calls, replace(at, shards=shards))
     # Of a shard whose place has expired all that is still there is unread; of one that is gone, nothing.

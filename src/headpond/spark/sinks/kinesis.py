@@ -34,7 +34,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from headpond.core.errors import ConfigurationError, HeadpondError, ServiceFailure, StreamNotFound, UsageError
 from headpond.core.options import Options
-from headpond.kinesis.api.client import check_stream
+from headpond.kinesis.api.calls import check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.planning.options import CONNECTION_OPTIONS
 from headpond.kinesis.producer import BlockingProducer, ProducerSettings, PutFailed

@@ -131,11 +131,9 @@ def _pages_by(
     stream = settings.connection.stream
 
     def check() -> None:
-        refuse_another(stream, task.created_ms, calls.describe().created_ms)
+        refuse_another(stream, task.created_ms, calls_of(settings.connection).describe().created_ms)
 
-    loss = LossRule(
-        stream, task.retention_ms, settings.fail_on_data_loss, wanted.known_ms, tolerated=None, check=check
-    )
+    loss = LossRule(stream, task.retention_ms, settings.fail_on_data_loss, check=check)
     for records in read_pages(
         calls,
         wanted,
