@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import gzip
 import io
+from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from headpond.kinesis.archive.compressed import MAGIC, head, lines, opened, opened_bytes, whole
+from headpond.kinesis.archive.compressed import MAGIC, head, opened, opened_bytes, texts, whole
+from headpond.kinesis.archive.lines import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TEXT = b"".join(b'{"n": %d}\n' % number for number in range(20_000))
+
+
+def lines(content: io.BufferedIOBase, name: str) -> Iterator[bytes]:
+    """What a file's pieces have, line by line."""
+    for text, count in texts(content, name, 1_000, 50):
+        found = text.splitlines(keepends=True)
+        assert len(found) == count <= 50
+        yield from found
 
 
 def test_plain_and_compressed_files_are_read_alike() -> None:
@@ -53,3 +68,31 @@ def test_what_the_disk_raises_is_no_damage() -> None:
             content = opened(io.BufferedReader(Failing()), compressed=compressed)
             with pytest.raises(OSError, match="no route"):
                 read(content, "it")
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.sampled_from([b"", b"a", b"b" * 70, b" "]), max_size=60),
+    st.sampled_from([b"", b"\n"]),
+    st.integers(1, 90),
+    st.integers(1, 7),
+)
+def test_pieces_make_up_the_file(rows: list[bytes], end: bytes, size_bytes: int, most_lines: int) -> None:
+    """Whole lines each, whatever the bounds; plain and compressed."""
+    text = b"\n".join(rows) + end
+    for content in (text, gzip.compress(text)):
+        pieces = list(texts(opened_bytes(content), "it", size_bytes, most_lines))
+        assert b"".join(piece for piece, _ in pieces) == text
+        assert [len(piece.splitlines()) for piece, _ in pieces] == [count for _, count in pieces]
+        assert all(count <= most_lines for _, count in pieces)
+
+
+@pytest.mark.slow
+def test_a_file_may_expand_to_very_many_empty_lines() -> None:
+    """Fifty million, which no loop in Python looks at one by one, and a record behind them."""
+    content = gzip.compress(b"\n" * (50 << 20) + b'{"data": "eA=="}\n', 1)
+    first, found = 1, []
+    for text, count in texts(opened_bytes(content), "it", 16 << 20, 20_000):
+        found += read_text(text, stream="s", file="f", first_line=first).to_pylist()
+        first += count
+    assert [(row["data"], row["sequence_number"]) for row in found] == [(b"x", str((50 << 20) + 1))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,10 +14,9 @@ from headpond.core.errors import ConfigurationError
 from headpond.dsql.suggest import Survey, document
 from headpond.kinesis.api.calls import calls_of, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
-from headpond.kinesis.archive.compressed import MAGIC, opened, whole
+from headpond.kinesis.archive.compressed import MAGIC, opened, texts, whole
 from headpond.kinesis.archive.compressed import head as gzip_head
-from headpond.kinesis.archive.compressed import lines as gzip_lines
-from headpond.kinesis.archive.lines import read_lines
+from headpond.kinesis.archive.lines import read_text
 from headpond.kinesis.reading.cursor import LossRule, ShardCursor
 from headpond.kinesis.reading.positions import HORIZON, listing
 from headpond.kinesis.reading.reader import to_batch
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from headpond.spark.sources.archive_files import Files
 
 
-LINES_AT_ONCE = 1_000
+LINES_AT_ONCE, BYTES_AT_ONCE = 1_000, 16 << 20
 PAGE_RECORDS = 1_000
 READ_BYTES = 1 << 20
 HEAD_BYTES = 64
@@ -71,11 +69,10 @@ def _of_archive(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
             content = whole(_content(files, name), "gzip file")
             yield from ion_records(content, stream=pipeline.source.name, file=name)
             continue
-        lines = gzip_lines(_content(files, name), "gzip file")
         first = 1
-        while part := list(islice(lines, LINES_AT_ONCE)):
-            yield read_lines(part, stream=pipeline.source.name, file=name, first_line=first)
-            first += len(part)
+        for text, lines in texts(_content(files, name), "gzip file", BYTES_AT_ONCE, LINES_AT_ONCE):
+            yield read_text(text, stream=pipeline.source.name, file=name, first_line=first)
+            first += lines
 
 
 class _Content(io.RawIOBase):

@@ -13,6 +13,8 @@ import io
 import zlib
 from typing import TYPE_CHECKING
 
+from headpond.kinesis.archive.lines import cut_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -21,7 +23,7 @@ MAGIC = b"\x1f\x8b"
 DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 """What reading a file raises whose compression is cut short or damaged; not what a disk or a store does."""
 
-_READ_BYTES = 8 << 20
+_READ_BYTES = 1 << 20
 
 
 def opened(raw: io.BufferedIOBase, *, compressed: bool) -> io.BufferedIOBase:
@@ -53,15 +55,28 @@ def whole(content: io.BufferedIOBase, name: str) -> bytes:
     return b"".join(parts)
 
 
-def lines(content: io.BufferedIOBase, name: str) -> Iterator[bytes]:
-    """Read a file's lines; of a damaged one the last is not a record."""
-    found = iter(content)
-    while True:
+def texts(
+    content: io.BufferedIOBase, name: str, size_bytes: int, most_lines: int
+) -> Iterator[tuple[bytes, int]]:
+    """Read a file in pieces of whole lines, as `cut_text` cuts it.
+
+    Of a damaged file the last line is not a record, and what came before it of a line is left out.
+    """
+    parts: list[bytes] = []
+    size, enough, part = 0, size_bytes, b"?"
+    while part:
         try:
-            line = next(found, None)
+            part, damage = content.read1(_READ_BYTES), None
         except DAMAGE as error:
-            yield f"{name}: {error}".encode()
-            return
-        if line is None:
-            return
-        yield line
+            part, damage = b"", f"{name}: {error}".encode()
+        parts.append(part)
+        size += len(part)
+        if part and size < enough:
+            continue
+        text = b"".join(parts)
+        end = text.rfind(b"\n") + 1 if part or damage else len(text)
+        if damage is not None:
+            text, end = text[:end] + damage, end + len(damage)
+        yield from cut_text(text[:end], size_bytes, most_lines)
+        parts, size = [text[end:]], len(text) - end
+        enough = size_bytes if end else 2 * enough  # a line that does not end is not searched again each time

@@ -195,7 +195,9 @@ def read_text(text: bytes, *, stream: str, file: str, first_line: int = 1) -> pa
     """Turn a text of lines into a batch of Kinesis records; as `read_lines` otherwise."""
     if (fast := fast_text(text)) is not None:
         return _fast_batch(stream, fast)
-    return _batch_of_each(io.BytesIO(text), stream, file, first_line)
+    # A file may expand to very many empty lines.
+    lines = () if text.isspace() else io.BytesIO(text)
+    return _batch_of_each(lines, stream, file, first_line)
 
 
 def _fast_batch(stream: str, fast: Columns) -> pa.RecordBatch:
@@ -225,15 +227,18 @@ def cut_text(content: bytes, size_bytes: int, most_lines: int) -> Iterator[tuple
     octets = np.frombuffer(content or b"\n", np.uint8)
     start = 0
     while start < len(content):
-        ends = np.flatnonzero(octets[start : start + size_bytes] == _LF)[:most_lines] + start + 1
-        if start + size_bytes >= len(content) and len(ends) < most_lines:
-            end, lines = len(content), len(ends) + (not content.endswith(b"\n"))
-        elif len(ends):
-            end, lines = int(ends[-1]), len(ends)
-        else:
-            end, lines = content.find(b"\n", start) + 1 or len(content), 1
-        yield content[start:end], lines
-        start = end
+        ends = np.flatnonzero(octets[start : start + size_bytes] == _LF) + start + 1
+        last = start + size_bytes >= len(content)
+        if not len(ends) and not last:
+            ends = np.array([content.find(b"\n", start) + 1 or len(content)])
+        for at in range(0, len(ends), most_lines):
+            some = ends[at : at + most_lines]
+            end = int(some[-1])
+            yield content[start:end], len(some)
+            start = end
+        if last and start < len(content):
+            yield content[start:], 1
+            return
 
 
 def _batch(stream: str, columns: list[Any]) -> pa.RecordBatch:

@@ -19,8 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from headpond.core.errors import ConfigurationError, DataLoss
 from headpond.core.options import Options
-from headpond.kinesis.archive.compressed import head, opened_bytes, whole
-from headpond.kinesis.archive.compressed import lines as gzip_lines
+from headpond.kinesis.archive.compressed import head, opened_bytes, texts, whole
 from headpond.kinesis.archive.lines import cut_text, read_text
 from headpond.kpl.records import open_records
 from headpond.qldb.files import ion_records, is_ion
@@ -127,24 +126,16 @@ def read_piece(files: Files, piece: Piece, stream: str) -> Iterator[pa.RecordBat
         yield from ion_records(whole(opened_bytes(content), name), stream=stream, file=piece.file)
         return
     first = piece.first_line
-    texts = _texts(content, name) if piece.whole else cut_text(content, _BATCH_BYTES, _BATCH_LINES)
-    for text, lines in texts:
-        yield read_text(text, stream=stream, file=piece.file, first_line=first)
+    cuts = (
+        texts(opened_bytes(content), name, _BATCH_BYTES, _BATCH_LINES)
+        if piece.whole
+        else cut_text(content, _BATCH_BYTES, _BATCH_LINES)
+    )
+    for text, lines in cuts:
+        records = read_text(text, stream=stream, file=piece.file, first_line=first)
+        if records.num_rows:
+            yield records
         first += lines
-
-
-def _texts(content: bytes, name: str) -> Iterator[tuple[bytes, int]]:
-    """Cut a file that may be compressed, as `cut_text` does."""
-    lines: list[bytes] = []
-    size = 0
-    for line in gzip_lines(opened_bytes(content), name):
-        lines.append(line)
-        size += len(line)
-        if len(lines) == _BATCH_LINES or size >= _BATCH_BYTES:
-            yield b"".join(lines), len(lines)
-            lines, size = [], 0
-    if lines:
-        yield b"".join(lines), len(lines)
 
 
 @dataclass
