@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headpond.core.errors import JavaMissing
+from headpond.core.errors import JavaMissing, MissingRequirement
 from headpond.spark.session import java
 
 
@@ -84,6 +84,22 @@ def test_missing_java_names_every_candidate(tmp_path: Path, make: object, why: s
     assert "Install a Java 17" in caught.value.next_step
     assert caught.value.exit_code == 3
     assert "\n" not in str(caught.value)
+
+
+def test_too_little_memory_is_not_a_missing_java(tmp_path: Path) -> None:
+    """As under `ulimit -v`; Java says so itself."""
+    java_file = tmp_path / "jdk" / "bin" / "java"
+    java_file.parent.mkdir(parents=True)
+    words = "Could not allocate compressed class space: 1073741824 bytes"
+    java_file.write_text(
+        f"#!/bin/sh\necho Error occurred during initialization of VM >&2\necho {words} >&2\nexit 1\n"
+    )
+    java_file.chmod(0o755)
+    with pytest.raises(MissingRequirement, match="cannot have the memory") as caught:
+        java.find_java(environ(tmp_path, JAVA_HOME=str(tmp_path / "jdk")), fallback=False)
+    assert not isinstance(caught.value, JavaMissing)
+    assert words in caught.value.message
+    assert "ulimit" in caught.value.next_step
 
 
 def test_wrapper_drops_the_one_argument_and_keeps_the_rest(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from headpond.cli.output import ConsoleOutput, JsonOutput, Output
-from headpond.core.errors import HeadpondError, InvalidData, UsageError
+from headpond.core.errors import HeadpondError, InvalidData, MissingRequirement, UsageError
 from headpond.core.options import parse_span
 from headpond.kinesis.archive.compressed import MAGIC
 from headpond.kinesis.reading.positions import parse_time_ms
@@ -60,11 +60,17 @@ def of_delta(error: Exception) -> HeadpondError | None:
     deltalake = sys.modules.get("deltalake.exceptions")  # where a command has no use for it, it is not loaded
     if deltalake is None or not isinstance(error, deltalake.DeltaError):
         return None
-    from headpond.lake.storage import table_of
+    from headpond.lake.storage import is_of_the_disk, table_of
 
     reason = str(error).partition("\n")[0].rstrip(".")
     table = table_of(error)
     which = f"The Delta table at {table}" if table else "A Delta table of the lake"
+    if is_of_the_disk(error):
+        return MissingRequirement(
+            f"{which} cannot be used: {reason}.",
+            next_step="Look at the folder, its rights and the space that is left.",
+            **({"table": table} if table else {}),
+        )
     return InvalidData(
         f"{which} cannot be used: {reason}.",
         next_step="Look into its folder _delta_log for a file that was cut, copied in part or changed by "

