@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +15,6 @@ from hypothesis import strategies as st
 from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, UsageError
 from headpond.spark.sources import archive_files as ap
 from headpond.spark.sources.archive_files import open_pattern
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Held:
@@ -208,3 +206,10 @@ def test_a_folder_is_no_pattern(tmp_path: Path) -> None:
     assert caught.value.next_step.endswith(f"{tmp_path}/*.jsonl.")
     with pytest.raises(ConfigurationError):
         open_pattern("records/")
+
+
+def test_a_file_name_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    """It cannot be opened, and passing it over would be a loss without a word."""
+    Path(os.fsdecode(bytes(tmp_path) + b"/a\xff.jsonl")).write_bytes(b"{}")
+    with pytest.raises(InvalidData, match=r"a\\xff\.jsonl"):
+        open_pattern(str(tmp_path / "*.jsonl")).sizes()

@@ -84,7 +84,7 @@ class PatternFiles:
         with storage_errors(self.root, self.options):
             infos = filesystem.get_file_info(selector)
         for info in infos:
-            name = info.path[len(folder) :].lstrip("/")
+            name = _path_of(info)[len(folder) :].lstrip("/")
             if info.type == pafs.FileType.File:
                 there[name] = info.size
                 if matches(name) and (manifests or not name.endswith(EXPORT_MANIFESTS)):
@@ -118,6 +118,19 @@ class PatternFiles:
         with storage_errors(self.root, self.options):
             written_ns = filesystem.get_file_info(f"{folder}/{name}").mtime_ns or 0
         return (time.time_ns() - written_ns) // 1_000_000
+
+
+def _path_of(info: pafs.FileInfo) -> str:
+    try:
+        path: str = info.path
+    except UnicodeDecodeError as error:
+        raise InvalidData(
+            f"The archive has a file whose name is not UTF-8: {error.object!r}.",
+            next_step="Rename it, or move it out of the archive's folder.",
+            reason="file_name",
+            name=repr(error.object),
+        ) from error
+    return path
 
 
 def objects_of(manifest: str, content: bytes, there: Container[str]) -> list[str]:
