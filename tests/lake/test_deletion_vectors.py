@@ -14,7 +14,7 @@ import pytest
 from deltalake import write_deltalake
 
 from headpond.lake.delta import DeltaFile
-from headpond.lake.engine.merge import ALWAYS, Merge
+from headpond.lake.engine.merge import Merge, always
 from headpond.lake.maintenance.optimize import optimize_file
 from headpond.lake.maintenance.redact import _only_newest
 
@@ -84,11 +84,11 @@ def test_rows_taken_out_are_gone_and_may_come_again(*, inline: bool, tmp_path: P
     assert ids(file) == LEFT
     assert file.count() == 8
     rows = pa.table({"id": pa.array([2, 3, 50], pa.int64()), "v": ["new"] * 3})
-    merged = file.merge(Merge(rows, ["id"], wins=ALWAYS))
+    merged = file.merge(Merge(rows, ["id"], wins=always))
     assert (merged.inserted, merged.updated) == (2, 1)
     assert ids(file) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 50]
     gone = pa.table({"id": pa.array([4, 5], pa.int64())})
-    assert file.merge(Merge(gone, ["id"], wins=ALWAYS, gone=pa.repeat(True, 2))).deleted == 1
+    assert file.merge(Merge(gone, ["id"], wins=always, gone=pa.repeat(True, 2))).deleted == 1
     assert file.count() == 9
     assert sorted(file.read(["id"], "v = 'new'")["id"].to_pylist()) == [2, 3, 50]
 

@@ -10,7 +10,7 @@ import pytest
 
 from headpond.lake import delta
 from headpond.lake.engine import merge as engine
-from headpond.lake.engine.merge import ALWAYS, Merge
+from headpond.lake.engine.merge import Merge, always
 from tests.kit.maven_jars import delta_session
 from tests.lake.lakes import lake_in
 from tests.lake.test_apply import change
@@ -53,7 +53,7 @@ def test_tables_with_deletion_vectors_are_read_by_spark(
         some = pa.array(range(number, 100, 17), pa.int64())
         rows = pa.table({"id": some, "v": [str(number)] * len(some), "p": pc.bit_wise_and(some, 1)})
         gone = pa.array([n % 5 == 0 for n in some.to_pylist()])
-        file.merge(Merge(rows, ["id"], wins=ALWAYS, gone=gone))
+        file.merge(Merge(rows, ["id"], wins=always, gone=gone))
         for n in some.to_pylist():
             if n % 5:
                 model[n] = str(number)
@@ -76,7 +76,7 @@ def test_tables_with_deletion_vectors_are_read_by_spark(
     merge_rows = pa.table(
         {"id": pa.array([7, 8], pa.int64()), "v": ["a", "b"], "p": pa.array([1, 0], pa.int64())}
     )
-    file.merge(Merge(merge_rows, ["id"], wins=ALWAYS))
+    file.merge(Merge(merge_rows, ["id"], wins=always))
     model |= {7: "a", 8: "b"}
     assert seen() == model
     assert file.compact()

@@ -10,7 +10,7 @@ import pytest
 
 from headpond.lake.apply import apply_batch
 from headpond.lake.delta import DeltaFile
-from headpond.lake.engine.merge import ALWAYS, Merge
+from headpond.lake.engine.merge import Merge, always
 from headpond.lake.maintenance.optimize import optimize_file
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_apply import change
@@ -67,7 +67,7 @@ def test_only_exact_bounds_are_told(tmp_path: Path) -> None:
     for row in rows:
         file.merge(Merge(pa.Table.from_pylist([row], schema), ["v"]))
     last = pa.table({"v": pa.array([3], pa.int64())})
-    file.merge(Merge(last, ["v"], wins=ALWAYS, gone=pa.repeat(True, 1)))
+    file.merge(Merge(last, ["v"], wins=always, gone=pa.repeat(True, 1)))
     assert list(bounds(tmp_path / "t")) == [{"a", "v"}] * 3
     for order_by in ((), ("v",)):
         optimize_file(file, order_by=order_by)

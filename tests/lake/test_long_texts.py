@@ -10,7 +10,7 @@ import pytest
 
 from headpond.lake.apply import apply_batch
 from headpond.lake.delta import DeltaFile
-from headpond.lake.engine.merge import ALWAYS, Merge
+from headpond.lake.engine.merge import Merge, always
 from headpond.lake.maintenance.optimize import optimize_file
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_apply import change
@@ -42,7 +42,7 @@ def test_a_commit_does_not_hold_whole_texts(tmp_path: Path) -> None:
     for order_by in ((), ("v",)):
         optimize_file(file, order_by=order_by)
         assert least_and_greatest(tmp_path / "t") == both
-    file.merge(Merge(rows.slice(0, 1), ["id"], wins=ALWAYS, gone=pa.repeat(True, 1)))
+    file.merge(Merge(rows.slice(0, 1), ["id"], wins=always, gone=pa.repeat(True, 1)))
     assert least_and_greatest(tmp_path / "t") == ("z" * 64, "z" * 63 + "{")
     file.merge(Merge(pa.table({"id": pa.array([3], pa.int64()), "v": ["x" * 100_000]}), ["id"]))
     with pytest.raises(KeyError):

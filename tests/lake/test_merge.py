@@ -24,7 +24,7 @@ from headpond.lake.engine import vectors
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import Snapshot, _take_all
 from headpond.lake.engine.lookup import FILE, ROW, Wanted
-from headpond.lake.engine.merge import ALWAYS, Merge
+from headpond.lake.engine.merge import Merge, always
 from headpond.lake.engine.parquet import Reader
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def table(place: Path, *, marks: bool = False, **more: Any) -> DeltaFile:
 
 
 def upsert(file: DeltaFile, *ids: int, v: str = "new") -> None:
-    file.merge(Merge(rows(*ids, v=v), ["id"], wins=ALWAYS))
+    file.merge(Merge(rows(*ids, v=v), ["id"], wins=always))
 
 
 def found(file: DeltaFile) -> dict[int, str]:
@@ -351,7 +351,7 @@ def test_types_and_columns_of_other_writers(tmp_path: Path) -> None:
     update = Merge(
         pa.table({"id": [2], "w": ["w"]}),
         ["id"],
-        wins=ALWAYS,
+        wins=always,
         update=lambda t, s: engine.with_columns(t, s, ["w"]),
     )
     assert file.merge(update).updated == 1

@@ -193,12 +193,12 @@ def images_of(rows: pa.RecordBatch) -> Images:
     return Images(place, list(shapes), codes, np.cumsum(sizes) - sizes, tokens)
 
 
-def as_binary(values: Sequence[Any], kind: pa.DataType = pa.binary()) -> pa.Array:  # noqa: B008 - constant
+def as_binary(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
     """Return bytes-like values, cut from one binary array, as such an array, or as text known to be UTF-8."""
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(kind, len(values), buffers)
+    return pa.Array.from_buffers(kind or pa.binary(), len(values), buffers)
 
 
 def masked(values: pa.Array, there: Bools) -> pa.Array:

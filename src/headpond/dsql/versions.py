@@ -29,6 +29,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +196,6 @@ def _json(values: pa.Array, *, raw: bool) -> pa.Array:
 def _one(value: Any) -> str:
     if isinstance(value, bytes):
         return quote(base64.b64encode(value).decode())
-    if isinstance(value, float) and (value != value or abs(value) == float("inf")):  # noqa: PLR0124 - NaN
+    if isinstance(value, float) and not math.isfinite(value):
         return quote(str(value))
     return msgspec.json.encode(value).decode()

@@ -144,7 +144,7 @@ def _unopened(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     own: dict[str, pa.Array[Any]] = {
         "sub_sequence_number": pa.repeat(pa.scalar(0, pa.int64()), count),
         "explicit_hash_key": pa.nulls(count, pa.string()),
-        "aggregated": pa.repeat(pa.scalar(False), count),  # noqa: FBT003 (a value, not a flag)
+        "aggregated": pa.repeat(pa.scalar(value=False), count),
         "tags": pa.array([[]] * count, TAGS_TYPE),
     }
     columns = [own[name] if name in own else records[name] for name in schema.names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,7 +51,7 @@ def list_(output: Output, stream: str, **options: str | None) -> None:
     """List the consumers of STREAM, by name."""
     for each in _consumers(stream, **options).each():
         document = {**each._asdict(), "created": each.created.isoformat()}
-        output.result(document, lambda: _drawn(document))  # noqa: B023 - drawn at once
+        output.result(document, partial(_drawn, document))
 
 
 def _drawn(document: dict[str, Any]) -> Table:

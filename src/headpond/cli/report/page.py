@@ -187,6 +187,7 @@ def render(report: VerifyReport) -> str:
 
 WIDTH, STRIP_HEIGHT, BARS_HEIGHT = 1000.0, 40.0, 120.0
 MIN_WIDTH = 3.0
+TWO_DIGITS, DECEMBER = 10, 12
 """A block among a million must be seen."""
 MAX_MARKS = 500
 MAX_BARS = 62
@@ -276,7 +277,7 @@ def _next_week(day: dt.date) -> dt.date | None:
 
 
 def _next_month(day: dt.date) -> dt.date | None:
-    if day.month < 12:  # noqa: PLR2004 - months of a year
+    if day.month < DECEMBER:
         return day.replace(month=day.month + 1)
     return _next_year(day.replace(month=1))
 
@@ -316,7 +317,7 @@ def template(name: str, **filters: Callable[..., str]) -> jinja2.Template:
 
 def figure(number: float) -> str:
     """Return a number with thin spaces between thousands; decimals only below 10."""
-    text = f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.2g}"  # noqa: PLR2004 - from two digits on
+    text = f"{number:,.0f}" if number >= TWO_DIGITS or number == int(number) else f"{number:.2g}"
     return text.replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 

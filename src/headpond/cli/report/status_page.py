@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headpond.cli.report.page import WIDTH, Bar, columns, figure, style, template
+from headpond.cli.report.page import TWO_DIGITS, WIDTH, Bar, columns, figure, style, template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,11 @@ def size(number: float) -> str:
     while number >= _KIBI and unit < len(_STEPS) - 1:
         number /= _KIBI
         unit += 1
-    return f"{number:.0f} {_STEPS[unit]}" if number >= 10 or unit == 0 else f"{number:.1f} {_STEPS[unit]}"  # noqa: PLR2004 - from two digits on
+    return (
+        f"{number:.0f} {_STEPS[unit]}"
+        if number >= TWO_DIGITS or unit == 0
+        else f"{number:.1f} {_STEPS[unit]}"
+    )
 
 
 def span(seconds: float) -> str:

@@ -60,6 +60,7 @@ CLOCK_SKEW_MS = 60_000
 _DIGITS = re.compile(r"[0-9]{1,200}", re.ASCII)
 _FIELDS = {"SEQ": {"p", "s", "t"}, "AT": {"p", "s"}, "END": {"p"}, "TS": {"p", "t"}, "HORIZON": {"p"}}
 _NOTES = {"SEQ": {"u", "f"}, "AT": set[str](), "END": {"f"}, "TS": {"u"}, "HORIZON": {"u"}}
+_LINE = 80  # characters of a terminal
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(0)))
 
 
@@ -327,7 +328,7 @@ def refuse_far_future(time_ms: int, now_ms: int, whose: str) -> None:
 
 
 def _wrong_start(text: str, why: str) -> ConfigurationError:
-    shown = text if len(text) <= 80 else text[:80] + "…"  # noqa: PLR2004 (a line of a terminal)
+    shown = text if len(text) <= _LINE else text[:_LINE] + "…"
     return ConfigurationError(
         f"The starting position {shown!r} cannot be used: {why}.",
         next_step="Use LATEST, TRIM_HORIZON, AT_TIMESTAMP 2026-01-01T00:00:00Z, or a JSON object of "

@@ -172,8 +172,9 @@ def write_here(writing: Writing, again: Again, new: pa.Table) -> list[dict[str, 
     return writing(again, new)
 
 
-ALWAYS: Pairs = lambda t, _: pa.repeat(True, t.num_rows)  # noqa: E731
-"""Every row of the table that a batch meets is replaced, or goes."""
+def always(t: pa.Table, _: pa.Table) -> pa.Array:
+    """Replace every row of the table that a batch meets, or have it go; for `Merge.wins`."""
+    return pa.repeat(pa.scalar(value=True), t.num_rows)
 
 
 def with_columns(t: pa.Table, s: pa.Table, columns: Iterable[str]) -> pa.Table:
@@ -481,7 +482,7 @@ def _mask(values: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
     found = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)
     if isinstance(found, pa.ChunkedArray):
         found = found.combine_chunks()
-    return np.array(pc.fill_null(found, False).to_numpy(zero_copy_only=False), bool)  # noqa: FBT003
+    return np.array(pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False), bool)
 
 
 def _fit(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import sys
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -285,6 +286,10 @@ def _shown(value: Any, kind: pa.DataType, *, greatest: bool) -> Any:
     return value if isinstance(value, (bool, int)) else None
 
 
+_SURROGATES = 0xD800
+"""The first code point that no text has; those that one may have begin again behind 0xDFFF."""
+
+
 def _cut(text: str, *, greatest: bool) -> str | None:
     """Return the beginning of a text; of the greatest, the least one that is greater than all with it."""
     whole = text.encode()
@@ -295,8 +300,8 @@ def _cut(text: str, *, greatest: bool) -> str | None:
         return start
     for at in range(len(start) - 1, -1, -1):
         after = ord(start[at]) + 1
-        after = 0xE000 if after == 0xD800 else after  # noqa: PLR2004 - no surrogates
-        if after <= 0x10FFFF:  # noqa: PLR2004 - the last code point
+        after = 0xE000 if after == _SURROGATES else after
+        if after <= sys.maxunicode:
             return start[:at] + chr(after)
     return None
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.lake.engine.merge import ALWAYS, Merge, with_columns
+from headpond.lake.engine.merge import Merge, always, with_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class FactTable:
             return 0
         gone = first_of_each(rows.select(list(columns)), columns)
         every = pa.repeat(True, gone.num_rows)
-        return self.file.merge(Merge(gone, columns, wins=ALWAYS, gone=every)).deleted
+        return self.file.merge(Merge(gone, columns, wins=always, gone=every)).deleted
 
     def replace(self, rows: pa.Table, columns: Sequence[str]) -> None:
         """Set some columns of the rows that have the identity of one of `rows`."""
@@ -64,7 +64,7 @@ class FactTable:
             Merge(
                 rows,
                 self.identity,
-                wins=ALWAYS,
+                wins=always,
                 insert=pa.repeat(False, rows.num_rows),
                 update=lambda t, s: with_columns(t, s, columns),
             )

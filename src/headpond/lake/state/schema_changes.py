@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from headpond.core.schemas import FORMAT_VERSION, VALUE, whole
 from headpond.dsql.columns import first_bytes
 from headpond.lake.delta import literal
-from headpond.lake.engine.merge import ALWAYS, Merge
+from headpond.lake.engine.merge import Merge, always
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -254,7 +254,7 @@ def _updated(t: pa.Table, s: pa.Table) -> pa.Table:
     same_time = pc.equal(s["first_ts_ns"], t["first_ts_ns"])
     earlier = pc.or_(
         pc.less(s["first_ts_ns"], t["first_ts_ns"]),
-        pc.fill_null(pc.and_kleene(same_time, pc.less(s["tx_id"], t["tx_id"])), False),  # noqa: FBT003
+        pc.fill_null(pc.and_kleene(same_time, pc.less(s["tx_id"], t["tx_id"])), fill_value=False),
     )
     gone = pc.equal(s["value_type"], NONE)
     moves = pc.if_else(gone, pc.greater(s["first_ts_ns"], t["first_ts_ns"]), earlier)
@@ -301,5 +301,5 @@ class SchemaChanges:
             ],
             promote_options="default",
         )
-        merge = Merge(rows, IDENTITY, wins=ALWAYS, gone=rows[_DROP], update=_updated)
+        merge = Merge(rows, IDENTITY, wins=always, gone=rows[_DROP], update=_updated)
         self.file.merge(merge, transaction=transaction)

@@ -35,6 +35,10 @@ _IS_KEY = f'"key" <> {literal(HORIZON_KEY)}'
 _MATCH = ["table", "key"]
 
 
+def _overtaken(t: pa.Table, s: pa.Table) -> pa.ChunkedArray:
+    return pc.less_equal(t["version"], s["version"])
+
+
 def _every(rows: pa.Table) -> pa.Array:
     return pa.repeat(True, rows.num_rows)
 
@@ -91,8 +95,7 @@ class Tombstones:
         """Drop tombstones (`table`, `key`, greatest `version`) of keys that live again; newer ones stay."""
         if rows.num_rows and self.file.exists():
             rows = rows.select([*_MATCH, "version"])
-            overtaken = lambda t, s: pc.less_equal(t["version"], s["version"])  # noqa: E731
-            self.file.merge(Merge(rows, _MATCH, ("version",), overtaken, gone=_every(rows)))
+            self.file.merge(Merge(rows, _MATCH, ("version",), _overtaken, gone=_every(rows)))
 
     def retire(self, older_than_ts_ns: int) -> int:
         """Drop tombstones of commits before a time, moving each table's horizon up; return how many."""
@@ -112,7 +115,10 @@ class Tombstones:
         # The horizon first: a crash in between leaves tombstones that are merely dropped again.
         self.put(horizon)
         rows = old.group_by(_MATCH).aggregate([])
-        retired = lambda t, _: pc.less(t["ts_ns"], older_than_ts_ns)  # noqa: E731
+
+        def retired(t: pa.Table, _: pa.Table) -> pa.ChunkedArray:
+            return pc.less(t["ts_ns"], older_than_ts_ns)
+
         merged = self.file.merge(Merge(rows, _MATCH, ("ts_ns",), retired, gone=_every(rows)))
         self._horizons = None
         return merged.deleted

@@ -111,9 +111,10 @@ def in_place(records: pa.RecordBatch, columns: SideColumns, dropped: int = 0) ->
 
 def _starts(keys: list[Any]) -> Int64:
     """Return where pieces begin: at source partitions and, where positions are numbers, behind gaps."""
-    fresh = np.diff(keys[0], prepend=-1) != 0
-    if len(keys) == 2:  # noqa: PLR2004 - the partition and one integer
-        gaps = fresh | (np.diff(keys[1], prepend=keys[1][:1]) != 1)
+    partition, *numbers = keys
+    fresh = np.diff(partition, prepend=-1) != 0
+    if len(numbers) == 1:
+        gaps = fresh | (np.diff(numbers[0], prepend=numbers[0][:1]) != 1)
         if gaps.sum() <= MAX_PIECES:
             return np.flatnonzero(gaps)
     return np.flatnonzero(fresh)
