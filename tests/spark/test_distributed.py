@@ -14,9 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headpond.core.errors import RecordFault
 from headpond.lake.apply import Applied, apply_batch
 from headpond.lake.engine import merge
 from headpond.lake.engine.log import DataFile
+from headpond.lake.targets import current
+from headpond.spark.following import distributed
 from tests.lake.lakes import cells, decoded, lake_in, watched
 from tests.lake.test_apply import (
     EXPECTED,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from headpond.lake.lake import Lake
@@ -53,8 +57,6 @@ def spread(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Apply:
 
 def spreader(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Apply:
     """Return what applies lines so."""
-    from headpond.spark.following import distributed
-
     monkeypatch.setattr(distributed, "DISTRIBUTE_ABOVE_BYTES", 0)
     monkeypatch.setattr(distributed, "LEAST_BYTES", 1 << 10)
     monkeypatch.setattr(merge, "SMALL_BYTES", 0)
@@ -99,7 +101,7 @@ def test_executors_leave_what_the_driver_leaves(spread: Apply, tmp_path: Path) -
     lake, config = lake_in(tmp_path / "a", THREE)
     other, _ = lake_in(tmp_path / "b", THREE)
     for number, part in enumerate((lines[:90], lines[90:], lines[90:])):
-        there = spread(lake, config, part, transaction=("query", min(number, 1)))
+        there = spread(lake, config, part, transaction=("query", min(number, 1)), shared=number == 2)
         assert there == apply_batch(other, decoded(config, part, parts=2))
     assert contents(lake) == contents(other)
 
@@ -267,8 +269,6 @@ def test_two_writers_at_once_lose_nothing(spread: Apply, tmp_path: Path) -> None
 
 def test_files_that_are_written_again_together_become_full_ones() -> None:
     """Each goes once, with others of its partition: put together they are fewer, whatever their sizes."""
-    from headpond.spark.following.distributed import groups_of
-
     draw = random.Random(1)
     again: list[Any] = [
         (
@@ -277,7 +277,7 @@ def test_files_that_are_written_again_together_become_full_ones() -> None:
         )
         for n in range(60)
     ]
-    groups = list(groups_of(again, 100))
+    groups = list(distributed.groups_of(again, 100))
     assert sorted(file.path for group in groups for file, _ in group) == sorted(
         each.path for each, _ in again
     )
@@ -285,4 +285,43 @@ def test_files_that_are_written_again_together_become_full_ones() -> None:
     sizes = [sum(file.size for file, _ in group) for group in groups]
     assert max(sizes) <= 100
     assert len(groups) <= 2 * sum(sizes) // 100 + 3
-    assert [len(group) for group in groups_of(again[:3], 0)] == [1, 1, 1]
+    assert [len(group) for group in distributed.groups_of(again[:3], 0)] == [1, 1, 1]
+
+
+def fails(rows: pa.Table) -> None:
+    """Fail on one key, as a mistake of ours would."""
+    if '["3"]' in rows["m:key"].to_pylist() or "[3]" in rows["m:key"].to_pylist():
+        raise KeyError("three")
+
+
+class Failing(distributed.Share):
+    """A share that cannot be applied where a key is in it."""
+
+    def applied(self, rows: pa.Table) -> distributed.Done:
+        """Fail, or be applied."""
+        fails(rows)
+        return distributed.Share.applied(self, rows)
+
+
+def test_a_record_that_tasks_fail_on_is_quarantined(
+    spread: Apply, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver finds it, with its bytes, and all others are applied, once."""
+    step = current.latest_step
+
+    def failing(state: pa.Table, rows: pa.Table) -> Any:
+        fails(rows)
+        return step(state, rows)
+
+    monkeypatch.setattr(distributed, "Share", Failing)
+    monkeypatch.setattr(current, "latest_step", failing)
+    lake, config = lake_in(tmp_path, ONE_TABLE)
+    lines = [change(n, {"id": n}) for n in range(1, 9)]
+    with pytest.raises(RecordFault):
+        spread(lake, replace(config, keep_data=False), lines)
+    applied = spread(lake, config, lines)
+    assert applied.quarantined == {"internal_error": 1}
+    assert applied.batches == 1
+    assert sorted(lake.typed["public.t"].file.read(["id"])["id"].to_pylist()) == [1, 2, 4, 5, 6, 7, 8]
+    (data,) = lake.quarantine.read(["data"])["data"].to_pylist()
+    assert json.loads(data)["after"] == {"id": 3}

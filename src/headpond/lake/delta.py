@@ -262,12 +262,6 @@ class DeltaFile:
         """Return the newest version's number."""
         return int(self.open().version())
 
-    def has_applied(self, transaction: tuple[str, int]) -> bool:
-        """Return whether the table has a commit of this application with this or a later number."""
-        application, number = transaction
-        known = self.open().transaction_version(application)
-        return known is not None and known >= number
-
     def look_up(self, wanted: Wanted) -> pa.Table:
         """Return where the rows are that are wanted, and their columns; see `engine.lookup`."""
         with storage_errors(self.uri, self._options):

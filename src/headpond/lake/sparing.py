@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_FAULTS = 20
 """Records of one batch that may fail: more of them have a cause in common, which is not a record."""
 
-_OF_RECORDS = (
+OF_RECORDS = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -39,6 +39,7 @@ _OF_RECORDS = (
     TypeError,
     ValueError,
 )
+"""What a record may make headpond raise; errors of its own are not among them, nor those of a system."""
 
 
 def apply_sparing(
@@ -62,7 +63,7 @@ def apply_sparing(
             return apply(part)
         except (HeadpondError, OSError, MemoryError):
             raise
-        except _OF_RECORDS as fault:
+        except OF_RECORDS as fault:
             if (count := _size(part)) > 1:
                 applied = attempt(_cut(part, 0, count // 2))
                 applied.add(attempt(_cut(replace(part, counters=type(part.counters)()), count // 2, count)))

@@ -12,8 +12,8 @@ by the same code, in the version of the table that the driver gives (`engine.mer
 what it wrote before the driver's commit; of a task that died or ran twice, files are left for a vacuum. Where
 another writer's commit came in between, the tasks run again.
 
-What came to the driver (pending chunks, facts, changes of tables that are not configured) is applied last, as
-a batch of its own.
+What came to the driver (pending chunks, changes of tables that are not configured) is applied last, as a
+batch of its own; facts of a ledger are written before.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ import copy
 import pickle
 from collections import Counter
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from headpond.core.errors import HeadpondError, RecordFault
+from headpond.core.formats import shown_fault
 from headpond.core.schemas import whole
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
 from headpond.lake.engine.merge import Part, PartEngine, write_here
 from headpond.lake.naming import bucket_of
-from headpond.lake.sparing import apply_sparing
-from headpond.lake.target import Decision, together
-from headpond.spark.errors import carried
+from headpond.lake.sparing import OF_RECORDS, apply_sparing
+from headpond.lake.target import Decision, Step, together
+from headpond.spark.errors import carried, headpond_error_of
+from headpond.spark.following.parts import apply_in_parts
 from headpond.spark.sources.cells import pack, unpack
 from headpond.spark.sources.decoded import FACTS, SHAPE, TABLE, gather, summary_of
 
@@ -112,20 +117,28 @@ class Share:
 
     @carried
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what was done, pickled."""
+        """Yield what was done, pickled; raise RecordFault where a record may be what made it fail."""
         parts = [unpack(cell.as_buffer()) for batch in batches for cell in batch.column(CONTENT)]
         if not parts:
             return
+        try:
+            done = pickle.dumps(self.applied(pa.concat_tables(parts, promote_options="default")))
+        except (HeadpondError, OSError, MemoryError):
+            raise
+        except OF_RECORDS as fault:
+            raise RecordFault(f"headpond failed on a change: {shown_fault(fault)}.") from fault
+        yield pa.RecordBatch.from_arrays([pa.array([done], pa.binary())], [CONTENT])
+
+    def applied(self, rows: pa.Table) -> Done:
+        """Decide and write, but for the commit."""
         target = self.lake.tables[self.table]
         file = target.typed.file
         file.engine = engine = PartEngine(file.engine.folder, self.snapshot)
-        rows = pa.concat_tables(parts, promote_options="default")
         decision = target.decide(self.lake, DecodedBatch({self.table: rows}))
         assert decision is not None  # there are rows
         figures = decision.write(None)
         asked = {name: getattr(decision, name) for name in _ASKED if getattr(decision, name)}
-        done = pickle.dumps(Done(figures, asked, engine.parts))
-        yield pa.RecordBatch.from_arrays([pa.array([done], pa.binary())], [CONTENT])
+        return Done(figures, asked, engine.parts)
 
 
 def apply_frame(
@@ -134,12 +147,14 @@ def apply_frame(
     *,
     chunks: Callable[[DecodedBatch], Chunks | None] | None = None,
     transaction: tuple[str, int] | None = None,
+    shared: bool = False,
 ) -> Applied:
-    """Apply a batch of decoded cells.
+    """Apply a batch of decoded cells and return its figures; arguments as of `lake.apply.apply_batch`."""
 
-    Returns:
-        Figures of this batch.
-    """
+    def here(part: DecodedBatch) -> Applied:
+        chunked = chunks(part) if chunks is not None else None
+        return apply_batch(lake, part, chunks=chunked, transaction=transaction, shared=shared)
+
     frame = frame.persist()
     try:
         summaries = F.col("kind").isin(SHAPE, FACTS)
@@ -150,22 +165,27 @@ def apply_frame(
         rest = gather(frame.filter(~summaries & ~stays).toArrow())
         applied = Applied()
         if distributed:
-            # What is known of columns stands for the rows themselves.
-            facts = {name: summary.facts.get(name, pa.table({})) for name in distributed}
-            applied = apply_batch(
-                lake,
-                DecodedBatch(tables=facts),
-                transaction=transaction,
-                decide=lambda lake, batch: {
-                    name: _decide(lake, frame, name, summary) for name in batch.tables
-                },
-            )
+            # Revisions are decided by what blocks list.
+            brought = Counter[str]()
+            lake.beside.begin(DecodedBatch(facts=rest.facts), brought, Step(transaction, lake.before_write))
+            try:
+                applied = apply_batch(
+                    lake,
+                    # What is known of columns stands for the rows themselves.
+                    DecodedBatch({name: summary.facts.get(name, pa.table({})) for name in distributed}),
+                    transaction=transaction,
+                    shared=shared,
+                    decide=lambda lake, batch: {
+                        name: _decide(lake, frame, name, summary) for name in batch.tables
+                    },
+                )
+            except PySparkException as error:
+                if not isinstance(headpond_error_of(error), RecordFault):
+                    raise
+                # The driver finds the record that is at fault.
+                return apply_in_parts(frame.filter(~summaries).toArrow(), partial(apply_sparing, apply=here))
+            applied.counters.update(brought)
             applied.batches = 0
-
-        def here(part: DecodedBatch) -> Applied:
-            chunked = chunks(part) if chunks is not None else None
-            return apply_batch(lake, part, chunks=chunked, transaction=transaction)
-
         applied.add(apply_sparing(rest, here))
         return applied
     finally:

@@ -145,8 +145,7 @@ def follow(
     config = lake.config.for_run(only=only, keep_data=keep_data)
 
     target = pipeline.target
-    spread = target.engine == "spark"
-    distributed = spread and only is None
+    spread, shared = target.engine == "spark", only is not None
     folder = _folder(spark) if config.kept_as == "rows" and not spread else None
     if spread:
         for typed in lake.typed.values():
@@ -176,10 +175,10 @@ def follow(
             on_begin(batch_id)
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
         number = (query_id, batch_id)
-        if distributed:
-            applied = apply_frame(lake, frame, chunks=upkeep.chunks, transaction=number)
+        if spread:
+            applied = apply_frame(lake, frame, chunks=upkeep.chunks, transaction=number, shared=shared)
         else:
-            step = partial(apply_batch, lake, transaction=number, shared=only is not None)
+            step = partial(apply_batch, lake, transaction=number, shared=shared)
             applied = _in_parts(frame, folder, lambda part: step(part, chunks=upkeep.chunks(part)))
         if not until_caught_up:
             lake.beside.close(ended=False)  # a run that ends does so once, at its end
@@ -188,7 +187,7 @@ def follow(
             on_batch(batch_id, applied)
 
     decoded = decoded_changes(
-        spark, pipeline, Rules(config, distributed, folder.path if folder else None), until=until
+        spark, pipeline, Rules(config, spread, folder.path if folder else None), until=until
     )
     query = _started(decoded.writeStream.foreachBatch(apply), target, until_caught_up=until_caught_up)
     upkeep.start()
