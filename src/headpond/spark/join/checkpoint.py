@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from headpond.kstreams.join.chunks import TaskState
+    from headpond.kstreams.join.chunks import Chunk, HeldChunk, TaskState
     from headpond.kstreams.join.pairs import Rows
 
 SEED_DDL = "label int, number bigint, data binary"
@@ -137,6 +137,10 @@ def figures(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+CHUNKS_AT_ONCE = 32
+"""Chunks that one query of Spark reads: each reads the whole state."""
+
+
 @dataclass(frozen=True)
 class KeptRecord:
     """A record that a join keeps.
@@ -177,21 +181,33 @@ def kept_records(
         f"key.label = {labels(standing.tasks)[task]}"
     )
 
+    order: list[int] = []  # numbers of chunks, as they are looked at
+    at_hand: dict[int, bytes] = {}
+
     def load(_side: Side, number: int, _uid: bytes, _held: bool) -> Rows:  # noqa: FBT001 - a Load
-        (row,) = stored.where(f"user_map_key.number = {number}").selectExpr("user_map_value.data").collect()
-        return decode_chunk(bytes(row[0]), schema_of_chunk(bytes(row[0])))
+        if number not in at_hand:
+            at = order.index(number)
+            some = ", ".join(map(str, order[at : at + CHUNKS_AT_ONCE]))
+            found = stored.where(f"user_map_key.number IN ({some})")
+            at_hand.clear()
+            for row in found.selectExpr("user_map_key.number", "user_map_value.data").collect():
+                at_hand[row[0]] = bytes(row[1])
+        data = at_hand.pop(number)
+        return decode_chunk(data, schema_of_chunk(data))
 
     rules = orjson.loads(document["fingerprint"]["rules"])
     sides = (Side.LEFT,) if rules["type"] == "self" else (Side.LEFT, Side.RIGHT)
     state = state_of(document, sides, load)
-    chunks = [
+    chunks: list[tuple[Side, Chunk, Any, HeldChunk | None]] = [
         (side, chunk, waiting, None)
         for side, each in state.sides.items()
         for chunk, waiting in zip(each.chunks, each.waiting, strict=True)
         if chunk.max_ts >= first and chunk.min_ts <= last
     ]
     none = np.empty(0, np.int64)
-    for side, chunk, waiting, held in [*chunks, *((s, h.chunk, none, h) for s, h in state.held())]:
+    chunks += [(side, held.chunk, none, held) for side, held in state.held()]
+    order += [chunk.number for _, chunk, _, _ in chunks]
+    for side, chunk, waiting, held in chunks:
         records = chunk.records
         times = chunk.data.ts if held is None else records.column(TIME).to_numpy()
         same = np.asarray(pc.fill_null(pc.equal(records.column("key"), key), fill_value=False))
