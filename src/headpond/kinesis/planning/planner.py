@@ -280,17 +280,12 @@ class Planner:
                 begin = before(to.first)
             # Of a shard that is not listed nothing can be read that would have to be filtered.
             hash_keys = shards[shard_id].hash_keys if shard_id in shards else FULL_RANGE
-            wanted = ShardRange(shard_id, begin, to, hash_keys)
-            if state is not None:
-                wanted = replace(
-                    wanted,
-                    start=replace(begin, until_ms=state.begun.until_ms),
-                    records=state.records or 0,
-                    size_bytes=state.about_bytes,
-                    # A subscription takes no iterator.
-                    resume=state.seen if self._settings.consumer_name is None else None,
-                )
-            found.append(wanted)
+            if state is None:
+                found.append(ShardRange(shard_id, begin, to, hash_keys))
+            else:
+                begin = replace(begin, until_ms=state.begun.until_ms)
+                records, size_bytes = state.records or 0, state.about_bytes
+                found.append(ShardRange(shard_id, begin, to, hash_keys, records, size_bytes))
         if self._planned is None or self._planned[1] != end:
             # Planned by a query that was stopped: what expired since is found here rather than in a task.
             loss = self._stream.loss

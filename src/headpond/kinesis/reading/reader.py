@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from headpond.core.errors import DataLoss, ServiceFailure
 from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS
-from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor
+from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
 from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange
 from headpond.kpl.records import ENCRYPTION_TYPE, KINESIS_RECORD_SCHEMA
 
@@ -67,7 +67,6 @@ class ShardRange:
     hash_keys: HashKeyRange = FULL_RANGE  # the shard's own, where a filter asks for it
     records: int = 0  # how many there are, where it is known: no more need be asked for
     size_bytes: int = 0  # about how much it is
-    resume: Resume | None = None  # how planning saw the first of them, if it did so just now
 
 
 def read_pages(
@@ -91,7 +90,7 @@ def read_pages(
         DataLoss: Records of the range are gone and loss is fatal.
         ServiceFailure: A shard that must have ended, or must hold the end, gives nothing.
     """
-    cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss, wanted.resume)
+    cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss)
     until = wanted.end.number if wanted.end.kind == "SEQ" else None
     idle, left = 0, wanted.records
     last: str | None = None
