@@ -74,7 +74,6 @@ def read_pages(
     wanted: ShardRange,
     loss: LossRule,
     *,
-    stream: str,
     records_per_page: int = MOST_RECORDS_PER_PAGE,
     most_idle: int = TIP_PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
@@ -114,7 +113,7 @@ def read_pages(
             if idle > most_idle:
                 missing = "its end" if until is None else f"{until}, the batch's end"
                 raise ServiceFailure(
-                    f"{wanted.shard_id} of {stream} gives no more records before {missing}.",
+                    f"{wanted.shard_id} of {loss.stream} gives no more records before {missing}.",
                     next_step="Run again; if it lasts, the endpoint does not end its closed shards.",
                     shard_id=wanted.shard_id,
                 )

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from headpond.kinesis.api.calls import StreamCalls
     from headpond.kinesis.api.replies import Record
 
 logger = logging.getLogger(__name__)
@@ -121,28 +120,19 @@ def _opened(
 def _pages(
     settings: SourceSettings, task: KinesisPartition, wanted: ShardRange
 ) -> Iterator[tuple[str, list[Record]]]:
-    with reading_calls(settings.connection, task.consumer_arn) as calls:
-        yield from _pages_by(calls, settings, task, wanted)
-
-
-def _pages_by(
-    calls: StreamCalls, settings: SourceSettings, task: KinesisPartition, wanted: ShardRange
-) -> Iterator[tuple[str, list[Record]]]:
-    stream = settings.connection.stream
+    connection = settings.connection
 
     def check() -> None:
-        refuse_another(stream, task.created_ms, calls_of(settings.connection).describe().created_ms)
+        refuse_another(connection.stream, task.created_ms, calls_of(connection).describe().created_ms)
 
-    loss = LossRule(stream, task.retention_ms, settings.fail_on_data_loss, check=check)
-    for records in read_pages(
-        calls,
-        wanted,
-        loss,
-        stream=stream,
-        records_per_page=settings.records_per_page,
-        most_idle=TIP_PATIENCE if task.consumer_arn is None else MOST_IDLE_EVENTS,
-    ):
-        yield wanted.shard_id, records
+    loss = LossRule(connection.stream, task.retention_ms, settings.fail_on_data_loss, check=check)
+    most_idle = TIP_PATIENCE if task.consumer_arn is None else MOST_IDLE_EVENTS
+    with reading_calls(connection, task.consumer_arn) as calls:
+        pages = read_pages(
+            calls, wanted, loss, records_per_page=settings.records_per_page, most_idle=most_idle
+        )
+        for records in pages:
+            yield wanted.shard_id, records
 
 
 def _only(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
