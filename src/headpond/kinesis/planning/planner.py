@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS
-from headpond.kinesis.planning.ending import await_end
+from headpond.kinesis.planning.ending import await_end, has_come, is_before
 from headpond.kinesis.planning.options import Limits
 from headpond.kinesis.planning.shard_state import UNBOUNDED, ShardState
 from headpond.kinesis.planning.start import Beginning
@@ -140,13 +140,18 @@ class Planner:
             ConfigurationError: The stream is not the one the offset is of.
             DataLoss: Records after `start` are gone, and that is fatal.
         """
-        self._planned = None
+        self._planned, end_ms = None, self._settings.end_ms
+        lag_ms = self._settings.probe_lag_ms
+        if end_ms is not None and self._fixed is None and has_come(self._calls, end_ms, lag_ms):
+            self.fix_ends()
         self._stream.begin(start)
         if self._is_open(start):
             resolved = self._resolved()
             end = self._noted(resolved, self._beginning.begun(resolved.shards))
         else:
             end = self._latest(start, limits)
+        if end_ms is not None and self._fixed is None and not is_before(self._calls, end, end_ms):
+            end = start  # what may hold later records waits until the ends are fixed
         self._planned = start, end
         return end
 

@@ -24,7 +24,6 @@ from pyspark.sql.streaming.datasource import (
 from headpond.kinesis.api.calls import calls_of
 from headpond.kinesis.consumers import consumer_of
 from headpond.kinesis.fanout import MOST_IDLE_EVENTS, reading_calls
-from headpond.kinesis.planning.ending import has_come, is_before
 from headpond.kinesis.planning.options import Limits, SourceSettings, read_options
 from headpond.kinesis.planning.planner import Planner
 from headpond.kinesis.planning.stream_state import refuse_another
@@ -149,7 +148,6 @@ class _Planning:
         self._columns = columns  # None: all
         self._planner: Planner | None = None
         self._consumer_arn: str | None = None
-        self._ends_at_ms = settings.end_ms  # until the ends are fixed
 
     @property
     def planner(self) -> Planner:
@@ -209,20 +207,13 @@ class KinesisStreamReader(_Planning, DataSourceStreamReader, SupportsTriggerAvai
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the stream's ends now."""
         self.planner.fix_ends()
-        self._ends_at_ms = None
 
     @carried
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the end of the next batch."""
         # Spark asks for everything where the user's trigger does (`once`); else it hands our bounds back.
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self.planner.limits
-        end_ms, calls = self._ends_at_ms, calls_of(self.settings.connection)
-        if end_ms is not None and has_come(calls, end_ms, self.settings.probe_lag_ms):
-            self.prepareForTriggerAvailableNow()
-            end_ms = None
-        planned = self.planner.latest(read_offset(start), limits)
-        # What may hold later records waits until the ends are fixed.
-        return start if end_ms is not None and not is_before(calls, planned, end_ms) else planned.to_json()
+        return self.planner.latest(read_offset(start), limits).to_json()
 
     @carried
     def reportLatestOffset(self) -> dict[str, Any]:
