@@ -110,7 +110,6 @@ class Driver:
             calls,
             wanted,
             loss,
-            stream=STREAM,
             records_per_page=self.settings.records_per_page,
             sleep=lambda _seconds: None,
         )

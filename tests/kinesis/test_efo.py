@@ -133,7 +133,7 @@ def test_faults_lose_and_repeat_nothing_and_5_s_are_kept(
         kinesis.faults.cut(0.2, when="after", calls=("SubscribeToShard",))
         kinesis.faults.cut_events(0.1)
     fan_out = calls.fan_out()
-    pages = list(read_pages(fan_out, wanted, loss, stream=STREAM, sleep=lambda _seconds: None))
+    pages = list(read_pages(fan_out, wanted, loss, sleep=lambda _seconds: None))
     assert stripped([record.data for page in pages for record in page]) == numbered(0, 40)
     times = [asked_ms for asked_ms, _ in calls.asked]
     assert len(times) > 2

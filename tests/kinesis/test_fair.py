@@ -93,7 +93,11 @@ def test_no_shard_waits_and_no_room_is_left(
         while (end := planner.latest(at, planner.limits)) != at:
             rows: list[Row] = []
             for wanted in planner.ranges(at, end):
-                for page in read_pages(EngineCalls(engine), wanted, LossRule(STREAM, HOUR_MS), stream=STREAM):
+                for page in read_pages(
+                    EngineCalls(engine),
+                    wanted,
+                    LossRule(STREAM, HOUR_MS),
+                ):
                     rows += [(wanted.shard_id, record.number, record.data) for record in page]
             left = {name: times for name, times in arrivals.items() if times}
             turn = min(left, key=lambda name: (-missed[name], left[name][0]))

@@ -50,9 +50,7 @@ class Paced:
 def read(paced: Paced, page: int) -> int:
     loss = LossRule(STREAM, 86_400_000)
     wanted = ShardRange(SHARD, HORIZON, END)
-    pages = read_pages(
-        paced.calls, wanted, loss, stream=STREAM, records_per_page=page, sleep=lambda _seconds: None
-    )
+    pages = read_pages(paced.calls, wanted, loss, records_per_page=page, sleep=lambda _seconds: None)
     return sum(map(len, pages))
 
 

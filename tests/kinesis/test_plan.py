@@ -410,7 +410,11 @@ def test_ranges_carry_the_shards_hash_keys(kinesis: LocalKinesis, mode: str, kep
         found = []
         for wanted in driver.planner.ranges(start, end):
             loss = LossRule(STREAM, driver.planner.retention_ms)
-            pages = read_pages(driver.calls, wanted, loss, stream=STREAM)
+            pages = read_pages(
+                driver.calls,
+                wanted,
+                loss,
+            )
             for batch in in_batches(((wanted.shard_id, page) for page in pages), STREAM):
                 for opened in open_records(batch, hash_range_filter=mode, hash_keys=wanted.hash_keys):
                     found += opened["sub_sequence_number"].to_pylist()

@@ -160,7 +160,6 @@ class History:
                 self.calls,
                 wanted,
                 loss,
-                stream=STREAM,
                 records_per_page=self.settings.records_per_page,
                 sleep=lambda _seconds: None,
             ):

@@ -68,95 +68,63 @@ def translate(error: Exception, settings: ConnectionSettings, *, doing: str = ""
     during = f" while {doing}" if doing else ""
     on = "" if f"stream {settings.name}" in doing else f" on stream {settings.stream}"
     meaning = _refusal if isinstance(error, boto.ClientError) else _client_side
-    kind, message, next_step = meaning(error, settings, during, on)
-    return kind(message, next_step=next_step, code=error_code(error), stream=settings.stream)
+    kind, fact, advice = meaning(error, settings, during, on)
+    return kind(fact, next_step=advice, code=error_code(error), stream=settings.stream)
 
 
-_Meaning = tuple[type[HeadpondError], str, str]
-"""The error's class, its sentence of facts and its sentence of advice."""
-
-
-def _refusal(error: Any, settings: ConnectionSettings, during: str, on: str) -> _Meaning:
-    """Say what an answer of the service means."""
+def _refusal(
+    error: Any, settings: ConnectionSettings, during: str, on: str
+) -> tuple[type[HeadpondError], str, str]:
+    """Return what an answer of the service means: the error's class, facts and advice."""
     code, call, where = error_code(error), error.operation_name, settings.where
+    kind: type[HeadpondError] = ServiceFailure
+    fact = f"Kinesis answered {call} with {code}{during}{on} {where}."
+    advice = "Try again later; if it lasts, look at the service's health and at the stream's limits."
     if code == "ResourceNotFoundException":
-        return (
-            StreamNotFound,
-            f"Stream {settings.stream} does not exist{during} {where}.",
-            "Check its name, the region and the account of the credentials.",
-        )
-    if code in SIGN_IN:
-        return (
-            AccessDenied,
-            f"Kinesis did not accept the credentials{during}{on} {where}: {SIGN_IN[code]} ({code}).",
-            f"Renew or choose the credentials {settings.credentials_hint}.",
-        )
-    if code in REFUSED or code.startswith("AccessDenied"):
+        kind, advice = StreamNotFound, "Check its name, the region and the account of the credentials."
+        fact = f"Stream {settings.stream} does not exist{during} {where}."
+    elif code in SIGN_IN:
+        kind, advice = AccessDenied, f"Renew or choose the credentials {settings.credentials_hint}."
+        fact = f"Kinesis did not accept the credentials{during}{on} {where}: {SIGN_IN[code]} ({code})."
+    elif code in REFUSED or code.startswith("AccessDenied"):
         action = _ACTION.search(str(error.response.get("Error", {}).get("Message", "")))
         service = "sts" if call == "AssumeRole" else "kinesis"
         named = action.group() if action else f"the action {service}:{call}"
-        return (
-            AccessDenied,
-            f"The credentials may not do {named}{during}{on} {where} ({code}).",
-            f"Allow {named} in their policy, or use other credentials {settings.credentials_hint}.",
-        )
-    if code.startswith("KMS"):
-        return (
-            MissingRequirement,
-            f"Stream {settings.stream} is encrypted with a key that cannot be used{during} ({code}).",
-            "Check the state of the stream's KMS key and the right to use it.",
-        )
-    if code in WRONG_CALL:
-        return (
-            ConfigurationError,
-            f"Kinesis refused the call {call}{during}{on} ({code}).",
-            "Check the names, positions and sizes that were given.",
-        )
-    if code.isdecimal() and code not in _BUSY and settings.endpoint_url is not None:
-        found = f"{call} got HTTP {code} without an AWS error code{during}{on}"
-        return (
-            ServiceFailure,
-            f"The endpoint {where} is not a Kinesis endpoint: {found}.",
-            "Check endpoint_url, and what listens there.",
-        )
-    return (
-        ServiceFailure,
-        f"Kinesis answered {call} with {code}{during}{on} {where}.",
-        "Try again later; if it lasts, look at the service's health and at the stream's limits.",
-    )
+        kind, fact = AccessDenied, f"The credentials may not do {named}{during}{on} {where} ({code})."
+        advice = f"Allow {named} in their policy, or use other credentials {settings.credentials_hint}."
+    elif code.startswith("KMS"):
+        kind, advice = MissingRequirement, "Check the state of the stream's KMS key and the right to use it."
+        fact = f"Stream {settings.stream} is encrypted with a key that cannot be used{during} ({code})."
+    elif code in WRONG_CALL:
+        kind, advice = ConfigurationError, "Check the names, positions and sizes that were given."
+        fact = f"Kinesis refused the call {call}{during}{on} ({code})."
+    elif code.isdecimal() and code not in _BUSY and settings.endpoint_url is not None:
+        got = f"{call} got HTTP {code} without an AWS error code{during}{on}"
+        fact = f"The endpoint {where} is not a Kinesis endpoint: {got}."
+        advice = "Check endpoint_url, and what listens there."
+    return kind, fact, advice
 
 
-def _client_side(error: Exception, settings: ConnectionSettings, during: str, on: str) -> _Meaning:
-    """Say what an error means that the AWS client raised by itself."""
+def _client_side(
+    error: Exception, settings: ConnectionSettings, during: str, on: str
+) -> tuple[type[HeadpondError], str, str]:
+    """Return what an error means that the AWS client raised by itself: class, facts and advice."""
     code = error_code(error)
-    if isinstance(error, boto.NoRegionError):
-        return (
-            ConfigurationError,
-            f"No AWS region is known for stream {settings.stream}.",
-            "Set region, give the stream by ARN, or set AWS_REGION.",
-        )
-    if isinstance(error, boto.ProfileNotFound):
-        return (
-            ConfigurationError,
-            f"The AWS profile {settings.profile or 'named by the environment'} does not exist.",
-            "Check profile and AWS_PROFILE against ~/.aws/config.",
-        )
+    # What it raises beside those that are named comes from finding credentials.
+    kind: type[HeadpondError] = AccessDenied
+    fact = f"No usable AWS credentials were found{during}{on} ({code})."
+    advice = f"Provide credentials {settings.credentials_hint}."
     cut = not isinstance(error, (boto.BotoCoreError, RuntimeError))  # an error of the connection itself
-    if cut or isinstance(error, (boto.ConnectionError, boto.HTTPClientError)):
-        return (
-            EndpointUnreachable,
-            f"Kinesis did not answer{during}{on} {settings.where} ({code}).",
-            "Check endpoint_url, region, network and proxy; for `headpond local`, that it runs.",
-        )
-    if isinstance(error, (boto.ParamValidationError, boto.InvalidRegionError, boto.UnknownEndpointError)):
-        return (
-            ConfigurationError,
-            f"The AWS client does not take these settings for stream {settings.stream} ({code}).",
-            "Check region, endpoint_url and the names that were given.",
-        )
-    # Everything else that botocore raises comes from finding credentials.
-    return (
-        AccessDenied,
-        f"No usable AWS credentials were found{during}{on} ({code}).",
-        f"Provide credentials {settings.credentials_hint}.",
-    )
+    if isinstance(error, boto.NoRegionError):
+        kind, fact = ConfigurationError, f"No AWS region is known for stream {settings.stream}."
+        advice = "Set region, give the stream by ARN, or set AWS_REGION."
+    elif isinstance(error, boto.ProfileNotFound):
+        kind, advice = ConfigurationError, "Check profile and AWS_PROFILE against ~/.aws/config."
+        fact = f"The AWS profile {settings.profile or 'named by the environment'} does not exist."
+    elif cut or isinstance(error, (boto.ConnectionError, boto.HTTPClientError)):
+        kind, fact = EndpointUnreachable, f"Kinesis did not answer{during}{on} {settings.where} ({code})."
+        advice = "Check endpoint_url, region, network and proxy; for `headpond local`, that it runs."
+    elif isinstance(error, (boto.ParamValidationError, boto.InvalidRegionError, boto.UnknownEndpointError)):
+        kind, advice = ConfigurationError, "Check region, endpoint_url and the names that were given."
+        fact = f"The AWS client does not take these settings for stream {settings.stream} ({code})."
+    return kind, fact, advice

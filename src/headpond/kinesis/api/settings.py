@@ -142,13 +142,9 @@ def _check_url(option: str, url: str | None) -> None:
         return
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
-        # Not shown: it would carry the password into logs and checkpoints.
-        raise ConfigurationError(
-            f"{option} carries a user name or password.",
-            next_step="Remove it; credentials come from the AWS configuration.",
-            option=option,
-        )
-    if parts.scheme not in {"http", "https"}:
+        # Nothing of it is shown: a password would come into logs and checkpoints.
+        fault = "carries a user name or password, which belong into the AWS configuration"
+    elif parts.scheme not in {"http", "https"}:
         fault = "does not begin with http:// or https://"
     elif not parts.hostname:
         fault = "names no host"

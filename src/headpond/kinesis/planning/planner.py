@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS
-from headpond.kinesis.planning.ending import await_end
+from headpond.kinesis.planning.ending import await_end, has_come, is_before
 from headpond.kinesis.planning.options import Limits
 from headpond.kinesis.planning.shard_state import UNBOUNDED, ShardState
 from headpond.kinesis.planning.start import Beginning
@@ -140,13 +140,18 @@ class Planner:
             ConfigurationError: The stream is not the one the offset is of.
             DataLoss: Records after `start` are gone, and that is fatal.
         """
-        self._planned = None
+        self._planned, end_ms = None, self._settings.end_ms
+        lag_ms = self._settings.probe_lag_ms
+        if end_ms is not None and self._fixed is None and has_come(self._calls, end_ms, lag_ms):
+            self.fix_ends()
         self._stream.begin(start)
         if self._is_open(start):
             resolved = self._resolved()
             end = self._noted(resolved, self._beginning.begun(resolved.shards))
         else:
             end = self._latest(start, limits)
+        if end_ms is not None and self._fixed is None and not is_before(self._calls, end, end_ms):
+            end = start  # what may hold later records waits until the ends are fixed
         self._planned = start, end
         return end
 
@@ -280,17 +285,12 @@ class Planner:
                 begin = before(to.first)
             # Of a shard that is not listed nothing can be read that would have to be filtered.
             hash_keys = shards[shard_id].hash_keys if shard_id in shards else FULL_RANGE
-            wanted = ShardRange(shard_id, begin, to, hash_keys)
-            if state is not None:
-                wanted = replace(
-                    wanted,
-                    start=replace(begin, until_ms=state.begun.until_ms),
-                    records=state.records or 0,
-                    size_bytes=state.about_bytes,
-                    # A subscription takes no iterator.
-                    resume=state.seen if self._settings.consumer_name is None else None,
-                )
-            found.append(wanted)
+            if state is None:
+                found.append(ShardRange(shard_id, begin, to, hash_keys))
+            else:
+                begin = replace(begin, until_ms=state.begun.until_ms)
+                records, size_bytes = state.records or 0, state.about_bytes
+                found.append(ShardRange(shard_id, begin, to, hash_keys, records, size_bytes))
         if self._planned is None or self._planned[1] != end:
             # Planned by a query that was stopped: what expired since is found here rather than in a task.
             loss = self._stream.loss

@@ -23,7 +23,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.core.errors import ServiceFailure
-from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor
+from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
 from headpond.kinesis.reading.positions import END, Position, after, at_time
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ class Mark(NamedTuple):
     sequence_number: str
     size_bytes: int  # of data and partition key, as the service counts
     arrival_ms: int
-    seen: Resume | None  # of a page's first record
 
 
 class ShardState:
@@ -66,7 +65,6 @@ class ShardState:
         records: How many it has so far; None: not all of them were seen.
         size_bytes: Of them, as the service counts.
         first: Number of the first one; None: there is none, or none yet.
-        seen: How that was seen, where it came first in a reply.
         waited: For how many batches the next record has had no room.
         idle_until_s: Until then nothing that counts can follow.
     """
@@ -106,7 +104,6 @@ class ShardState:
         self.records: int | None = 0
         self.size_bytes = 0
         self.first: str | None = None
-        self.seen: Resume | None = None
         self._dense: tuple[int, float] | None = None  # from when on, and bytes a millisecond
         self._stands = False  # whether this batch has seen as far as it can
 
@@ -227,13 +224,12 @@ class ShardState:
         return True
 
     def _hold(self, cursor: ShardCursor, page: list[Record]) -> None:
-        self._cursor, seen = cursor, cursor.seen
+        self._cursor = cursor
         for record in page:
             size_bytes = record.size_bytes
-            self._marks.append(Mark(record.sequence_number, size_bytes, record.arrival_ms, seen))
+            self._marks.append(Mark(record.sequence_number, size_bytes, record.arrival_ms))
             self._held_bytes += size_bytes
             self._looked_at_bytes += size_bytes
-            seen = None
         self._looked_at += len(page)
         self._stands = cursor.at_tip or not page
         if not page and not cursor.at_tip and not cursor.closed and self._over_gaps:
@@ -280,8 +276,7 @@ class ShardState:
             if over and (taken or not at_least_one):
                 break
             last = self._marks.popleft()
-            if self.first is None:
-                self.first, self.seen = mark.sequence_number, mark.seen
+            self.first = self.first or mark.sequence_number
             taken, taken_bytes = taken + 1, taken_bytes + mark.size_bytes
         self._held_bytes -= taken_bytes
         if last is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from headpond.core.errors import DataLoss, ServiceFailure
 from headpond.kinesis.api.replies import Page
@@ -33,22 +33,6 @@ logger = logging.getLogger(__name__)
 MOST_RECORDS_PER_PAGE = 10_000
 _MOST_EMPTY = 1_000  # replies in a row that come no nearer to the tip
 _TO_COME = Page([], None, 0)  # where the moment to start at has not come yet
-
-
-class Resume(NamedTuple):
-    """A reply that planning saw, to be asked for again: it spares finding the place, for five minutes.
-
-    It counts only where the same record comes first again.
-
-    Attributes:
-        iterator: What it was asked for with.
-        skip: How many records of it are not wanted, at its front.
-        first: Sequence number of the record behind those.
-    """
-
-    iterator: str
-    skip: int
-    first: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,31 +80,18 @@ class LossRule:
 class ShardCursor:
     """A place in one shard that moves on.
 
-    Args:
-        resume: How the first records after `start` were seen before; None: not known.
-
     Attributes:
         closed: The shard was read to its end.
         behind_ms: How far the last reply was behind the shard's tip; 0 with no records: at the tip.
         last: Sequence number of the last record given out; None before the first.
-        seen: How the last records given out can be had again; None before the first.
     """
 
-    def __init__(
-        self,
-        calls: StreamCalls,
-        shard_id: str,
-        start: Position,
-        loss: LossRule,
-        resume: Resume | None = None,
-    ) -> None:
+    def __init__(self, calls: StreamCalls, shard_id: str, start: Position, loss: LossRule) -> None:
         self._calls, self._shard_id, self._start, self._loss = calls, shard_id, start, loss
-        self._resume = resume
         self._iterator: str | None = None
         self._begun = start.kind not in ("SEQ", "AT", "TS")  # whether what the start says was found
         self._refused: str | None = None  # the code, until the records that are left were seen
         self._from_horizon = False  # whether the next place is the oldest record, whatever the start was
-        self.seen: Resume | None = None
         self.last: str | None = None
         self.closed = start.kind == "END"
         self.behind_ms = -1
@@ -140,24 +111,18 @@ class ShardCursor:
         """
         if self.closed:
             return []
-        page, skipped = self._resumed(limit)
-        if page is None:
-            # One more where the start's own record will be dropped.
-            dropped = not self._begun and self._start.kind == "SEQ"
-            page = self._page(min(limit + dropped, MOST_RECORDS_PER_PAGE))
-        asked_with = self._iterator or ""
+        # One more where the start's own record will be dropped.
+        dropped = not self._begun and self._start.kind == "SEQ"
+        page = self._page(min(limit + dropped, MOST_RECORDS_PER_PAGE))
         self._iterator, self.behind_ms = page.next_iterator, page.behind_ms
         self.closed = page.next_iterator is None and page is not _TO_COME
-        records = page.records[skipped:]
+        records = page.records
         if self._refused is not None and (records or self.closed or self.at_tip):
             records = self._report_rejected(records)
         if not self._begun:
             records = self._begin(records)
         if records:
             self.last, self._from_horizon = records[-1].sequence_number, False
-            # What was left out of the reply was at its front.
-            skipped = len(page.records) - len(records)
-            self.seen = Resume(asked_with, skipped, records[0].sequence_number)
         return records
 
     def next_records(self, limit: int) -> list[Record]:
@@ -171,23 +136,6 @@ class ShardCursor:
                 left -= 1
             if page or self.closed or self.at_tip or not left:
                 return page
-
-    def _resumed(self, limit: int) -> tuple[Page | None, int]:
-        """Ask as planning did; no page where there is no hint or its record does not come first again.
-
-        That record was seen to be the first after the start, which proves the start.
-        """
-        resume, self._resume = self._resume, None
-        if resume is not None:
-            most = min(limit + resume.skip, MOST_RECORDS_PER_PAGE)
-            try:
-                page = self._calls.page(resume.iterator, self._shard_id, most)
-            except (IteratorExpired, PositionRejected):
-                return None, 0
-            if page.records[resume.skip :] and page.records[resume.skip].sequence_number == resume.first:
-                self._iterator, self._begun = resume.iterator, True
-                return page, resume.skip
-        return None, 0
 
     def _page(self, limit: int) -> Page:
         while True:

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from headpond.core.errors import DataLoss, ServiceFailure
 from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS
-from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, Resume, ShardCursor
+from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
 from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange
 from headpond.kpl.records import ENCRYPTION_TYPE, KINESIS_RECORD_SCHEMA
 
@@ -67,7 +67,6 @@ class ShardRange:
     hash_keys: HashKeyRange = FULL_RANGE  # the shard's own, where a filter asks for it
     records: int = 0  # how many there are, where it is known: no more need be asked for
     size_bytes: int = 0  # about how much it is
-    resume: Resume | None = None  # how planning saw the first of them, if it did so just now
 
 
 def read_pages(
@@ -75,7 +74,6 @@ def read_pages(
     wanted: ShardRange,
     loss: LossRule,
     *,
-    stream: str,
     records_per_page: int = MOST_RECORDS_PER_PAGE,
     most_idle: int = TIP_PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
@@ -91,7 +89,7 @@ def read_pages(
         DataLoss: Records of the range are gone and loss is fatal.
         ServiceFailure: A shard that must have ended, or must hold the end, gives nothing.
     """
-    cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss, wanted.resume)
+    cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss)
     until = wanted.end.number if wanted.end.kind == "SEQ" else None
     idle, left = 0, wanted.records
     last: str | None = None
@@ -115,7 +113,7 @@ def read_pages(
             if idle > most_idle:
                 missing = "its end" if until is None else f"{until}, the batch's end"
                 raise ServiceFailure(
-                    f"{wanted.shard_id} of {stream} gives no more records before {missing}.",
+                    f"{wanted.shard_id} of {loss.stream} gives no more records before {missing}.",
                     next_step="Run again; if it lasts, the endpoint does not end its closed shards.",
                     shard_id=wanted.shard_id,
                 )

@@ -24,7 +24,6 @@ from pyspark.sql.streaming.datasource import (
 from headpond.kinesis.api.calls import calls_of
 from headpond.kinesis.consumers import consumer_of
 from headpond.kinesis.fanout import MOST_IDLE_EVENTS, reading_calls
-from headpond.kinesis.planning.ending import has_come, is_before
 from headpond.kinesis.planning.options import Limits, SourceSettings, read_options
 from headpond.kinesis.planning.planner import Planner
 from headpond.kinesis.planning.stream_state import refuse_another
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from headpond.kinesis.api.calls import StreamCalls
     from headpond.kinesis.api.replies import Record
 
 logger = logging.getLogger(__name__)
@@ -121,28 +119,19 @@ def _opened(
 def _pages(
     settings: SourceSettings, task: KinesisPartition, wanted: ShardRange
 ) -> Iterator[tuple[str, list[Record]]]:
-    with reading_calls(settings.connection, task.consumer_arn) as calls:
-        yield from _pages_by(calls, settings, task, wanted)
-
-
-def _pages_by(
-    calls: StreamCalls, settings: SourceSettings, task: KinesisPartition, wanted: ShardRange
-) -> Iterator[tuple[str, list[Record]]]:
-    stream = settings.connection.stream
+    connection = settings.connection
 
     def check() -> None:
-        refuse_another(stream, task.created_ms, calls_of(settings.connection).describe().created_ms)
+        refuse_another(connection.stream, task.created_ms, calls_of(connection).describe().created_ms)
 
-    loss = LossRule(stream, task.retention_ms, settings.fail_on_data_loss, check=check)
-    for records in read_pages(
-        calls,
-        wanted,
-        loss,
-        stream=stream,
-        records_per_page=settings.records_per_page,
-        most_idle=TIP_PATIENCE if task.consumer_arn is None else MOST_IDLE_EVENTS,
-    ):
-        yield wanted.shard_id, records
+    loss = LossRule(connection.stream, task.retention_ms, settings.fail_on_data_loss, check=check)
+    most_idle = TIP_PATIENCE if task.consumer_arn is None else MOST_IDLE_EVENTS
+    with reading_calls(connection, task.consumer_arn) as calls:
+        pages = read_pages(
+            calls, wanted, loss, records_per_page=settings.records_per_page, most_idle=most_idle
+        )
+        for records in pages:
+            yield wanted.shard_id, records
 
 
 def _only(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -159,7 +148,6 @@ class _Planning:
         self._columns = columns  # None: all
         self._planner: Planner | None = None
         self._consumer_arn: str | None = None
-        self._ends_at_ms = settings.end_ms  # until the ends are fixed
 
     @property
     def planner(self) -> Planner:
@@ -219,20 +207,13 @@ class KinesisStreamReader(_Planning, DataSourceStreamReader, SupportsTriggerAvai
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the stream's ends now."""
         self.planner.fix_ends()
-        self._ends_at_ms = None
 
     @carried
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the end of the next batch."""
         # Spark asks for everything where the user's trigger does (`once`); else it hands our bounds back.
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self.planner.limits
-        end_ms, calls = self._ends_at_ms, calls_of(self.settings.connection)
-        if end_ms is not None and has_come(calls, end_ms, self.settings.probe_lag_ms):
-            self.prepareForTriggerAvailableNow()
-            end_ms = None
-        planned = self.planner.latest(read_offset(start), limits)
-        # What may hold later records waits until the ends are fixed.
-        return start if end_ms is not None and not is_before(calls, planned, end_ms) else planned.to_json()
+        return self.planner.latest(read_offset(start), limits).to_json()
 
     @carried
     def reportLatestOffset(self) -> dict[str, Any]:

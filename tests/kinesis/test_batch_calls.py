@@ -1,9 +1,8 @@
-"""What planning saw is asked for again by the tasks: in one call a shard, and only where it is still so."""
+"""The calls that a batch takes, from the plan to its rows; what expires between the two."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,14 +14,11 @@ from tests.kinesis.source_kit import STREAM, Driver, held, put
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kinesis.reading.cursor import Resume
     from headpond.kinesis.reading.positions import Offset
     from headpond.localkinesis import LocalKinesis
     from headpond.localkinesis.testing import ManualClock
 
 SHARDS = 3
-LIFETIME_MS = 300_000
-"""Of an iterator."""
 HOUR_MS = 3_600_000
 CALLS = {"GetShardIterator": "iterator", "GetRecords": "page"}
 
@@ -45,9 +41,6 @@ class Counting(Driver):
                 made[CALLS[model.name]] += 1
 
         self.calls._client.meta.events.register("before-call.kinesis", count)
-
-    def hints(self, start: Offset, end: Offset) -> list[Resume | None]:
-        return [wanted.resume for wanted in self.planner.ranges(start, end)]
 
     def calls_of_reading(self, start: Offset, end: Offset) -> dict[str, int]:
         self.made.clear()
@@ -72,22 +65,20 @@ BOUNDS = [{}, {"maxBytesPerTrigger": "64 MiB"}, {"maxSpanPerTrigger": "none"}]
 @pytest.mark.slow
 @pytest.mark.parametrize("position", ["horizon", "after records"])
 @pytest.mark.parametrize("options", BOUNDS, ids=["span", "bytes", "unbounded"])
-def test_a_task_needs_no_place_of_its_own(
+def test_a_task_finds_its_place_and_reads(
     kinesis: LocalKinesis, options: dict[str, str], position: str
 ) -> None:
-    """Each shard's part is read with one call, and is the same as without what planning saw."""
+    """Each shard's part takes two calls, and is the same to who did not plan it."""
     driver = Counting(kinesis, **options)
     start, end = batch_from(driver, kinesis, position)
     rows = driver.read(start, end)
-    assert driver.calls_of_reading(start, end) == {"page": SHARDS}
-    fresh = Counting(kinesis, **options)
-    assert fresh.hints(start, end) == [None] * SHARDS
-    assert fresh.read(start, end) == rows
+    assert driver.calls_of_reading(start, end) == {"iterator": SHARDS, "page": SHARDS}
+    assert Counting(kinesis, **options).read(start, end) == rows
     assert len(rows) == 30
 
 
 def test_a_first_run_looks_at_each_beginning_once(kinesis: LocalKinesis, clock: ManualClock) -> None:
-    """With ends that are fixed: two calls a shard for the end, two for the beginning, one for the records."""
+    """With ends that are fixed: two calls a shard for the end, two for the beginning, two to read."""
     clock.advance(25 * HOUR_MS)  # so that the beginning is a moment
     put(kinesis, 12)
     driver = Counting(kinesis, maxSpanPerTrigger="1 min")
@@ -97,7 +88,7 @@ def test_a_first_run_looks_at_each_beginning_once(kinesis: LocalKinesis, clock: 
     driver.made.clear()
     end = driver.next(start)
     assert dict(driver.made) == {"iterator": SHARDS, "page": SHARDS}
-    assert driver.calls_of_reading(start, end) == {"page": SHARDS}
+    assert driver.calls_of_reading(start, end) == {"iterator": SHARDS, "page": SHARDS}
     assert sorted(driver.read(start, end)) == held(kinesis)
 
 
@@ -112,40 +103,7 @@ def test_asked_for_the_beginning_again_planning_knows_its_batch(
     end = driver.next(start)
     clock.advance(1_500)
     assert driver.initial() == start
-    assert None not in driver.hints(start, end)
-
-
-@pytest.mark.parametrize("position", ["horizon", "after records"])
-def test_an_iterator_that_expired_is_no_loss(
-    kinesis: LocalKinesis, clock: ManualClock, position: str
-) -> None:
-    """A batch that is tried again later finds its places by itself."""
-    driver = Counting(kinesis)
-    start, end = batch_from(driver, kinesis, position)
-    rows = driver.read(start, end)
-    clock.advance(LIFETIME_MS + 1)
-    assert driver.calls_of_reading(start, end) == {"page": 2 * SHARDS, "iterator": SHARDS}
-    assert driver.read(start, end) == rows
-
-
-@pytest.mark.parametrize("change", [{"skip": 1}, {"skip": 40}, {"first": "1"}, {"iterator": "of nobody"}])
-@pytest.mark.slow
-def test_what_does_not_come_again_as_it_was_counts_for_nothing(
-    kinesis: LocalKinesis, change: dict[str, Any]
-) -> None:
-    """Whatever the hint says, the rows are those between the positions."""
-    driver = Counting(kinesis)
-    start, end = batch_from(driver, kinesis, "horizon")
-    rows = driver.read(start, end)
-    ranges = driver.planner.ranges
-    wrong = [
-        replace(wanted, resume=wanted.resume and wanted.resume._replace(**change))
-        for wanted in ranges(start, end)
-    ]
-    driver.planner.ranges = lambda *_: wrong  # type: ignore[method-assign]
-    assert driver.calls_of_reading(start, end)["iterator"] == SHARDS
-    assert driver.read(start, end) == rows
-    assert sorted(rows) == held(kinesis)
+    assert sum(wanted.records for wanted in driver.planner.ranges(start, end)) == 30
 
 
 @pytest.mark.parametrize("later_ms", [180_000, 360_000], ids=["iterator alive", "iterator expired"])
@@ -172,11 +130,3 @@ def test_what_expired_meanwhile_is_told_as_ever(
     else:
         assert sorted(driver.read(start, end)) == held(kinesis)
         assert len(held(kinesis)) == 30
-
-
-def test_subscriptions_get_none(kinesis: LocalKinesis) -> None:
-    """An iterator is of no use to enhanced fan-out."""
-    kinesis.engine.consumers.register(STREAM, "app")
-    driver = Counting(kinesis)
-    start, end = batch_from(driver, kinesis, "horizon")
-    assert driver.hints(start, end) == [None] * SHARDS
