@@ -240,11 +240,26 @@ def test_every_public_name_is_in_the_reference_of_the_api(room: str) -> None:
     assert set(offered) <= {path.rpartition(".")[2] for path in shown}
 
 
+OWN = re.compile(r"https://(?:github\.com/headpond/headpond/blob|raw\.githubusercontent\.com/headpond/headpond)/main/(.+)")
+"""A file of this repository by its address, which an index of packages shows as well."""
+
+
 def test_every_link_of_the_readme_leads_somewhere() -> None:
-    """Relative links outside the site, which the build does not look at."""
+    """Links outside the site, which the build does not look at."""
     for page in (ROOT / "README.md", ROOT / "examples" / "README.md", ROOT / "CHANGELOG.md"):
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
-            assert target.startswith("https://") or (page.parent / target).exists(), (page.name, target)
+        text = page.read_text()
+        links = re.findall(r"\]\(([^)#]+)[^)]*\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
+        for target in links:
+            own = OWN.fullmatch(target)
+            file = ROOT / own[1] if own else page.parent / target
+            assert (target.startswith("https://") and not own) or file.exists(), (page.name, target)
+
+
+def test_the_readme_shows_everywhere() -> None:
+    """An index of packages knows no relative links."""
+    targets = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    assert len(targets) > 10
+    assert [target for target in targets if not target.startswith("https://")] == []
 
 
 @pytest.mark.spark
