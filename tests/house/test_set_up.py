@@ -61,7 +61,7 @@ def test_the_script_knows_groups_that_exist(set_up: ModuleType) -> None:
     """Every purpose and the extra for Java resolve against the real pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     for groups in set_up.GROUPS.values():
-        assert set_up.requirements(project, (set_up.always, *groups), ("java",))
+        assert set_up.requirements(project, (set_up.ALWAYS, *groups), ("java",))
 
 
 def test_an_environment_beside_has_its_own_pins(set_up: ModuleType) -> None:

@@ -241,7 +241,7 @@ def _fill(kinesis: LocalKinesis, stream: str, records: Iterable[Any]) -> None:
 
 def _followed(file: Path, show: Show) -> tuple[Run, Any, dict[str, Any]]:
     """Run a pipeline to the end of its stream; return the run, its lake and what is in that."""
-    job = Run(load(file), until_caught_up=True, quick=True, say=show)
+    job = Run(load(file), until_caught_up=True, say=show)
     lake = job.go()
     return job, lake, lake_summary(lake, job.applied)
 

@@ -125,7 +125,6 @@ class Run:
     pipeline: Pipeline
     until_caught_up: bool = False  # end when everything present at the start is applied
     until: str | None = None  # end when everything is applied that arrived before this time
-    quick: bool = False  # start-up counts more than throughput
     only: str | None = None  # the one table to apply changes to, in a run of its own
     say: Callable[[str], None] = lambda _words: None  # called with each stage in a few words
     say_batches: bool = True  # and with each batch
@@ -144,7 +143,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.stop)
-        self._options = start_options(self.pipeline, quick=self.quick)
+        self._options = start_options(self.pipeline)
 
     def go(self) -> Lake:
         """Check, start Spark, follow the source to the end of the run, and return the lake.

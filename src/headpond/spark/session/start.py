@@ -129,11 +129,10 @@ class StartOptions(TypedDict):
     quick: bool
 
 
-def start_options(pipeline: Pipeline, *, quick: bool = False) -> StartOptions:
-    """Return how Spark is started for a run of a pipeline; arguments as of `spark.following.run.Run`."""
+def start_options(pipeline: Pipeline) -> StartOptions:
+    """Return how Spark is started for a run of a pipeline."""
     # Where Python reads and merges, the JVM has too little to do for a slow start ever to pay.
-    quick = quick or pipeline.target.engine == "embedded"
-    return {"log_path": log_path(pipeline), "quick": quick}
+    return {"log_path": log_path(pipeline), "quick": True}
 
 
 class Starting:
