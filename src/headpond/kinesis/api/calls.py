@@ -107,16 +107,9 @@ class ServiceCalls:
         self._client.close()
 
     def describe(self) -> StreamFacts:
-        """Describe the stream.
-
-        Raises:
-            StreamNotFound: There is no such stream; names the nearest that exist, where they may be listed.
-        """
+        """Describe the stream."""
         doing, which = f"describing stream {self.settings.name}", self.settings.stream_argument
-        try:
-            found = self.call(doing, "describe_stream_summary", **which)["StreamDescriptionSummary"]
-        except StreamNotFound:
-            raise stream_not_found(self._client, self.settings) from None
+        found = self.call(doing, "describe_stream_summary", **which)["StreamDescriptionSummary"]
         return StreamFacts(
             round(found["StreamCreationTimestamp"].timestamp() * 1000),
             found["RetentionPeriodHours"] * 3_600_000,
@@ -193,12 +186,15 @@ class ServiceCalls:
         Raises:
             IteratorExpired: The iterator is too old.
             PositionRejected: There is no such shard or consumer, or it will not start there.
+            StreamNotFound: There is no such stream; names the nearest that exist, where they may be listed.
             HeadpondError: The call goes on failing, or no other try helps.
         """
         waited_s, attempt = 0.0, 0
         while True:
             try:
                 return self.once(doing, operation, **arguments)
+            except StreamNotFound:
+                raise stream_not_found(self._client, self.settings) from None
             except RetryableError as error:
                 if waited_s >= error.patience_s:
                     raise translate(error.failure, self.settings, doing=doing) from None
