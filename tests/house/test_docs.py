@@ -240,7 +240,9 @@ def test_every_public_name_is_in_the_reference_of_the_api(room: str) -> None:
     assert set(offered) <= {path.rpartition(".")[2] for path in shown}
 
 
-OWN = re.compile(r"https://(?:github\.com/headpond/headpond/blob|raw\.githubusercontent\.com/headpond/headpond)/main/(.+)")
+OWN = re.compile(
+    r"https://(?:github\.com/headpond/headpond/blob|raw\.githubusercontent\.com/headpond/headpond)/main/(.+)"
+)
 """A file of this repository by its address, which an index of packages shows as well."""
 
 
