@@ -312,7 +312,10 @@ def _start_context(settings: Mapping[str, str], log: Path) -> SparkContext:
             gateway = None
             if SparkContext._gateway is None:  # noqa: SLF001 (a JVM outlives its context; there can be only one)
                 conf = SparkConf(loadDefaults=False).setAll(_for_command_line(settings))
-                gateway = launch_gateway(conf, popen_kwargs={"stdout": out, "stderr": out})
+                # In a session of its own: Ctrl-C and a supervisor's signal to the group are for this process,
+                # which ends its batch first. The JVM ends when its standard input does, with this process.
+                apart = {"stdout": out, "stderr": out, "start_new_session": True}
+                gateway = launch_gateway(conf, popen_kwargs=apart)
             jvm = gateway.jvm if gateway is not None else None
             conf = SparkConf(_jvm=jvm).setAll(list(settings.items()))
             context = SparkContext(conf=conf, gateway=gateway)
