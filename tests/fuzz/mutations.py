@@ -479,7 +479,7 @@ def archive_line(random: Random, number: int, data: bytes) -> bytes:
             "shard": f"shardId-{number % 3:012}",
             "sequenceNumber": str(number),
             "partitionKey": hashlib.sha1(data, usedforsecurity=False).hexdigest()[:8],
-            "approximateArrivalTimestamp": 1_700_000_000_000 + number,
+            "approximateArrivalTimestamp": 1_790_000_000_000 + number,
             "data": base64.b64encode(data).decode(),
         }
     ).encode()
