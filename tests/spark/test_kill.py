@@ -62,7 +62,8 @@ def killed_run(folder: Path, draw: random.Random, kills: int) -> dict[str, objec
         draw.shuffle(records)
         fill(kinesis.client(), "changes", records)
         source = f'stream = "changes"\nendpoint_url = "{kinesis.endpoint_url}"\nstart = "TRIM_HORIZON"\n'
-        source += "max_records_per_trigger = 15"
+        # So few that there is a batch left for every kill.
+        source += f"max_records_per_trigger = {15 if kills == 1 else 5}"
         (folder / "p.toml").write_text(
             pipeline_text(source, path="lake").replace('path = "lake"', 'path = "lake"\ntrigger = "10 ms"')
         )
