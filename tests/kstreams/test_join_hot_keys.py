@@ -61,7 +61,7 @@ def work_off(records: int) -> None:
     sys.stdout.write(f"{pairs} {peak_kib() // 1024}\n")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_millions_of_pairs_of_one_key_take_bounded_memory() -> None:
     """Twenty-five million at once would take some three gigabytes; how they are allotted differs."""
     pairs, mib = peak_of(10_000)

@@ -131,6 +131,7 @@ def arrived_before(kinesis: LocalKinesis, end_ms: int) -> set[int]:
     return found
 
 
+@pytest.mark.thorough
 def test_a_run_until_a_time_ahead(tmp_path: Path) -> None:
     """Killed in between, the stream split and written to all the while: the rows before it, no other."""
     with local_kinesis(STREAM, shards=2) as kinesis:
