@@ -259,8 +259,8 @@ def test_an_input_that_cannot_be_read_is_wrong_use(cli: Cli, command: str, tmp_p
 @pytest.mark.parametrize(
     ("line", "code", "begins"),
     [
-        (b"{", 1, "Error: Line 2: The line is no list of user records: "),
-        (b'{"records": [{"partition_key": 5, "data": ""}]}', 1, "Error: Line 2: The line is no list"),
+        (b"{", 1, "Error: Line 2: The line is not a list of user records: "),
+        (b'{"records": [{"partition_key": 5, "data": ""}]}', 1, "Error: Line 2: The line is not a list"),
         (b'{"records": [{"partition_key": "", "data": ""}]}', 2, "Error: Line 2: "),
         (
             b'{"records": [{"partition_key": "a", "data": "", "explicit_hash_key": "-1"}]}',

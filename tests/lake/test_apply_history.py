@@ -77,7 +77,7 @@ def test_the_histories_and_schema_changes_do_not_depend_on_order(seed: int, batc
         assert_expected(lake)
         once, config = lake_in(Path(folder) / "b", HISTORIES)
         apply_batch(once, decoded(config, SMALL))
-        told = [sorted(map(repr, store.beside.schema_changes.read().to_pylist())) for store in (lake, once)]
+        told = [sorted(map(repr, store.extras.schema_changes.read().to_pylist())) for store in (lake, once)]
         assert told[0] == told[1]
 
 
@@ -101,7 +101,7 @@ def test_a_crash_between_two_writes_is_healed_by_the_repeat(stage: str, tmp_path
         lake, config = lake_in(tmp_path, HISTORIES)
         apply_batch(lake, batch)
     assert_expected(lake)
-    changes = set(lake.beside.schema_changes.read(["sales.Evolving"])["change"].to_pylist())
+    changes = set(lake.extras.schema_changes.read(["sales.Evolving"])["change"].to_pylist())
     assert {"table", "initial", "added"} <= changes
     summary = lake_summary(lake)
     assert {table["keep"] for name, table in summary["tables"].items() if name in NAMES} == {"history"}

@@ -92,7 +92,7 @@ def test_values_stay_in_their_columns(keep: str, columns: str, tmp_path: Path) -
     assert len(set(folded)) == len(folded)
     told = {
         row["column"]
-        for row in lake.beside.schema_changes.read().to_pylist()
+        for row in lake.extras.schema_changes.read().to_pylist()
         if row["value_type"] in {"number", "null"}
     }
     assert {*KEYS, *NAMES} <= told

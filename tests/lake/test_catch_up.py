@@ -34,7 +34,7 @@ def state(lake: Lake) -> Any:
         rows = typed.file.read()
         columns = sorted(rows.column_names)
         tables[name] = (columns, sorted(map(repr, rows.select(columns).to_pylist())))
-    beside = [lake.deletes.facts.file, lake.beside.schema_changes.file]
+    beside = [lake.deletes.facts.file, lake.extras.schema_changes.file]
     kept = [sorted(map(repr, file.read().to_pylist())) if file.exists() else [] for file in beside]
     dead = lake.tombstones.file.read().to_pylist() if lake.tombstones.file.exists() else []
     newest = {(row["table"], row["key"]): row for row in sorted(dead, key=lambda row: row["version"])}
@@ -64,7 +64,7 @@ def test_a_table_caught_up_from_its_log_is_as_if_always_configured(keep: str, tm
     apply_batch(lake, decoded(config, lines[80:120], first_line=81))
     for name in (spec.name for spec in config.tables):
         done = catch_up_from_log(lake, name, rows_at_once=30)
-        assert done.entries == lake.beside.unknown.logs[f"unknown:{name}"].typed.file.count()
+        assert done.entries == lake.extras.unknown.logs[f"unknown:{name}"].typed.file.count()
     apply_batch(lake, decoded(config, lines[120:], first_line=121))
     assert state(lake) == expected
     again = catch_up_from_log(lake, next(iter(EXPECTED["tables"])))

@@ -79,7 +79,7 @@ def test_a_table_whose_changes_are_read_again_may_be_made_anew(tmp_path: Path) -
     lake, _ = lake_in(tmp_path, TABLE)
     for anew in (["public.t"], None):
         shutil.rmtree(tmp_path / "lake" / "public.t")
-        Lake(lake.path, lake.config).prepare(anew=anew)
+        Lake(lake.path, lake.config).prepare(rebuilt=anew)
         assert (tmp_path / "lake" / "public.t").exists()
 
 
@@ -111,7 +111,7 @@ def test_another_source_is_refused_while_the_checkpoint_continues(tmp_path: Path
     with pytest.raises(ConfigurationError, match="was fed by the stream a, and the pipeline") as refused:
         lake.prepare(source="the stream b")
     assert "checkpoint" in refused.value.next_step
-    lake.prepare(anew=None, source="the stream b")
+    lake.prepare(rebuilt=None, source="the stream b")
     with pytest.raises(ConfigurationError, match="the stream b"):
         lake.prepare(source="the stream a")
 

@@ -37,9 +37,9 @@ def anomalies_of(rows: pa.Table) -> list[tuple[Any, ...]]:
 
 def stored(lake: Lake) -> list[tuple[Any, ...]]:
     """The anomalies that a lake holds."""
-    if not lake.beside.journal.anomalies.exists():
+    if not lake.extras.journal.anomalies.exists():
         return []
-    return anomalies_of(lake.beside.journal.anomalies.read())
+    return anomalies_of(lake.extras.journal.anomalies.read())
 
 
 def expected(blobs: list[bytes], *, closed: bool = True) -> list[tuple[Any, ...]]:
@@ -64,10 +64,10 @@ def test_anomalies_after_any_cuts(tmp_path: Path, name: str, parts: int) -> None
     if parts > 1:
         apply_batch(lake, decoded(CONFIG, blobs[:20]))
     assert stored(lake) == expected(blobs, closed=False)
-    lake.beside.close(ended=True)
+    lake.extras.close(ended=True)
     assert stored(lake) == expected(blobs)
     kinds = EXPECTED["files"][f"{name}.jsonl"]["anomaly_kinds"]
-    assert lake.beside.journal.counts() == kinds
+    assert lake.extras.journal.counts() == kinds
 
 
 @pytest.mark.parametrize(("checked", "count"), [(True, 1), (False, 0)])
@@ -76,8 +76,8 @@ def test_deletes_may_go_unchecked(tmp_path: Path, *, checked: bool, count: int) 
     config = replace(CONFIG, check_deletes=checked)
     lake = ledger_in(tmp_path, config)
     apply_batch(lake, decoded(config, [revision("d", 1, None)]))
-    lake.beside.close(ended=True)
-    assert lake.beside.journal.counts().get("revision_hash_mismatch", 0) == count
+    lake.extras.close(ended=True)
+    assert lake.extras.journal.counts().get("revision_hash_mismatch", 0) == count
 
 
 @pytest.mark.slow
@@ -88,15 +88,15 @@ def test_what_was_missing_and_comes_is_no_anomaly_any_more(tmp_path: Path) -> No
     late = [blob for blob in whole if blob not in blobs]
     lake = ledger_in(tmp_path, CONFIG)
     apply_batch(lake, decoded(CONFIG, blobs))
-    lake.beside.close(ended=True)
-    assert lake.beside.journal.counts() == {"missing_blocks": 1}
+    lake.extras.close(ended=True)
+    assert lake.extras.journal.counts() == {"missing_blocks": 1}
     apply_batch(lake, decoded(CONFIG, late, first=len(blobs)))
     assert stored(lake) == []
-    lake.beside.close(ended=True)
+    lake.extras.close(ended=True)
     assert stored(lake) == []
     told = EXPECTED
     last = told["first_sequence_no"] + told["blocks"] - 1
     digest = {"Digest": told["digest_check"]["digest_b64"], "Proof": told["digest_check"]["proof_b64"]}
     saved = read_digest(json.dumps({**digest, "LastBlockNum": last}).encode())
-    assert lake.beside.journal.digest(saved).verdict == "ok"
-    assert lake.beside.journal.digest(replace(saved, sequence_no=last - 1)).verdict == "mismatch"
+    assert lake.extras.journal.digest(saved).verdict == "ok"
+    assert lake.extras.journal.digest(replace(saved, sequence_no=last - 1)).verdict == "mismatch"

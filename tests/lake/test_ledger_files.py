@@ -88,7 +88,7 @@ def test_an_export_becomes_the_documents_of_the_stream(tmp_path: Path, *, binary
     content = simpleion.dumps(exported(), binary=binary, sequence_as_stream=True)
     lake = read(tmp_path, bytes(content) if binary else content.encode())
     assert state_of(lake) == expected_state()
-    assert {name: table.count() for name, table in lake.beside.facts.items()} == {
+    assert {name: table.count() for name, table in lake.extras.facts.items()} == {
         "controls": 0, "blocks": 200, "statements": 421, "redactions": 17
     }  # fmt: skip
     assert lake.quarantine.count() == 0
@@ -101,7 +101,7 @@ def test_an_export_and_the_stream_may_fill_one_lake(tmp_path: Path) -> None:
     lake = read(tmp_path, bytes(first))
     apply_batch(lake, decoded(CONFIG, datums("clean")[150:]))
     assert state_of(lake) == expected_state()
-    assert lake.beside.facts["blocks"].count() == 200
+    assert lake.extras.facts["blocks"].count() == 200
     assert lake.quarantine.count() == 0
 
 
@@ -121,7 +121,7 @@ def test_an_export_of_json_lines_has_the_same_revisions(tmp_path: Path, *, packe
     lake = read(tmp_path, gzip.compress(content) if packed else content, whole=packed)
     want = {document: found[:2] for document, found in expected_state().items()}
     assert {document: found[:2] for document, found in state_of(lake).items()} == want
-    assert lake.beside.facts["blocks"].count() == 200
+    assert lake.extras.facts["blocks"].count() == 200
     (bad,) = lake.quarantine.read(["reason", "sequence_number", "data"]).to_pylist()
     assert (bad["reason"], bad["sequence_number"]) == ("archive_bad_line", "8")
     assert bad["data"] == lines[7][:-20]
@@ -135,7 +135,7 @@ def test_a_damaged_block_loses_only_itself(tmp_path: Path, *, binary: bool) -> N
     parts = [bytes(part) if binary else part.encode().removeprefix(b"$ion_1_0 ") for part in parts]
     damaged = parts[4][: len(parts[4]) * 2 // 3]
     lake = read(tmp_path, (b"" if binary else b"\n").join([*parts[:4], damaged, *parts[5:]]))
-    assert lake.beside.facts["blocks"].count() == 9
+    assert lake.extras.facts["blocks"].count() == 9
     (bad,) = lake.quarantine.read(["reason", "data"]).to_pylist()
     assert bad["data"].strip() == damaged.strip()
     assert bad["reason"] == "truncated"

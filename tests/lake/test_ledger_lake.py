@@ -63,9 +63,9 @@ def test_the_state_of_the_vectors(tmp_path: Path, name: str, parts: int) -> None
     lake = applied(tmp_path, config_of(*TABLES, past=False, raw_ion=True), *cut(datums(name), parts))
     assert state_of(lake) == expected_state()
     assert sum(lake.tombstones.counts().values()) == 59
-    assert lake.beside.facts["blocks"].count() == 200
-    assert lake.beside.facts["controls"].count() == 2
-    assert lake.beside.facts["statements"].count() == 421
+    assert lake.extras.facts["blocks"].count() == 200
+    assert lake.extras.facts["controls"].count() == 2
+    assert lake.extras.facts["statements"].count() == 421
     assert lake.quarantine.count() == 0
 
 
@@ -166,7 +166,7 @@ def test_redactions(tmp_path: Path, source: str, *, data_first: bool, honour: bo
     assert row["_kind"] == ("redacted" if honour else "insert")
     assert (row.get("a"), row["_ion"] is None) == ((None, True) if honour else ("1", False))
     assert row["_json"] == (None if honour else '{"a":1}')
-    assert lake.beside.facts["redactions"].counts_by("source") == {source: 1}
+    assert lake.extras.facts["redactions"].counts_by("source") == {source: 1}
 
 
 def test_a_redacted_current_row_says_so(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_contenders_whose_contents_are_redacted_are_still_known(
     lake = applied(tmp_path, config, *([REDACTED_CONTENDERS[at]] for at in order))
     (row,) = rows_of(lake)["Person"]
     assert (row["_hash"][0], row["_redacted"], row["a"]) == (1, True, None)
-    kept = lake.beside.conflicts.of("Person", pa.array(["d"]))
+    kept = lake.extras.conflicts.of("Person", pa.array(["d"]))
     assert kept is not None
     assert kept.select(["m:kind", "c:a", "m:data"]).to_pylist() == [
         {"m:kind": "redacted", "c:a": None, "m:data": None}
@@ -252,7 +252,7 @@ def test_copies_of_a_block_that_list_other_revisions_are_both_kept(
     blocks = [block([]), block([("d", 1)])]
     lake = applied(tmp_path, config_of("Person", past=False), *([blocks[at]] for at in order), CONTENDERS[:2])
     assert conflict_of(lake) == ({"Person": [(1, "1")]}, [("conflicting_revision", "02")])
-    assert lake.beside.facts["blocks"].count() == 2
+    assert lake.extras.facts["blocks"].count() == 2
 
 
 @pytest.mark.thorough

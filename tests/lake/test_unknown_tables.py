@@ -32,7 +32,7 @@ def change(number: int, table: str, after: Any = None, *, schema: str = "public"
 
 
 def entries(lake: Lake, schema: str, table: str) -> list[tuple[Any, ...]]:
-    found = lake.beside.unknown.find(schema, table)
+    found = lake.extras.unknown.find(schema, table)
     assert found is not None
     rows = found.log.typed.file.read(["_ts_ns", "_op", "_before", "_after"]).to_pylist()
     return sorted(tuple(row.values()) for row in rows)
@@ -64,7 +64,7 @@ def test_a_table_gets_its_log_on_sight_and_keeps_it_over_restarts(tmp_path: Path
     assert entries(lake, "public", "b") == [(3, "c", None, '{"x": null}')]
     assert lake.tables["public.orders"].typed.file.count() == 1
     assert lake.quarantine.count() == 0
-    assert set(lake.beside.schema_changes.read()["table"].to_pylist()) == {"public.orders"}
+    assert set(lake.extras.schema_changes.read()["table"].to_pylist()) == {"public.orders"}
 
 
 HOSTILE = [
@@ -125,7 +125,7 @@ def test_more_tables_than_the_bound_go_to_quarantine_and_come_back(tmp_path: Pat
     lines = [change(n, f"t{n}", {"n": n}) for n in range(1, 5)]
     applied = apply_batch(lake, decoded(config, lines))
     assert applied.quarantined == {"unknown_table": 2}
-    assert sorted(lake.beside.unknown.logs) == ["unknown:public.t1", "unknown:public.t2"]
+    assert sorted(lake.extras.unknown.logs) == ["unknown:public.t1", "unknown:public.t2"]
     rows = lake.quarantine.read(["data", "detail"]).to_pylist()
     assert sorted(json.loads(row["data"])["after"]["n"] for row in rows) == [3, 4]
     assert "there are 2 logs of such tables already" in rows[0]["detail"]
@@ -139,13 +139,13 @@ def test_two_writers_agree_on_the_logs(tmp_path: Path) -> None:
     """Each of them makes what the other has not made yet; nothing is lost or twice."""
     one, config = lake_in(tmp_path, OPEN)
     other, _ = lake_in(tmp_path, OPEN)
-    assert one.beside.unknown.all() == other.beside.unknown.all() == {}
+    assert one.extras.unknown.all() == other.extras.unknown.all() == {}
     apply_batch(one, decoded(config, [change(1, "a", {}), change(2, "b", {})]))
     apply_batch(other, decoded(config, [change(2, "b", {}), change(3, "c", {})]))
     apply_batch(one, decoded(config, [change(3, "c", {}), change(4, "a", {})]))
-    counts = {name: log.typed.file.count() for name, log in one.beside.unknown.logs.items()}
+    counts = {name: log.typed.file.count() for name, log in one.extras.unknown.logs.items()}
     assert counts == {"unknown:public.a": 2, "unknown:public.b": 1, "unknown:public.c": 1}
-    assert one.beside.unknown.index.count() == 3
+    assert one.extras.unknown.index.count() == 3
 
 
 class Crash(Exception):
@@ -176,7 +176,7 @@ def test_a_log_that_the_index_names_is_made_when_a_crash_came_before(tmp_path: P
     """The index stands, the log does not."""
     lake, config = lake_in(tmp_path, OPEN)
     batch = decoded(config, [change(1, "a", {})])
-    lake.beside.unknown.admit(batch.tables)
+    lake.extras.unknown.admit(batch.tables)
     (log,) = (tmp_path / "lake/_headpond/unknown/public.a/_delta_log").iterdir()
     log.unlink()
     lake, _ = lake_in(tmp_path, OPEN)

@@ -261,8 +261,8 @@ REFUSALS = {
     "unknown column type": (
         smallest(tables="columns = { a = 'bigintt' }"),
         (
-            "tables.\"public.orders\".columns.a is wrong: 'bigintt' is no PostgreSQL type "
-            "that change records have. "
+            "tables.\"public.orders\".columns.a is wrong: Unknown PostgreSQL type 'bigintt': "
+            "change records have no such type. "
             "Did you mean bigint?"
         ),
     ),

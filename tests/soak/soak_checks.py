@@ -96,7 +96,7 @@ def check_ledger(lake: Lake, wanted: ExpectedLedger) -> list[str]:
     )
     ours = {name: version for name, (_, version, _) in state.items() if name.startswith(OURS)}
     wrong += compare("documents of ours", ours.items(), wanted.ours.items())
-    facts = {name: table.count() for name, table in lake.beside.facts.items()}
+    facts = {name: table.count() for name, table in lake.extras.facts.items()}
     wrong += compare("facts of the journal", facts.items(), wanted.facts.items())
     return wrong + _quarantine(Path(lake.path) / "_headpond", wanted.quarantine)
 

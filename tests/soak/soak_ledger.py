@@ -143,7 +143,7 @@ def expect(stream: Iterable[tuple[Identity, bytes]], made: LedgerMaker, folder: 
         state=expected_state() if whole else state,
         ours={name: version for name, (version, lives) in newest.items() if lives},
         quarantine=quarantine,
-        facts={name: table.count() for name, table in reference.beside.facts.items()},
+        facts={name: table.count() for name, table in reference.extras.facts.items()},
         fates=fates,
         records=len(placed),
     )

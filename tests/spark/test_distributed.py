@@ -85,7 +85,7 @@ def contents(lake: Lake, without: AbstractSet[str] = frozenset()) -> dict[str, A
     stores = {"quarantine": lake.quarantine, "pending": lake.pending, "deletes": lake.deletes.facts}
     rows = {name: store.read() for name, store in stores.items()}
     rows |= {name: typed.file.read() for name, typed in lake.typed.items()}
-    rows |= {"schema changes": lake.beside.schema_changes.read()}
+    rows |= {"schema changes": lake.extras.schema_changes.read()}
     found: dict[str, Any] = {
         name: sorted(map(repr, table.drop_columns([*without & {*table.column_names}]).to_pylist()))
         for name, table in rows.items()

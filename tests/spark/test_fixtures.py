@@ -83,9 +83,9 @@ def test_a_lake_of_a_ledger_in_mid_stream_is_continued(version: str, spark: obje
     assert query.awaitTermination(240)
     assert total.counters["records"] == len(ledger_lines()) - APPLIED_LINES
     lake = open_lake(pipeline)
-    lake.beside.close(ended=True)
+    lake.extras.close(ended=True)
     assert ledger_differences(lake) == []
-    assert lake.beside.journal.anomalies.count() == 0
+    assert lake.extras.journal.anomalies.count() == 0
     assert lake.quarantine.count() == 1
 
 

@@ -94,8 +94,8 @@ def test_pipeline_spark_and_command_line_name_the_same_anomalies(
     lines = [vector_bytes(f"qldb/{name}.jsonl").splitlines(keepends=True)[100:500] for name in names]
     records.write_bytes(b"".join(line for part in lines for line in part))
     lake = caught_up(spark, tmp_path, 'archive = "records.jsonl"', "[verify]\nenabled = true\n")
-    lake.beside.close(ended=True)
-    of_pipeline = in_order(listed(lake.beside.journal.anomalies.read(ANOMALIES.names)))
+    lake.extras.close(ended=True)
+    of_pipeline = in_order(listed(lake.extras.journal.anomalies.read(ANOMALIES.names)))
     found = verify(spark, str(records)).toArrow().select(ANOMALIES.names)
     of_spark = in_order(listed(found))
     capsysbinary.readouterr()

@@ -2,7 +2,7 @@
 
 A page in a browser may point a name of its own to 127.0.0.1 and so reach what listens there (DNS
 rebinding); its requests carry that name in `Host`. A server that listens on loopback answers to loopback's
-names alone; one that was told to listen elsewhere answers to any.
+names alone; one that is set to listen elsewhere answers to any.
 """
 
 from __future__ import annotations

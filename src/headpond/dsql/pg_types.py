@@ -175,7 +175,7 @@ def _unknown(text: str) -> ConfigurationError:
     near = difflib.get_close_matches(spelled, _NAMES, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else f"Known types: {', '.join(_ALIASES)}."
     return ConfigurationError(
-        f"{text!r} is no PostgreSQL type that change records have.", next_step=hint, type=text
+        f"Unknown PostgreSQL type {text!r}: change records have no such type.", next_step=hint, type=text
     )
 
 

@@ -146,7 +146,7 @@ _EXACT = CastOptions(infinity="error", special_numeric="error")
 
 
 def cast_values(spec: TableSpec, column: str, tokens: pa.Array, options: CastOptions) -> ColumnCast:
-    """Cast a column of a table, more strictly where it is a key that rows are told apart by.
+    """Cast a column of a table, more strictly where it is a key that distinguishes rows.
 
     Args:
         spec: the table.

@@ -74,7 +74,7 @@ def aggregate_line(
         parsed = _reader.decode(line)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise InvalidData(
-            f"The line is no list of user records: {error}.",
+            f"The line is not a list of user records: {error}.",
             next_step='Write {"records": [{"partition_key": …, "data": base64}]} on each line.',
             reason="invalid_json",
         ) from error

@@ -153,7 +153,7 @@ def _follow(data: Bytes, start: Ints, end: Ints) -> tuple[Ints, Ints, Bools]:
     found = [np.zeros(0, np.int64)]
     here, stop = start, end
     while len(here) >= _FEW:
-        # Until fewer than half of these messages go on: then the arrays are made anew for the rest.
+        # Until fewer than half of these messages go on: then the arrays are made again for the rest.
         looks = []
         while np.count_nonzero(here < stop) * 2 >= len(stop):
             look = np.empty((_STEPS_PER_LOOK + 1, len(stop)), np.int64)

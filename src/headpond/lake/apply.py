@@ -1,8 +1,8 @@
 """Apply one micro-batch of decoded changes to a lake; applying it again changes nothing.
 
-The writes, in this order: what the format decides with (`Beside.begin`: logs of unknown tables, facts of a
-journal; `Beside.decided`: revisions that contradict each other), quarantine, pending, tombstones and deletes,
-tables, what follows from them (`Beside.end`: schema changes, proof, contents that were redacted), and last
+The writes, in this order: what the format decides with (`Extras.begin`: logs of unknown tables, facts of a
+journal; `Extras.decided`: revisions that contradict each other), quarantine, pending, tombstones and deletes,
+tables, what follows from them (`Extras.end`: schema changes, proof, contents that were redacted), and last
 what these made superfluous (the tombstones of keys that live again, quarantine rows that their block lists,
 the chunks of changes that are whole). A crash may fall between any two of them: the batch comes again and
 finishes the rest, for nothing is dropped before what replaces it stands.
@@ -86,11 +86,11 @@ def apply_batch(
     step, applied, decide = Step(transaction, lake.before_write), Applied(batches=1), decide or _decide
     whole = put_together(lake.pending, batch, chunks)
     batch = whole.batch
-    beyond = lake.beside.begin(batch, applied.counters, step)
+    beyond = lake.extras.begin(batch, applied.counters, step)
     seen = max(lake.tombstones.version(), 0)  # making the table is a commit, too
     decided = decide(lake, batch)
-    lake.beside.decided(decided, step)
-    refused = whole.settle(pa.concat_tables([beyond, *(each.refused for each in decided.values())]))
+    lake.extras.decided(decided, step)
+    refused = whole.conclude(pa.concat_tables([beyond, *(each.refused for each in decided.values())]))
     applied.counters.update(batch.counters)
 
     lake.before_write("quarantine")
@@ -116,7 +116,7 @@ def apply_batch(
         # Another writer changed them since they were read: a delete that is new there must hit its row here.
         _look_again(lake, batch, step, decide)
 
-    lake.beside.end(batch, applied.counters, step)
+    lake.extras.end(batch, applied.counters, step)
 
     lake.before_write("tombstones of keys that live again")
     lake.tombstones.drop(_all(each.overtaken for each in decided.values()))
@@ -135,7 +135,7 @@ def apply_batch(
 
 
 def _decide(lake: Lake, batch: DecodedBatch) -> dict[str, Decision]:
-    targets = lake.tables | dict(lake.beside.logs)
+    targets = lake.tables | dict(lake.extras.logs)
     decided = {name: target.decide(lake, batch) for name, target in targets.items()}
     return {name: each for name, each in decided.items() if each is not None}
 

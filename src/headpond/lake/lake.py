@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from headpond.core.formats import ChangeFormat
-    from headpond.lake.target import Beside, Target
+    from headpond.lake.target import Extras, Target
     from headpond.lake.typed import TypedTable
 
 COLUMN = "format_version"
@@ -90,13 +90,13 @@ class Lake:
         self.pending = PendingTable(self._own("pending"))
         self.tombstones = Tombstones(self._own("tombstones"))
         self.deletes = Deletes(self._own("deletes"))
-        self.beside = self._kept()
+        self.extras = self._kept()
         self.tables: dict[str, Target] = {
-            entry.name: self.beside.target(entry, DeltaFile(self.place_of(entry.name), self.storage_options))
+            entry.name: self.extras.target(entry, DeltaFile(self.place_of(entry.name), self.storage_options))
             for entry in config.tables
         }
 
-    def _kept(self) -> Beside:
+    def _kept(self) -> Extras:
         config: Any = self.config  # as `kept_as` says
         if config.kept_as == "documents":
             return LedgerTables(config, self._own)
@@ -121,11 +121,11 @@ class Lake:
         self.pending.add(waiting)
         remove_folder(self.catch_up_folder(table), self.storage_options)
 
-    def prepare(self, *, anew: Collection[str] | None = (), source: str | None = None) -> None:
+    def prepare(self, *, rebuilt: Collection[str] | None = (), source: str | None = None) -> None:
         """Create the tables that are not there, and check the others against the configuration.
 
         Args:
-            anew: tables that are not missed where they are gone, since all their changes are read again;
+            rebuilt: tables that are not missed where they are gone, since all their changes are read again;
                 None: all tables, of whatever source.
             source: what feeds the lake, in a few words, where that is known.
 
@@ -138,8 +138,8 @@ class Lake:
             file.check()
         refuse_later_formats(self.own_files())
         inventory = Inventory(f"{self.path}/{OWN_FOLDER}", self.storage_options)
-        if anew is not None:
-            inventory.check(self._there(), self._names().difference(anew))
+        if rebuilt is not None:
+            inventory.check(self._there(), self._names().difference(rebuilt))
             if source is not None:
                 inventory.check_source(source)
         for typed in self.typed.values():
@@ -155,13 +155,13 @@ class Lake:
     def own_files(self) -> list[DeltaFile]:
         """Return the Delta tables below `_headpond/`, there or not, but for the logs of unknown tables."""
         kept = (self.quarantine, self.pending, self.tombstones, self.deletes.facts)
-        return [*(table.file for table in kept), *self.beside.files]
+        return [*(table.file for table in kept), *self.extras.files]
 
     def files(self) -> Iterator[tuple[str, DeltaFile]]:
         """Yield every Delta table that is there by its name: the configured ones, then `_headpond/…`."""
         found = {name: typed.file for name, typed in self.typed.items()}
         found |= {f"{OWN_FOLDER}/{_folder(file)}": file for file in self.own_files()}
-        logs = (log.typed.file for log in self.beside.logs.values())
+        logs = (log.typed.file for log in self.extras.logs.values())
         found |= {f"{OWN_FOLDER}/unknown/{_folder(file)}": file for file in logs}
         yield from ((name, file) for name, file in found.items() if file.exists())
 

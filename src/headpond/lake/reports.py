@@ -47,7 +47,7 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
         the same batch); `unknown_tables`: the same of tables that have a log and no entry, with the
         name each is `configured_as` meanwhile; `quarantined`: rows by reason; `pending`: records that
         wait; `tombstones` per current table; `deletes` per history table; `columns`: names that Delta has
-        otherwise than the source; and what the format adds (`Beside.summary`).
+        otherwise than the source; and what the format adds (`Extras.summary`).
     """
     tables: dict[str, Any] = {}
     columns: dict[str, Any] = {}
@@ -61,21 +61,21 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
             tables[name]["rewritten_bytes"] = rewritten
         if there and (renamed := table.typed.renamed()):
             columns[name] = renamed
-    beside = lake.beside.summary(applied)
+    extras = lake.extras.summary(applied)
     summary: dict[str, Any] = {
         "lake": lake.path,
         "tables": tables,
-        "unknown_tables": beside.pop("unknown_tables", {}),
+        "unknown_tables": extras.pop("unknown_tables", {}),
         "quarantined": dict(lake.quarantine.counts_by("reason")),
         "pending": lake.pending.count(),
         "tombstones": lake.tombstones.counts(),
         "deletes": dict(lake.deletes.counts()),
         "columns": columns,
-        **beside,
+        **extras,
     }
     if applied is not None:
         summary["batches"] = applied.batches
-        counters = dict.fromkeys(lake.beside.counters, 0) | applied.counters
+        counters = dict.fromkeys(lake.extras.counters, 0) | applied.counters
         if OPEN in counters:
             counters[OPEN] = lake.pending.open_groups()
         summary["counters"] = dict(sorted(counters.items()))

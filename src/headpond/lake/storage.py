@@ -122,11 +122,11 @@ def write_document(
         if not is_remote(place):
             path = Path(place)
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f".{path.name}.{os.getpid()}")
-            beside.write_bytes(content)
+            new_file = path.with_name(f".{path.name}.{os.getpid()}")
+            new_file.write_bytes(content)
             if durable:
-                make_durable([beside], up_to=path.parent)
-            beside.replace(path)
+                make_durable([new_file], up_to=path.parent)
+            new_file.replace(path)
             if durable:
                 make_durable([path], up_to=path.parent)
             return

@@ -2,7 +2,7 @@
 
 ::
 
-    batch ─► Beside.begin ─► Target.decide, of each table ─► Decision ─► the writes of `lake.apply`
+    batch ─► Extras.begin ─► Target.decide, of each table ─► Decision ─► the writes of `lake.apply`
              facts, logs      reads the table, tombstones     what is to be written, nothing of it done yet
 """
 
@@ -132,7 +132,7 @@ class Target(ABC):
         return 0
 
 
-class Beside(Protocol):
+class Extras(Protocol):
     """What a format keeps in `_headpond/` beside what every format keeps."""
 
     counters: ClassVar[tuple[str, ...]]

@@ -2,7 +2,7 @@
 
 No time, no locks, no HTTP.
 
-A record is kept as the JSON object that GetRecords answers with, so that reading it is no work:
+A record is kept as the JSON object that GetRecords answers with, so that reading it costs nothing:
 
 ::
 

@@ -53,7 +53,7 @@ THROTTLED = "ProvisionedThroughputExceededException"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a shard takes and returns a second, and what one change of a stream may do; None is no limit.
+    """What a shard takes and returns a second, and what one change of a stream may do; None means no limit.
 
     Attributes:
         reads_per_second: GetRecords calls.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SLICE_BLOCKS = 4096
 """Sequence numbers of a slice."""
 DOCUMENT_GROUPS = 128
-"""Groups that documents are spread over; bounds what one task holds of them."""
+"""Groups that documents are distributed over; bounds what one task holds of them."""
 MALFORMED = "malformed"
 """Kind of the rows about what is not a QLDB record; `detail` has the verdict and where it was read."""
 

@@ -98,7 +98,7 @@ def local(
 
     It lives in memory, answers boto3 and the AWS command line unchanged, takes any credentials, and listens
     on this machine alone unless --host says otherwise. Prints its endpoint once it answers:
-    {"endpoint": …, "streams": […]} with --json. Limits are off and nothing goes wrong unless told.
+    {"endpoint": …, "streams": […]} with --json. Limits are off and nothing goes wrong unless asked for.
     """
     wanted = [_name_and_shards(text) for text in streams]
     settings = Settings(

@@ -100,10 +100,10 @@ def _look(data: bytes, problem: str | None, view: str) -> dict[str, Any]:
 def _shown(document: dict[str, Any]) -> RenderableType:
     """Draw one record for a person."""
     word = document.get("outcome") or document["verdict"]
-    told = [document.get("reason"), document.get("record_type"), document.get("detail")]
-    told.extend(str(value) for value in (document.get("identity") or {}).values())
+    facts = [document.get("reason"), document.get("record_type"), document.get("detail")]
+    facts.extend(str(value) for value in (document.get("identity") or {}).values())
     head = Text.assemble((f"{document['n']:>6} ", "dim"), (word, _colour(word)))
-    head.append("".join(f"  {words}" for words in told if words))
+    head.append("".join(f"  {words}" for words in facts if words))
     records = document.get("records")
     if not records:
         return head

@@ -217,7 +217,7 @@ def suggest(output: Output, file: str, *, records: int) -> None:
             for opened in open_records(batch, deaggregate=pipeline.source.deaggregate):
                 found.add(opened)
             show(f"{found.records:,} records seen")
-        for log in lake.beside.logs.values():
+        for log in lake.extras.logs.values():
             place = (log.entry.schema, log.entry.table)
             if place not in found.tables:
                 found.add_log(*place, log.newest(records))

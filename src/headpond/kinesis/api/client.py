@@ -43,7 +43,7 @@ _RECONNECT_S = 10.0
 
 
 class Renewing:
-    """A client that is made anew where its credentials are refused: they may have been replaced.
+    """A client that is made again where its credentials are refused: they may have been replaced.
 
     Args:
         make: Makes a client, which reads the AWS configuration.

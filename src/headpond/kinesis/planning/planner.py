@@ -164,8 +164,8 @@ class Planner:
         for shard_id, at in known.items():
             state = self._states.get(shard_id)
             # A shard that was asked since knows more than the offset.
-            told = at if state is None or state.position != at else state.position
-            known_ms = max(at.until_ms or 0, told.until_ms or 0) or None
+            stood = at if state is None or state.position != at else state.position
+            known_ms = max(at.until_ms or 0, stood.until_ms or 0) or None
             positions[shard_id] = replace(at, until_ms=known_ms, first=None)
         chosen = readable(shards, positions, parent_first=self._settings.parent_first)
         if fixed is not None:
@@ -253,7 +253,7 @@ class Planner:
             state.waited = state.waited + 1 if state.next is not None and not state.records else 0
 
     def _state_at(self, shard_id: str, at: Position) -> ShardState:
-        """Return where a shard stands; one that stands elsewhere begins anew."""
+        """Return where a shard stands; one that stands elsewhere begins again."""
         state = self._states.get(shard_id)
         if state is None or state.position != at:
             per_page = self._settings.records_per_page
@@ -297,7 +297,7 @@ class Planner:
             self._each(lambda at: ShardCursor(self._calls, at.shard_id, at.start, loss).next_page(1), found)
         return found
 
-    # What is told of it
+    # What it reports
 
     def behind_ms(self) -> dict[str, int]:
         """Return how far each shard's planning is behind its tip, where it is known."""

@@ -228,7 +228,7 @@ class Beginning:
         return positions | dict(self._each(past_done, checkpoints))
 
     def begun(self, positions: dict[str, Position], *, repeatable: bool = True) -> dict[str, Position]:
-        """Return positions that no query stood at before: what is gone by now is no loss.
+        """Return positions that no query stood at before: what is gone by now is not lost.
 
         The oldest records of a full stream expire while the batch that begins with them is being read, so
         where that must be `repeatable` those that have less than five minutes left are passed over, unless

@@ -147,7 +147,7 @@ class BlockingProducer:
 
         Args:
             records: As of `put_all`.
-            aside: Called with each record that failed; where it returns True that is no failure any more.
+            aside: Called with each record that failed; where it returns True, that is no failure any longer.
 
         Returns:
             How many were put, or put aside.

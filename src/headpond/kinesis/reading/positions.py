@@ -318,11 +318,11 @@ def refuse_far_future(time_ms: int, now_ms: int, whose: str) -> None:
     """
     if time_ms > now_ms + CLOCK_SKEW_MS:
         option = whose if whose == "endingPosition" else "startingPosition"
-        anew = "" if whose == "endingPosition" else "Begin with a new checkpoint: "
+        restart = "" if whose == "endingPosition" else "Begin with a new checkpoint: "
         raise ConfigurationError(
             f"{whose} is the time {as_utc(time_ms)}, which has not come yet: the service's clock says "
             f"{as_utc(now_ms)}.",
-            next_step=f"{anew}set {option} to a time that has come, or LATEST, which means now.",
+            next_step=f"{restart}set {option} to a time that has come, or LATEST, which means now.",
             option=option,
         )
 

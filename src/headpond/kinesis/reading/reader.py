@@ -253,7 +253,7 @@ def lags_ms(calls: StreamCalls, offset: Offset) -> dict[str, int | None]:
 
 
 def _lag_ms(calls: StreamCalls, shard_id: str, at: Position) -> int | None:
-    # What expired behind a position is no unread record: nobody is to be told of it here.
+    # What expired behind a position is not an unread record: nobody needs to know of it here.
     at, loss = replace(at, until_ms=sys.maxsize), LossRule("", retention_ms=0)
     try:
         unread = ShardCursor(calls, shard_id, at, loss).next_records(1)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 REPLAYED_RECORDS = 5_000
 """Records of each side that are played again at most, the last ones."""
 PHASES = 4
-"""Times at which the first round may have been, except at once: spread over the time between two rounds."""
+"""Times at which the first round may have been, except at once: over the time between two rounds."""
 _SEQNUM_BYTES = 4
 _GZIP_MAGIC = b"\x1f\x8b"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _ONE_WRITER = "s3_allow_unsafe_rename"
-"""The storage option by which deltalake, too, is told that nobody else writes."""
+"""The storage option by which deltalake, too, learns that nobody else writes."""
 
 
 @dataclass
@@ -108,13 +108,13 @@ class Folder:
         if is_remote(self.uri):
             self._put_object(path, content)
             return
-        beside = Path(self.uri, path).with_name(f"_commit_{uuid.uuid4()}.json.tmp")
+        new_file = Path(self.uri, path).with_name(f"_commit_{uuid.uuid4()}.json.tmp")
         try:
-            beside.write_bytes(content)
-            self.make_durable([f"{path.rpartition('/')[0]}/{beside.name}"])  # whole before it has its name
-            os.link(beside, Path(self.uri, path))
+            new_file.write_bytes(content)
+            self.make_durable([f"{path.rpartition('/')[0]}/{new_file.name}"])  # whole before it has its name
+            os.link(new_file, Path(self.uri, path))
         finally:
-            beside.unlink(missing_ok=True)
+            new_file.unlink(missing_ok=True)
         self.make_durable([path])
 
     def _put_object(self, path: str, content: bytes) -> None:

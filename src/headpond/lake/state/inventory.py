@@ -62,7 +62,7 @@ class Inventory:
             )
             raise ConfigurationError(
                 f"The lake had the table {gone[0]!r}{_others(gone)} at its last start, and its folder is "
-                "gone: made anew, it would lack every row that was read before.",
+                "gone: made again, it would lack every row that was read before.",
                 next_step="Restore the folder. To go on without it, take its name out of "
                 f"{self.place}; {again}.",
                 tables=gone,

@@ -5,8 +5,8 @@
     batch ─► journal_blocks, journal_listed, journal_documents, journal_revisions    each fact once
                  │ the blocks touched and their neighbours, the documents touched
                  ▼
-             anomalies: those of the blocks and documents touched are found anew
-    closed ─► anomalies: all found anew, with what is missing
+             anomalies: those of the blocks and documents touched are found again
+    closed ─► anomalies: all found again, with what is missing
 
 What is absent is missing only once the journal is closed: at the end of a run that ends, or after COMPLETED.
 Closed, the anomalies are those of `qldb.journal` over all facts, whatever the order and cuts of batches.

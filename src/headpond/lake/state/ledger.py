@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class LedgerTables:
-    """The facts of a ledger, its contradictions and its proof; a `target.Beside`."""
+    """The facts of a ledger, its contradictions and its proof; a `target.Extras`."""
 
     counters: ClassVar[tuple[str, ...]] = ()
 
@@ -62,13 +62,13 @@ class LedgerTables:
     @classmethod
     def of(cls, lake: Lake) -> LedgerTables:
         """Return a lake's; raise where it does not hold the documents of a ledger."""
-        if not isinstance(lake.beside, cls):
+        if not isinstance(lake.extras, cls):
             raise UsageError(
                 f"The lake at {lake.path} does not hold the documents of a ledger.",
                 next_step="Give the file of a pipeline that reads QLDB records.",
                 key="source.format",
             )
-        return lake.beside
+        return lake.extras
 
     @property
     def files(self) -> list[DeltaFile]:

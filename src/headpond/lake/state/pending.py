@@ -137,7 +137,7 @@ class Whole:
     before: dict[Place, str] = field(default_factory=dict)  # statuses of the rows that were looked at
     after: dict[Place, str] = field(default_factory=dict)  # of those that stay
 
-    def settle(self, refused: pa.Table) -> pa.Table:
+    def conclude(self, refused: pa.Table) -> pa.Table:
         """Quarantine the records of whole changes that a table refuses; return refused rows without chunks.
 
         They are failed from then on, like those of any change that is quarantined: a change is not gone

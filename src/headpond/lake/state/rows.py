@@ -51,7 +51,7 @@ _KEPT: dict[str, tuple[type[RowTable], Mapping[str, tuple[str, pa.DataType]]]] =
 
 
 class RowTables:
-    """The logs of tables that are not configured, and what was seen of columns; a `target.Beside`."""
+    """The logs of tables that are not configured, and what was seen of columns; a `target.Extras`."""
 
     counters: ClassVar[tuple[str, ...]] = (
         *("records", "data_bytes", "changes", "unknown_op", "out_of_range"),
@@ -66,7 +66,7 @@ class RowTables:
     @classmethod
     def of(cls, lake: Lake) -> RowTables:
         """Return a lake's, for what is only done to tables of rows: loading and catching up."""
-        if not isinstance(lake.beside, cls):
+        if not isinstance(lake.extras, cls):
             raise UsageError(
                 f"The lake at {lake.path} holds QLDB documents: revisions carry their versions, and no table "
                 "needs a first load.",
@@ -76,7 +76,7 @@ class RowTables:
                 "checkpoint.",
                 key="source.format",
             )
-        return lake.beside
+        return lake.extras
 
     @property
     def files(self) -> list[DeltaFile]:

@@ -1,6 +1,6 @@
 """Columns that appear, disappear or change type: a step from (what was seen, batches) to what to write.
 
-A stream has no DDL records, and its records come in any order. What can be told is which columns an image
+A stream has no DDL records, and its records come in any order. What can be known is which columns an image
 names. Per table and column, and per JSON type of the value (null among them), two facts are kept: the first
 commit, and the minute of the last one. First and last are a minimum and a maximum, so the facts depend on the
 set of changes alone; what changed is read off the facts::

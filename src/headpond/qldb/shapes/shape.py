@@ -141,7 +141,7 @@ class Shape:
     table: bytes
     """The symbol table's bytes; empty where one of its texts varies, or there is none."""
     varying: frozenset[int] = frozenset()
-    """Ids of symbols whose text varies: they name fields, and a value that is one of them is no scalar."""
+    """Ids of symbols whose text varies: they name fields, and a value that is one of them is not a scalar."""
 
     def match(self, page: Page, start: Ints, end: Ints) -> Found:
         """Follow the datums at [start, end) as far as they have this shape; start ascends."""

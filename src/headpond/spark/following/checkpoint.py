@@ -74,7 +74,7 @@ def check_whole(checkpoint: str, storage_options: Mapping[str, str] | None = Non
         if not _is_whole(_read(files, f"{root}/metadata"), versioned=False):
             raise _torn(
                 f"{checkpoint}/metadata",
-                f"Move {checkpoint} away: reading begins anew at source.start, and what was applied "
+                f"Move {checkpoint} away: reading begins again at source.start, and what was applied "
                 "before is applied again, harmlessly. A start of LATEST must first name a time before the "
                 "last batch.",
             )
@@ -120,8 +120,8 @@ def _read(files: fs.FileSystem, path: str) -> bytes:
     return content
 
 
-def read_anew(pipeline: Pipeline, only: str | None) -> Collection[str] | None:
-    """Return the tables whose changes are all read again, None for all: these may be made anew."""
+def read_again(pipeline: Pipeline, only: str | None) -> Collection[str] | None:
+    """Return the tables whose changes are all read again, None for all: these may be made again."""
     if only is not None:
         return (only,)
     done = batches_done(pipeline.target.checkpoint, pipeline.target.storage_options)

@@ -167,7 +167,7 @@ def apply_frame(
         if distributed:
             # Revisions are decided by what blocks list.
             brought = Counter[str]()
-            lake.beside.begin(DecodedBatch(facts=rest.facts), brought, Step(transaction, lake.before_write))
+            lake.extras.begin(DecodedBatch(facts=rest.facts), brought, Step(transaction, lake.before_write))
             try:
                 applied = apply_batch(
                     lake,

@@ -21,7 +21,7 @@ from headpond.lake.sparing import apply_sparing
 from headpond.lake.storage import is_remote, is_s3
 from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.spark.errors import carried
-from headpond.spark.following.checkpoint import read_anew
+from headpond.spark.following.checkpoint import read_again
 from headpond.spark.following.distributed import apply_frame, rewriting
 from headpond.spark.following.parts import apply_as_it_comes, apply_in_parts
 from headpond.spark.following.upkeep import Upkeep, read_up_to_of
@@ -133,7 +133,7 @@ def follow(
     """
     refuse_connect(spark, "Following a stream")
     lake = open_lake(pipeline)
-    lake.prepare(anew=read_anew(pipeline, only), source=pipeline.source.described)
+    lake.prepare(rebuilt=read_again(pipeline, only), source=pipeline.source.described)
     if only is None:
         lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
     else:
@@ -145,9 +145,9 @@ def follow(
     config = lake.config.for_run(only=only, keep_data=keep_data)
 
     target = pipeline.target
-    spread, shared = target.engine == "spark", only is not None
-    folder = _folder(spark) if config.kept_as == "rows" and not spread else None
-    if spread:
+    distributed, shared = target.engine == "spark", only is not None
+    folder = _folder(spark) if config.kept_as == "rows" and not distributed else None
+    if distributed:
         for typed in lake.typed.values():
             typed.file.engine.write = rewriting(spark)
 
@@ -175,19 +175,19 @@ def follow(
             on_begin(batch_id)
         query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "headpond"
         number = (query_id, batch_id)
-        if spread:
+        if distributed:
             applied = apply_frame(lake, frame, chunks=upkeep.chunks, transaction=number, shared=shared)
         else:
             step = partial(apply_batch, lake, transaction=number, shared=shared)
             applied = _in_parts(frame, folder, lambda part: step(part, chunks=upkeep.chunks(part)))
         if not until_caught_up:
-            lake.beside.close(ended=False)  # a run that ends does so once, at its end
+            lake.extras.close(ended=False)  # a run that ends does so once, at its end
         logger.debug("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
         if on_batch is not None:
             on_batch(batch_id, applied)
 
     decoded = decoded_changes(
-        spark, pipeline, Rules(config, spread, folder.path if folder else None), until=until
+        spark, pipeline, Rules(config, distributed, folder.path if folder else None), until=until
     )
     query = _started(decoded.writeStream.foreachBatch(apply), target, until_caught_up=until_caught_up)
     upkeep.start()

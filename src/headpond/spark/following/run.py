@@ -33,7 +33,7 @@ from headpond.lake.state.run_mark import mark_in
 from headpond.lake.storage import is_remote, remove_folder
 from headpond.pipeline.lake import open_lake
 from headpond.spark.errors import headpond_error_of, text_of
-from headpond.spark.following.checkpoint import check_whole, read_anew
+from headpond.spark.following.checkpoint import check_whole, read_again
 from headpond.spark.following.stopping import GRACE_S, SPARK_STOP_S, Gate, bounded, end_query
 from headpond.spark.metrics.sinks import marked, sinks_of, sizes_reader
 from headpond.spark.session.java import find_java
@@ -88,7 +88,7 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str |
     lake = open_lake(pipeline)
     if not is_remote(pipeline.target.path):
         _writable(Path(pipeline.target.path))
-    lake.prepare(anew=read_anew(pipeline, only), source=pipeline.source.described)
+    lake.prepare(rebuilt=read_again(pipeline, only), source=pipeline.source.described)
     return lake
 
 
@@ -165,7 +165,7 @@ class Run:
                 self._follow(sinks, starting)
         if self.until_caught_up and not self.stop.is_set():
             self.say("concluding")
-            lake.beside.close(ended=True)
+            lake.extras.close(ended=True)
         return lake
 
     def _follow(self, sinks: Sequence[Sink], starting: Starting | None) -> None:

@@ -178,7 +178,9 @@ def _seeds(spark: SparkSession, given: InitialState | Sequence[InitialState], pl
     there = [one if isinstance(one, JoinState) else Path(one).absolute() for one in each]
     for one in there:
         if isinstance(one, Path) and one.exists():
-            find_task_stores(plan.rules, one)  # a wrong one is told now; where none is, the first batch tells
+            find_task_stores(
+                plan.rules, one
+            )  # a wrong one is refused now; where there is none, the first batch says so
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         del batches

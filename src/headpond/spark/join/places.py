@@ -12,7 +12,7 @@
 
 Spark shuffles, so the order of arrival comes from places in the sources. A source gives each Spark partition
 ranges of its own partitions; what the records before a range came to, the other pieces tell
-(`kstreams.join.alignment`). Where rows were spread over Spark partitions one by one (`repartition`), ranges
+(`kstreams.join.alignment`). Where rows went to Spark partitions one by one (`repartition`), ranges
 overlap, and each is in order by itself.
 """
 
@@ -151,8 +151,8 @@ def _ascending(keys: list[Any]) -> bool:
 
 def to_blob(records: pa.RecordBatch, side: Side, name: str, number: int) -> bytes:
     """Write some of a task's records as one Arrow IPC stream; `number` counts those of one name."""
-    told = {_SIDE: side.name, _NAME: name, _NUMBER: str(number)}
-    return pack(records.replace_schema_metadata(told))
+    facts = {_SIDE: side.name, _NAME: name, _NUMBER: str(number)}
+    return pack(records.replace_schema_metadata(facts))
 
 
 def dropped_in(blobs: Iterable[bytes]) -> int:
@@ -172,9 +172,9 @@ def delivered(blobs: Iterable[bytes], columns: tuple[SideColumns, ...]) -> dict[
             ]
         elif blob:
             table = unpack(pa.py_buffer(blob))
-            told = table.schema.metadata
-            at = Side[told[_SIDE].decode()], told[_NAME].decode()
-            tables.setdefault(at, []).append((int(told[_NUMBER]), table))
+            facts = table.schema.metadata
+            at = Side[facts[_SIDE].decode()], facts[_NAME].decode()
+            tables.setdefault(at, []).append((int(facts[_NUMBER]), table))
     schemas = {each.side: each.schema for each in columns}
     found: dict[Side, list[Delivered]] = {side: [] for side in schemas}
     for (side, name), told_pieces in pieces.items():

@@ -187,7 +187,7 @@ class JoinProcessor(_Stateful):
         state = waiting.kept(state)
         work.write(state)
         figures = {**counters.as_dict(), **work.figures(state), "tasks": 1}
-        # All tasks are told what was dropped; one of them counts it.
+        # All tasks learn what was dropped; one of them counts it.
         figures["dropped_bad_time"] = dropped_in(received) if task == 0 else 0
         yield pd.DataFrame({"blob": [None], **{n: [figures[n]] for n in FIGURES}}, columns=OUT_COLUMNS)
 

@@ -44,7 +44,7 @@ into `fork`, so that they may be forked."""
 _SCRIPT = """\
 #!/bin/sh
 # Written by headpond: runs {python} with pyspark from where it is installed, and not
-# from Spark's zips, which every process would compile anew.
+# from Spark's zips, which every process would compile again.
 set -f
 kept=
 IFS=:
