@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from headpond.cli.commands.demo import anomalies_of, demo_data, forged_ledger
+from headpond.cli.commands.demo import anomalies_of, demo_data
 from tests.fixtures.make_demo import demo_data as made
 from tests.kit.expected_ledger import ledger_lines, revisions
 
@@ -28,9 +28,9 @@ def test_the_data_are_those_of_the_vectors() -> None:
 
 def test_the_ledger_is_whole_and_one_letter_shows(tmp_path: Path) -> None:
     """No anomaly, and exactly the one of the revision that was changed."""
-    ledger = demo_data()["ledger"]
+    ledger, (at, record) = demo_data()["ledger"], demo_data()["forged"]
     assert anomalies_of(archive(tmp_path, ledger)) == []
-    forged = anomalies_of(archive(tmp_path, forged_ledger()))
+    forged = anomalies_of(archive(tmp_path, [*ledger[:at], record, *ledger[at + 1 :]]))
     assert [row["kind"] for row in forged] == ["revision_hash_mismatch"]
     assert forged[0]["document_id"] in {row[1] for row in revisions()}
 

@@ -58,7 +58,7 @@ CHANGES, LEDGER = "shop-changes", "vehicle-ledger"
 ORDERS, PAYMENTS, JOINED = "orders", "payments", "paid-orders"
 SHARDS, JOIN_SHARDS = 4, 2
 RUN_LENGTH = 8  # change records that go out plain, then as many in one aggregate, and so on
-SAMPLE, SAMPLE_ROWS = "public.order_items", 4
+SAMPLE, SAMPLE_ROWS = "public.orders", 4
 MINUTE_MS = 60_000
 
 
@@ -109,47 +109,37 @@ def _changes(root: Path, kinesis: LocalKinesis, show: Show) -> dict[str, Any]:
     runs = [records[at : at + RUN_LENGTH] for at in range(0, len(records), RUN_LENGTH)]
     groups = [group for n, run in enumerate(runs) for group in ([run] if n % 2 else [[r] for r in run])]
     _fill(kinesis, CHANGES, map(kpl.encode, groups))
-    file = _pipeline_file(root, "pipeline.toml", kinesis)
-    live = file.read_text()  # the same tables of an archive, for later
+    job, lake, summary = _followed(root, "pipeline.toml", kinesis, show)
+    live = (root / "pipeline.toml").read_text()  # the same tables of an archive, for later
     source = 'archive = "records.jsonl"\nformat = "dsql"\n\n[target]\npath = "lake-from-archive"\n\n[tables.'
     (root / "archive.toml").write_text(f"[source]\n{source}{live.partition('[tables.')[2]}", encoding="utf-8")
-    job, lake, summary = _followed(file, show)
-    rows = {n: _rows(lake, n, map(lake.typed[n].column, table["columns"])) for n, table in tables.items()}
+    rows = {n: _rows(lake, n, table["columns"]) for n, table in tables.items()}
     sent = {"user_records": len(records), "kinesis_records": len(groups), "shards": SHARDS}
     return summary | {
         "sent": sent | {"aggregates": sum(len(group) > 1 for group in groups)},
         "sample": {"table": SAMPLE, "columns": tables[SAMPLE]["columns"], "rows": rows[SAMPLE][:SAMPLE_ROWS]},
         "spark_start_seconds": round(job.start_seconds, 1),
         "seconds": round(job.query_seconds, 1),
-        "differences": [
-            each for n, table in tables.items() for each in _differences(n, table["rows"], rows[n])
-        ],
+        "differences": [d for n, table in tables.items() for d in _differences(n, table["rows"], rows[n])],
     }
 
 
 def _ledger(root: Path, kinesis: LocalKinesis, show: Show) -> dict[str, Any]:
     """Take a ledger's records from a stream to tables with their proof; then prove a forged copy."""
     show("the revisions of a ledger", done=1)
-    records, revisions = demo_data()["ledger"], demo_data()["revisions"]
-    forged = root / "ledger-forged.jsonl"
+    records, (at, forged) = demo_data()["ledger"], demo_data()["forged"]
     _write_lines(root / "ledger.jsonl", records)
-    _write_lines(forged, forged_ledger())
+    _write_lines(root / "ledger-forged.jsonl", [*records[:at], forged, *records[at + 1 :]])
     _fill(kinesis, LEDGER, _user_records(records))
-    _, lake, found = _followed(_pipeline_file(root, "ledger.toml", kinesis), show)
+    _, lake, found = _followed(root, "ledger.toml", kinesis, show)
     show("proving a forged copy of the ledger")
-    anomalies = anomalies_of(forged)
+    anomalies = anomalies_of(root / "ledger-forged.jsonl")
     wrong = [f"the ledger has the anomaly {kind}" for kind in found["anomalies"]]
-    for name, wanted in revisions.items():
+    for name, wanted in demo_data()["revisions"].items():
         wrong += _differences(name, wanted, _rows(lake, name, ("_document_id", "_version")))
     if [row["kind"] for row in anomalies] != ["revision_hash_mismatch"]:
         wrong.append(f"the forged ledger has other anomalies: {anomalies}")
     return found | {"records": len(records), "forged": anomalies, "differences": wrong}
-
-
-def forged_ledger() -> list[dict[str, str]]:
-    """Return the ledger's records, with one letter of one revision changed."""
-    records, forged = demo_data()["ledger"], demo_data()["forged"]
-    return [*records[: forged["at"]], forged["record"], *records[forged["at"] + 1 :]]
 
 
 def anomalies_of(archive: Path) -> list[dict[str, Any]]:
@@ -171,15 +161,12 @@ def _join(root: Path, kinesis: LocalKinesis, show: Show) -> dict[str, Any]:
         with BlockingProducer(place) as producer:
             producer.put_all((record["key"], json.dumps(record).encode()) for record in records)
     show("joining orders and payments")
-    session = spark_session("headpond demo", log_path=root / "spark.log", quick=True)
-    try:
+    with spark_session("headpond demo", log_path=root / "spark.log", quick=True) as session:
         _run_join(session, kinesis)
-    finally:
-        session.stop()
     show("reading the aggregates that the join's results went out in")
-    data = [record.data for record in read_all(kinesis.client(), JOINED)]
-    aggregates = [opened for each in data if isinstance(opened := kpl.decode(each), kpl.Aggregate)]
-    alone = [each for each in data if not isinstance(kpl.decode(each), kpl.Aggregate)]
+    opened = [(r.data, kpl.decode(r.data)) for r in read_all(kinesis.client(), JOINED)]
+    aggregates = [each for _, each in opened if isinstance(each, kpl.Aggregate)]
+    alone = [data for data, each in opened if not isinstance(each, kpl.Aggregate)]
     results = [json.loads(each) for each in alone + [r.data for a in aggregates for r in a.records]]
     found = [(result["key"], *result["traces"]) for result in results]
     return {
@@ -228,21 +215,16 @@ def _user_records(lines: Iterable[dict[str, str]]) -> list[kpl.UserRecord]:
     return [kpl.UserRecord(line["partitionKey"], base64.b64decode(line["data"])) for line in lines]
 
 
-def _pipeline_file(root: Path, name: str, kinesis: LocalKinesis) -> Path:
-    """Write a packaged pipeline file, which wants to know where Kinesis is."""
-    text = (DATA / name).read_text(encoding="utf-8")
-    (root / name).write_text(text.replace("{endpoint_url}", kinesis.endpoint_url), encoding="utf-8")
-    return root / name
-
-
 def _fill(kinesis: LocalKinesis, stream: str, records: Iterable[Any]) -> None:
     kinesis.engine.create_stream(stream, SHARDS)
     put_all(kinesis.client(), stream, ((each.partition_key, each.data) for each in records))
 
 
-def _followed(file: Path, show: Show) -> tuple[Run, Any, dict[str, Any]]:
-    """Run a pipeline to the end of its stream; return the run, its lake and what is in that."""
-    job = Run(load(file), until_caught_up=True, say=show)
+def _followed(root: Path, name: str, kinesis: LocalKinesis, show: Show) -> tuple[Run, Any, dict[str, Any]]:
+    """Run a packaged pipeline to the end of its stream; return the run, its lake and what is in that."""
+    text = (DATA / name).read_text(encoding="utf-8")
+    (root / name).write_text(text.replace("{endpoint_url}", kinesis.endpoint_url), encoding="utf-8")
+    job = Run(load(root / name), until_caught_up=True, say=show)
     lake = job.go()
     return job, lake, lake_summary(lake, job.applied)
 
