@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 
@@ -27,21 +28,29 @@ def test_small_batches_are_put_together_up_to_a_bound(sizes: tuple[int, ...], to
     assert [batch.num_rows for batch in found] == together
 
 
-def test_rules_travel_as_an_option() -> None:
-    """What the driver writes, a reader of either source gets, and the source does not see it."""
+def test_rules_travel_with_the_class_and_no_option_is_unpickled() -> None:
+    """A reader of either source gets what the driver gave; an option of that name is one like any other."""
+    from pyspark import cloudpickle
+
     from headpond.dsql.config import TableSpec
     from headpond.dsql.decode import DsqlConfig
+    from headpond.spark.errors import CarriedError
     from headpond.spark.sources.archive import DecodedArchiveSource
     from headpond.spark.sources.kinesis import DecodedKinesisSource
-    from headpond.spark.sources.rows import RULES, Rules, written_rules
+    from headpond.spark.sources.rows import Rules
 
-    config = DsqlConfig(tables=(TableSpec(name="s.t", schema="s", table="t", keys=("id",)),))
-    options = {RULES: written_rules(Rules(config, folder="/f"))}
-    archive = DecodedArchiveSource({**options, "path": "x/*"}).streamReader(None)
-    kinesis = DecodedKinesisSource({**options, "streamname": "s", "region": "r"}).streamReader(None)
-    assert archive.rules == kinesis.rules == Rules(config, summary=False, folder="/f")
+    rules = Rules(
+        DsqlConfig(tables=(TableSpec(name="s.t", schema="s", table="t", keys=("id",)),)), folder="/f"
+    )
+    kinds = (DecodedArchiveSource.with_rules(rules), DecodedKinesisSource.with_rules(rules))
+    one, other = cloudpickle.loads(cloudpickle.dumps(kinds))
+    archive = one({"path": "x/*"}).streamReader(None)
+    kinesis = other({"streamname": "s", "region": "r"}).streamReader(None)
+    assert pickle.loads(archive.pickled) == pickle.loads(kinesis.pickled) == rules
     assert archive.settings.path == "x/*"
     assert kinesis.settings.connection.stream == "s"
+    with pytest.raises(CarriedError, match="has no option changerules"):
+        one({"path": "x/*", "changerules": "gASVIQAAAAA="}).streamReader(None)
 
 
 def test_planning_an_archive_needs_neither_an_aws_client_nor_delta_nor_decoders() -> None:

@@ -29,7 +29,7 @@ from headpond.spark.session.cluster import refuse_connect
 from headpond.spark.session.settings import redact_options
 from headpond.spark.sources.archive import DecodedArchiveSource
 from headpond.spark.sources.cells import Folder
-from headpond.spark.sources.rows import RULES, DecodingDataSource, Rules, written_rules
+from headpond.spark.sources.rows import DecodingDataSource, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,9 +89,8 @@ def decoded_changes(
         if is_remote(source.archive) and pipeline.target.storage_options:
             options["storageOptions"] = json.dumps(pipeline.target.storage_options)
     redact_options(spark)
-    spark.dataSource.register(kind)
-    reader = spark.readStream.format(kind.name()).options(**options)
-    return reader.option(RULES, written_rules(rules)).load()
+    spark.dataSource.register(kind.with_rules(rules))
+    return spark.readStream.format(kind.name()).options(**options).load()
 
 
 def follow(

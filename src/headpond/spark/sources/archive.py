@@ -34,12 +34,10 @@ from headpond.spark.sources.archive_files import (
     to_json,
 )
 from headpond.spark.sources.rows import (
-    RULES,
     Decoding,
     DecodingDataSource,
     as_spark,
     source_schema,
-    without_rules,
 )
 
 if TYPE_CHECKING:
@@ -273,6 +271,6 @@ class DecodedArchiveSource(DecodingDataSource):
     @carried
     def streamReader(self, schema: StructType) -> DecodingArchiveReader:
         """Read in micro-batches."""
-        reader = DecodingArchiveReader(read_options(without_rules(self.options)))
-        reader.written = self.options[RULES]
+        reader = DecodingArchiveReader(read_options(self.options))
+        reader.pickled = self.pickled
         return reader

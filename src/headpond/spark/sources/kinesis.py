@@ -44,13 +44,11 @@ from headpond.spark.session.settings import redact_options
 from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sinks.kinesis import KinesisStreamWriter, KinesisWriter, prepare
 from headpond.spark.sources.rows import (
-    RULES,
     Decoding,
     DecodingDataSource,
     as_spark,
     chosen_columns,
     source_schema,
-    without_rules,
 )
 
 if TYPE_CHECKING:
@@ -315,8 +313,8 @@ class DecodedKinesisSource(DecodingDataSource):
     @carried
     def streamReader(self, schema: StructType) -> DecodingKinesisReader:
         """Read in micro-batches."""
-        reader = DecodingKinesisReader(read_options(without_rules(self.options)))
-        reader.written = self.options[RULES]
+        reader = DecodingKinesisReader(read_options(self.options))
+        reader.pickled = self.pickled
         return reader
 
 

@@ -11,11 +11,10 @@ Python worker, which costs several times what decoding does.
 
 from __future__ import annotations
 
-import base64
 import pickle
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
@@ -28,7 +27,7 @@ from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sources.cells import FRAME_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
@@ -80,9 +79,6 @@ def chosen_columns(schema: StructType, whole: StructType) -> pa.Schema | None:
     return None if found.equals(to_arrow_schema(whole, timezone="UTC")) else found
 
 
-RULES = "changerules"
-"""The option that holds the tables and rules; all others are those of the wrapped source."""
-
 BYTES_PER_DECODE = 16 << 20
 """Data gathered before it is decoded: many small pages cost more one by one."""
 
@@ -100,16 +96,6 @@ class Rules:
     config: ChangeFormat
     summary: bool = False
     folder: str | None = None
-
-
-def written_rules(rules: Rules) -> str:
-    """Return the rules as the text of the option `RULES`."""
-    return base64.b64encode(pickle.dumps(rules)).decode()
-
-
-def without_rules(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of the source wrapped."""
-    return {name: value for name, value in options.items() if name.lower() != RULES}
 
 
 def gathered(
@@ -131,14 +117,8 @@ def gathered(
 class Decoding:
     """A reader whose tasks give frames."""
 
-    written: str
-    """The option `RULES`: planning leaves it as it is, for rules bring their decoder with them."""
-
-    @property
-    def rules(self) -> Rules:
-        """Return the tables and rules, written by `written_rules` in the driver of the same query."""
-        rules: Rules = pickle.loads(base64.b64decode(self.written))  # noqa: S301 - our own driver's
-        return rules
+    pickled: bytes
+    """The rules: planning leaves them as they are, for they bring their decoder with them."""
 
     @carried
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -146,13 +126,20 @@ class Decoding:
         from headpond.spark.sources.decoded import decode_partition
 
         records: Iterator[pa.RecordBatch] = super().read(partition)  # type: ignore[misc]  # the other base's
-        rules = self.rules
+        rules: Rules = pickle.loads(self.pickled)  # noqa: S301 - it came with this class, from the driver
         freeze_worker_heap()
         return decode_partition(rules.config, gathered(records), summary=rules.summary, folder=rules.folder)
 
 
 class DecodingDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
-    """What both sources share."""
+    """What both sources share. The rules travel with the class; no option holds them."""
+
+    pickled: bytes
+
+    @classmethod
+    def with_rules(cls, rules: Rules) -> type[Self]:
+        """Return the source for one query's tables and rules."""
+        return type(cls.__name__, (cls,), {"pickled": pickle.dumps(rules)})
 
     @carried
     def schema(self) -> StructType:
