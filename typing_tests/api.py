@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_type
 
+import headpond
 from headpond import kpl
+from headpond.api.looking import Status
+from headpond.api.reading import Quarantine
+from headpond.api.running import Summary
 from headpond.core.errors import ConfigurationError, HeadpondError, InvalidData
 from headpond.dsql import records as dsql
 from headpond.localkinesis import LocalKinesis
@@ -23,6 +27,22 @@ def read_a_pipeline(path: Path) -> list[str]:
         assert_type(error.next_step, str)
     options: dict[str, str] = pipeline.source.source_options()
     return [table.name for table in pipeline.tables if table.keep == "current"] + list(options)
+
+
+def run_and_look(folder: Path) -> str:
+    pipeline = headpond.Pipeline(
+        source={"archive": folder / "*.jsonl", "format": "dsql"},
+        target=folder / "lake",
+        tables={"public.orders": {"keys": ["id"]}},
+    )
+    summary = headpond.run(pipeline, until_caught_up=True)
+    assert_type(summary, Summary)
+    assert_type(headpond.status(pipeline), Status)
+    assert_type(headpond.quarantine(pipeline), Quarantine)
+    orders = headpond.tables(folder / "lake")["public.orders"]
+    rows: int = orders.at("2026-11-01T00:00:00Z").to_polars(where="price > 1").height
+    frame = orders.to_pandas(["id"], limit=rows)
+    return f"{summary.quarantined} {len(frame)} {headpond.inspect(b'{}')['verdict']}"
 
 
 def pack_and_open(data: bytes) -> list[bytes]:

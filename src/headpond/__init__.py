@@ -1,3 +1,45 @@
-"""headpond keeps tables in step with Kinesis change streams, on Spark, from Python."""
+"""headpond turns Kinesis change streams into correct Delta tables, on Spark, from Python.
+
+::
+
+    import headpond
+
+    headpond.run("pipeline.toml")                               # a summary of what it did
+    headpond.status("pipeline.toml")                            # lag, last batches, quarantine
+    headpond.tables("lake")["public.orders"].to_pandas()
+    headpond.quarantine("lake")                                 # what could not be used, and why
+    headpond.inspect(data)                                      # what the bytes of a record are
+
+Nothing is loaded before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headpond.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from headpond.api.looking import status
+    from headpond.api.reading import quarantine, tables
+    from headpond.api.records import inspect
+    from headpond.api.running import run
+    from headpond.core.errors import HeadpondError
+    from headpond.pipeline.load import Pipeline
 
 __version__ = "0.1.0"
+__all__ = ["HeadpondError", "Pipeline", "inspect", "quarantine", "run", "status", "tables"]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "HeadpondError": "headpond.core.errors",
+        "Pipeline": "headpond.pipeline.load",
+        "inspect": "headpond.api.records",
+        "quarantine": "headpond.api.reading",
+        "run": "headpond.api.running",
+        "status": "headpond.api.looking",
+        "tables": "headpond.api.reading",
+        **{room: f"headpond.{room}" for room in ("kinesis", "kpl", "kstreams", "pipeline", "spark")},
+    },
+)

@@ -16,7 +16,8 @@ import pytest
 from deltalake.exceptions import DeltaError
 from rich.console import Console
 
-from headpond.cli.commands.status import draw, look
+from headpond.api.looking import look
+from headpond.cli.commands.status import draw
 from headpond.core.errors import StreamNotFound
 from headpond.kinesis.api.calls import ServiceCalls
 from headpond.localkinesis.testing import ManualClock, local_kinesis
@@ -238,7 +239,7 @@ def test_a_look_waits_for_seconds_at_most_and_leaves_no_connection(
             closed.append(self)
             super().close()
 
-    monkeypatch.setattr("headpond.cli.commands.status.ServiceCalls", Calls)
+    monkeypatch.setattr("headpond.kinesis.api.calls.ServiceCalls", Calls)
     with local_kinesis("s") as kinesis:
         file = tmp_path / "p.toml"
         source = f'stream = "s"\nendpoint_url = "{kinesis.endpoint_url}"'

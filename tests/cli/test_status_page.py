@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.cli.commands.status import look, sparks
+from headpond.api.looking import look
+from headpond.cli.commands.status import sparks
 from headpond.cli.report import render_status
 from headpond.cli.report.page import WIDTH, figure
 from headpond.cli.report.status_page import (

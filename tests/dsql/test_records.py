@@ -223,7 +223,26 @@ def test_containers_are_bounded() -> None:
 
 def test_inspect_shows_verdict_and_reason() -> None:
     """The view for the command line."""
-    assert inspect_view(change()) == {"verdict": "full", "reason": None, "detail": None}
+    found = inspect_view(change())
+    assert found == {
+        "verdict": "full",
+        "reason": None,
+        "detail": None,
+        "table": "public.t",
+        "op": "c",
+        "key": None,
+        "row": {"id": 1},
+        "committed": "2026-07-09T12:26:40.000000002Z",
+        "ts_ns": SOURCE["ts_ns"],
+        "tx_id": "ffth",
+    }
+    assert inspect_view(fragment(index=2))["index"] == 2
+    whole = {"n": 2**70, "f": 0.1, "t": "é", "b": True, "x": None, "deep": [[1]]}
+    deleted = inspect_view(change(op="d", before=whole, after=None))
+    shown = {"n": str(2**70), "f": "0.1", "t": "é", "b": True, "x": None, "deep": "[[1]]"}
+    assert (deleted["key"], deleted["row"]) == (shown, None)
+    known = inspect_view(change(after=None))
+    assert (known["reason"], known["table"], known["row"]) == ("missing_after", "public.t", None)
     assert inspect_view(b"{}") == {
         "verdict": "quarantine",
         "reason": "unknown_type",

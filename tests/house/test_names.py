@@ -26,7 +26,7 @@ OTHERS = re.compile(
 def is_there(name: str) -> bool:
     """Whether a dotted name leads to a module of headpond, or to what one defines."""
     parts = ["headpond", *name.removeprefix("headpond.").split(".")]
-    for length in range(len(parts), 1, -1):
+    for length in range(len(parts), 0, -1):
         try:
             found = importlib.import_module(".".join(parts[:length]))
         except ModuleNotFoundError:

@@ -43,6 +43,10 @@ class HeadpondError(Exception):
     def __str__(self) -> str:
         return f"{self.message} {self.next_step}".strip()
 
+    def _render_traceback_(self) -> list[str]:
+        # What IPython shows instead of a stack trace: a notebook's reader needs the sentence.
+        return [f"{type(self).__name__}: {self}"]
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders (Spark's Python workers); the default loses the keyword facts.
         return _rebuild, (type(self), self.message, self.next_step, self.facts)

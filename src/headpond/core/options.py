@@ -1,9 +1,11 @@
 """Options of a Spark source or sink, read strictly: known names, typed values, sizes and spans of time.
 
-Spark's option names do not tell upper from lower case, so neither does this. A size is a number and B, KB,
-KiB, …, TB or TiB (K is 1000, Ki is 1024). A span is a number and milliseconds, seconds, minutes, hours, days
-or weeks, in full, in the singular, or as ms, s, min, h, d. Numbers may have decimals as long as the result is
-a whole number of bytes or milliseconds; an option's bare number counts those.
+Spark's option names do not tell upper from lower case, so neither does this; `snake_case` is understood too,
+and so are the names that a pipeline file has (`stream`, `start`, `probe_lag_ms`).
+
+A size is a number and B, KB, KiB, …, TB or TiB (K is 1000, Ki is 1024). A span is a number and milliseconds,
+seconds, minutes, hours, days or weeks, in full, in the singular, or as ms, s, min, h, d. Numbers may have
+decimals as long as the result is a whole number of bytes or milliseconds; a bare number counts those.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import msgspec
 from headpond.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
 SIZE_UNITS = {
     "b": 1,
@@ -69,6 +71,22 @@ def _parse(text: str, units: dict[str, int], example: str, *, bare: bool) -> int
     return int(exact)
 
 
+_IN_A_FILE = {"stream": "streamname", "start": "startingposition"}
+
+
+def spelled(name: str, known: Container[str]) -> str | None:
+    """Return an option's name in lower case, of any of its spellings; None where it is not known.
+
+    >>> known = {"streamname", "probelag"}
+    >>> [spelled(name, known) for name in ("streamName", "stream", "probe_lag_ms", "lag")]
+    ['streamname', 'streamname', 'probelag', None]
+    """
+    low = name.lower()
+    plain = low.replace("_", "")
+    tries = (low, plain, plain.removesuffix("ms") if low.endswith("_ms") else plain, _IN_A_FILE.get(low, low))
+    return next((each for each in tries if each in known), None)
+
+
 class _Parser(Protocol):
     def __call__(self, text: str, *, bare: bool = False) -> int: ...
 
@@ -81,13 +99,21 @@ class Options:
         names = {name.lower(): name for name in known}
         self._owner = owner
         self._values: dict[str, str] = {}
+        written: dict[str, str] = {}
         for name, value in given.items():
-            if name.lower() not in names:
+            known_as = spelled(name, names)
+            if known_as is None:
                 raise self._unknown(name, names)
-            self._values[name.lower()] = str(value)
+            if known_as in written:
+                raise ConfigurationError(
+                    f"The {owner} has its option {names[known_as]} twice: as {written[known_as]} and {name}.",
+                    next_step="Remove one of the two.",
+                    option=names[known_as],
+                )
+            self._values[known_as], written[known_as] = str(value), name
 
     def _unknown(self, name: str, names: Mapping[str, str]) -> ConfigurationError:
-        near = difflib.get_close_matches(name.lower(), names, 1, 0.5)
+        near = difflib.get_close_matches(name.lower().replace("_", ""), names, 1, 0.5)
         return ConfigurationError(
             f"The {self._owner} has no option {name}.",
             next_step=f"Did you mean {names[near[0]]}?"

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headpond.dsql.strict_json import (
@@ -41,6 +42,8 @@ CHECKED_AFTER_ROUTING = frozenset({"bad_chunked", "delete_with_after", "missing_
 
 _DECIMAL = re.compile(r"[0-9]+")
 _CRC_LIMIT = 2**32
+_EXACT = re.compile(r"-?[0-9]{1,15}")
+_WORDS = {"true": True, "false": False, "null": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +125,40 @@ def parse(data: bytes, *, max_depth: int = MAX_DEPTH) -> Full | Chunked | Fragme
 
 
 def inspect_view(data: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """Return what `headpond inspect --as dsql` prints of a record: `verdict`, `reason`, `detail`."""
+    """Return what `headpond inspect --as dsql` prints of a record.
+
+    Returns:
+        `verdict`, `reason` and `detail`; of a change, and of what can be known of a quarantined one, also
+        `table`, `op`, `key` (the `before` image: of a deleted row), `row` (the `after` image), `committed`
+        (ISO 8601, to the nanosecond), `ts_ns` and `tx_id`; of a piece of a change `chunk_id` and `index`. In
+        images, numbers that JSON readers may round, lists and objects are their JSON text.
+    """
     record = parse(data, max_depth=max_depth)
-    if isinstance(record, Refused):
-        return {"verdict": "quarantine", "reason": record.reason, "detail": record.detail}
-    return {"verdict": type(record).__name__.lower(), "reason": None, "detail": None}
+    reason, detail = (record.reason, record.detail) if isinstance(record, Refused) else (None, None)
+    verdict = "quarantine" if isinstance(record, Refused) else type(record).__name__.lower()
+    found: dict[str, Any] = {"verdict": verdict, "reason": reason, "detail": detail}
+    if isinstance(record, Fragment):
+        return found | {"chunk_id": record.chunk_id, "index": record.index}
+    source = record.source
+    if source is None:
+        return found
+    images = (None, None) if isinstance(record, Refused) else (record.before, record.after)
+    before, after = (None if image is None else _values(image, max_depth) for image in images)
+    seconds, nanoseconds = divmod(source.ts_ns, 10**9)
+    committed = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
+    found |= {"table": f"{source.schema}.{source.table}", "op": record.op, "key": before, "row": after}
+    return found | {"committed": committed, "ts_ns": source.ts_ns, "tx_id": source.tx_id}
+
+
+def _values(image: str, max_depth: int) -> dict[str, Any]:
+    """Return the columns of an image for people: nothing is rounded, and nothing is nested."""
+    found: dict[str, Any] = {}
+    for name, token in read_object(image, max_depth=max_depth).items():
+        text = _string(token)
+        found[name] = text if text is not None else _WORDS.get(token, token)
+        if _EXACT.fullmatch(token):
+            found[name] = int(token)
+    return found
 
 
 def _record(envelope: dict[str, str], max_depth: int) -> Full | Chunked | Fragment:

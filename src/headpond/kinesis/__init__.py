@@ -16,8 +16,9 @@ loaded when they are first used, so that readers do not pay for them. A Kinesis 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headpond.core.lazy import lazy
 
 if TYPE_CHECKING:
     from headpond.kinesis.api.settings import ConnectionSettings
@@ -25,15 +26,5 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockingProducer", "ConnectionSettings", "Producer", "ProducerSettings"]
 
-_HOMES = {
-    "BlockingProducer": "headpond.kinesis.producer",
-    "ConnectionSettings": "headpond.kinesis.api.settings",
-    "Producer": "headpond.kinesis.producer",
-    "ProducerSettings": "headpond.kinesis.producer",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_PRODUCER = dict.fromkeys(("BlockingProducer", "Producer", "ProducerSettings"), "headpond.kinesis.producer")
+__getattr__, __dir__ = lazy(__name__, {"ConnectionSettings": "headpond.kinesis.api.settings", **_PRODUCER})

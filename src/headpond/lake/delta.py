@@ -10,6 +10,7 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from deltalake import Field as DeltaField
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from headpond.core.errors import ServiceFailure
+from headpond.core.errors import ServiceFailure, UsageError
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import Overtaken, entry_name
 from headpond.lake.engine.merge import Engine, Merge, crowded, uneven
@@ -110,9 +111,12 @@ def plain(rows: pa.Table) -> pa.Table:
     return rows.cast(plain_types(rows.schema))
 
 
-def selected(table: DeltaTable, expressions: Sequence[str], where: str | None = None) -> Any:
+def selected(
+    table: DeltaTable, expressions: Sequence[str], where: str | None = None, limit: int | None = None
+) -> Any:
     """Return a reader of SQL expressions (names quoted) over the rows for which SQL `where` holds."""
     condition = f" WHERE {where}" if where is not None else ""
+    condition += f" LIMIT {limit}" if limit is not None else ""
     sql = f"SELECT {', '.join(expressions)} FROM t{condition}"  # noqa: S608 - quoted
     return QueryBuilder().register("t", table).execute(sql)
 
@@ -120,10 +124,13 @@ def selected(table: DeltaTable, expressions: Sequence[str], where: str | None = 
 class DeltaFile:
     """A Delta table at a folder or object-store URL; the storage options are never printed."""
 
-    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, uri: str, storage_options: Mapping[str, str] | None = None, *, past: DeltaTable | None = None
+    ) -> None:
         self.uri = uri
         self._options = dict(storage_options or {})
-        self._table: DeltaTable | None = None
+        self._table = past
+        self._is_past = past is not None  # it stays at its version, and is not written
         self.engine = Engine(Folder(uri, self._options))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -148,9 +155,36 @@ class DeltaFile:
         with storage_errors(self.uri, self._options):
             if self._table is None:
                 self._table = DeltaTable(self.uri, storage_options=self._options)
-            else:
+            elif not self._is_past:
                 self._table.update_incremental()
         return self._table
+
+    def as_of(self, moment: int | datetime) -> DeltaFile:
+        """Return the table as a version or time had it; for `schema`, `query` and `batches` alone.
+
+        Raises:
+            UsageError: there is no such version any more, or was no table at that time.
+        """
+        newest = self.version()
+        table = DeltaTable(self.uri, storage_options=self._options)
+        with storage_errors(self.uri, self._options):
+            try:
+                table.load_as_version(moment)
+                made = table.history(1)[0]["timestamp"]  # of the version that was found
+            except DeltaError as error:
+                raise UsageError(
+                    f"{self.uri} cannot be read as of {moment}: it has no such version, or lost its files.",
+                    next_step=f"Its newest version is {newest}; `optimize --vacuum` removes older ones.",
+                    table=self.uri,
+                ) from error
+        if isinstance(moment, datetime) and made > moment.timestamp() * 1000:
+            raise UsageError(
+                f"{self.uri} cannot be read as of {moment}: its first version is of "
+                f"{datetime.fromtimestamp(made / 1000, UTC).isoformat(timespec='seconds')}.",
+                next_step="Name a later time.",
+                table=self.uri,
+            )
+        return DeltaFile(self.uri, self._options, past=table)
 
     def create(
         self,
@@ -245,6 +279,21 @@ class DeltaFile:
                     held, count = [], 0
             if held:
                 yield plain(pa.Table.from_batches(held))
+
+    def batches(
+        self, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None
+    ) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+        """Read like `read`, batch by batch, at most `limit` rows; return the batches and their schema."""
+        names = ["*"] if columns is None else [*map(quoted, columns)]
+        reader = selected(self.open(), names, where, limit)
+        schema = plain_types(pa.schema(reader.schema))
+
+        def read() -> Iterator[pa.RecordBatch]:
+            with storage_errors(self.uri, self._options):
+                for part in reader:
+                    yield pa.record_batch(part).cast(schema)
+
+        return read(), schema
 
     def count(self) -> int:
         """Count the rows from the log, without reading data where that is complete."""

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headpond.core.formats import ChangeFormat, TableEntry
-    from headpond.pipeline.model import Pipeline, Target
+    from headpond.pipeline.load import Pipeline
+    from headpond.pipeline.model import Target
     from headpond.qldb.journal.proof import SavedDigest
 
 

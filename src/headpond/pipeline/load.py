@@ -1,9 +1,11 @@
-"""From the text of a pipeline file to a checked Pipeline, or to one error with every mistake in it."""
+"""From a pipeline file, or from keywords, to a checked Pipeline, or to one error with every mistake in it."""
 
 from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,6 @@ from headpond.pipeline.model import (
     SECTIONS,
     LedgerTable,
     Monitor,
-    Pipeline,
     Source,
     Table,
     Target,
@@ -25,7 +26,64 @@ from headpond.pipeline.model import (
 from headpond.pipeline.reading import Read, Reader, Wrong, keys_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False)
+class Pipeline:
+    """What to read and what to keep: a pipeline file, or its sections as keywords.
+
+    Sections are mappings with the keys of the file; `target` may be the path of the lake alone.
+    `dataclasses.replace` makes another one with sections of a checked one.
+
+    Raises:
+        ConfigurationError: keys or values are wrong; all of them are listed.
+
+    Examples:
+        >>> pipeline = Pipeline(
+        ...     source={"stream": "orders-cdc", "format": "dsql", "region": "us-east-1"},
+        ...     target="lake",
+        ...     tables={"public.orders": {"keys": ["order_id"]}},
+        ... )
+        >>> pipeline
+        Pipeline(source='orders-cdc', format='dsql', tables=['public.orders'])
+        >>> Pipeline(source={"stream": "s", "format": "dsql"}, target={"path": "lake", "engin": "spark"})
+        Traceback (most recent call last):
+        ...
+        headpond.core.errors.ConfigurationError: The pipeline has 2 mistakes:
+          target.engin is not a known key. Did you mean engine?
+          There is no [tables] entry, so every change would be quarantined. Add one per table, ...
+    """
+
+    file: str | None  # None where it does not come from a file
+    source: Source
+    target: Target
+    tables: tuple[Table, ...]
+    verify: Verify
+    monitor: Monitor
+    spark: dict[str, str]
+
+    def __init__(
+        self,
+        *,
+        source: Source | Mapping[str, Any],
+        target: Target | Mapping[str, Any] | str | os.PathLike[str],
+        tables: Iterable[Table] | Mapping[str, Mapping[str, Any]] = (),
+        verify: Verify | Mapping[str, Any] | None = None,
+        monitor: Monitor | Mapping[str, Any] | None = None,
+        spark: Mapping[str, Any] | None = None,
+        file: str | None = None,
+    ) -> None:
+        given: dict[str, Any] = {"source": source, "target": target, "tables": tables, "spark": spark or {}}
+        given |= {"verify": verify or {}, "monitor": monitor or {}, "file": file}
+        if not isinstance(source, Source):
+            given = _checked({name: part for name, part in given.items() if name != "file"}, file)
+        for each in fields(self):
+            object.__setattr__(self, each.name, given[each.name])
+
+    def __repr__(self) -> str:
+        names = [table.name for table in self.tables]
+        return f"Pipeline(source={self.source.name!r}, format={self.source.format!r}, tables={names!r})"
 
 
 def load(
@@ -86,15 +144,34 @@ def loads(
             file=file,
         ) from error
     reader = Reader(os.environ if environ is None else environ, Path(base).absolute())
-    pipeline = _pipeline(document, reader, file, tables_needed=tables_needed)
+    values = _values(document, reader, file, tables_needed=tables_needed)
     raise_all(reader.mistakes, text, file)
-    assert pipeline is not None  # there is a mistake otherwise
-    return pipeline
+    return Pipeline(**values)
 
 
-def _pipeline(
+def _checked(given: dict[str, Any], file: str | None) -> dict[str, Any]:
+    """Check sections that are keywords."""
+    if isinstance(given["target"], str | os.PathLike):
+        given["target"] = {"path": given["target"]}
+    reader = Reader(os.environ, Path.cwd())
+    values = _values(_as_toml(given), reader, file, tables_needed=True)
+    raise_all(reader.mistakes, None, file)
+    return values
+
+
+def _as_toml(value: Any) -> Any:
+    """Return a value as `tomllib` would: dictionaries, lists, and paths as text."""
+    if isinstance(value, Mapping):
+        return {str(name): _as_toml(inner) for name, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [_as_toml(each) for each in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _values(
     document: dict[str, Any], reader: Reader, file: str | None, *, tables_needed: bool
-) -> Pipeline | None:
+) -> dict[str, Any]:
+    """Return what a `Pipeline` is made of; the reader has the mistakes, with which it is empty."""
     mistakes = reader.mistakes
     mistakes += [unknown_key(Place((name,)), SECTIONS) for name in document if name not in SECTIONS]
     raw = document.get("source", {})
@@ -113,21 +190,21 @@ def _pipeline(
     mistakes += rules.judged(verify, *rules.OF_VERIFY)
     tables = _tables(document.get("tables", {}), format_, target, reader, needed=tables_needed)
     if mistakes:
-        return None
+        return {}
     if source["archive"] is not None:
         source.values["archive_as_written"] = reader.text(source.raw["archive"], source.place["archive"])
     target.values["path"] = path = target["path"].rstrip("/") or "/"
     target.values["checkpoint"] = target["checkpoint"] or f"{path.rstrip('/')}/_headpond/checkpoint"
     monitor["name"] = monitor["name"] or Path(file or "headpond").stem
-    return Pipeline(
-        file=file,
-        source=Source(**source.values),
-        target=Target(**target.values),
-        tables=tables,
-        verify=Verify(**verify.values),
-        monitor=Monitor(**monitor),
-        spark=spark,
-    )
+    return {
+        "file": file,
+        "source": Source(**source.values),
+        "target": Target(**target.values),
+        "tables": tables,
+        "verify": Verify(**verify.values),
+        "monitor": Monitor(**monitor),
+        "spark": spark,
+    }
 
 
 def _format(raw: Any, reader: Reader) -> str | None:

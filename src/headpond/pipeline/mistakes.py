@@ -81,8 +81,10 @@ def unknown_key(place: Place, known: Iterable[str], next_step: str = "") -> Mist
     return Mistake(place, f"{place} is not a known key.", next_step or hint)
 
 
-def raise_all(mistakes: Iterable[Mistake], text: str, file: str | None) -> None:
+def raise_all(mistakes: Iterable[Mistake], text: str | None, file: str | None) -> None:
     """Raise the mistakes of a file as one error, in the order of its lines; return where there is none.
+
+    Without a text they are those of keywords.
 
     Raises:
         ConfigurationError: its fact `mistakes` has `line`, `key`, `message` and `next_step` of each.
@@ -90,7 +92,8 @@ def raise_all(mistakes: Iterable[Mistake], text: str, file: str | None) -> None:
     found = list(mistakes)
     if not found:
         return
-    lines = line_of_each(text)
+    lines = line_of_each(text or "")
+    called = "The pipeline" if text is None else "The pipeline file"
 
     def line(mistake: Mistake) -> int:
         keys = mistake.place.keys
@@ -105,9 +108,9 @@ def raise_all(mistakes: Iterable[Mistake], text: str, file: str | None) -> None:
     if len(found) == 1:
         at = f"line {first['line']}: " if file is None else f"{file}:{first['line']}: "
         message = (at if first["line"] else f"{file}: " if file else "") + first["message"]
-        next_step = first["next_step"] or f"Correct {first['key']} in the pipeline file."
+        next_step = first["next_step"] or f"Correct {first['key']} in {called[0].lower()}{called[1:]}."
     else:
-        message = f"{file or 'The pipeline file'} has {len(found)} mistakes:"
+        message = f"{file or called} has {len(found)} mistakes:"
         for fact in facts:
             where = f"line {fact['line']}: " if fact["line"] else ""
             message += f"\n  {where}{fact['message']} {fact['next_step']}".rstrip()

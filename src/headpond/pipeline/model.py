@@ -444,16 +444,3 @@ SECTIONS: dict[str, type | None] = {
     "spark": None,
 }
 """The sections of a file; `tables` has an entry per table, `spark` the names of Spark's settings."""
-
-
-@section
-class Pipeline:
-    """One pipeline file."""
-
-    file: str | None  # None when it was read from a string
-    source: Source
-    target: Target
-    tables: tuple[Table, ...]
-    verify: Verify
-    monitor: Monitor
-    spark: dict[str, str] = field(repr=False)

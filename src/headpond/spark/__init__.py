@@ -14,8 +14,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headpond.core.lazy import lazy
 
 if TYPE_CHECKING:
     from headpond.spark.following.query import follow
@@ -27,17 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["follow", "register", "ship", "verify", "windowed_join", "without_repeats"]
 
-_HOMES = {
-    "follow": "headpond.spark.following.query",
-    "register": "headpond.spark.sources.kinesis",
-    "ship": "headpond.spark.session.cluster",
-    "verify": "headpond.spark.journal",
-    "windowed_join": "headpond.spark.join.api",
-    "without_repeats": "headpond.spark.sinks.kinesis",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "follow": "headpond.spark.following.query",
+        "register": "headpond.spark.sources.kinesis",
+        "ship": "headpond.spark.session.cluster",
+        "verify": "headpond.spark.journal",
+        "windowed_join": "headpond.spark.join.api",
+        "without_repeats": "headpond.spark.sinks.kinesis",
+    },
+)

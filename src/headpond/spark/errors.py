@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -40,6 +41,25 @@ def carry(error: HeadpondError) -> CarriedError:
     }
     words = f"{error.message} {error.next_step}".rstrip()
     return CarriedError(f"{words}\nHEADPOND{json.dumps(fields, default=str)}")
+
+
+def sentences_in_notebooks() -> None:
+    """Have IPython, where this runs in it, show our errors in Spark's as sentences and nothing else.
+
+    A handler that the user has set stays.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None or shell.custom_exceptions:
+        return
+    from pyspark.errors import PySparkException
+
+    def show(shell: Any, kind: type, error: BaseException, trace: Any, tb_offset: int | None = None) -> None:
+        found = headpond_error_of(error)
+        shown = (kind, error, trace) if found is None else (type(found), found, None)
+        shell.showtraceback(shown, tb_offset=tb_offset)
+
+    shell.set_custom_exc((PySparkException,), show)
 
 
 def carried(function: Callable[P, R]) -> Callable[P, R]:

@@ -31,7 +31,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from headpond import kpl, spark
-from headpond.cli.commands.status import look, page_of
+from headpond.api.looking import look
+from headpond.cli.commands.status import page_of
 from headpond.cli.inputs import with_output
 from headpond.cli.output import draw_rows, draw_summary
 from headpond.cli.verify_pieces import Examined, examine, pieces

@@ -103,7 +103,7 @@ def _check(name: str, found: int | None, limit: int, *, says: str, ok: bool) -> 
 
 
 def _lag_ms(pipeline: Pipeline) -> int | None:
-    from headpond.cli.commands.status import lags_of
+    from headpond.api.looking import lags_of
 
     lags = lags_of(pipeline)
     if lags is None or None in lags.values():

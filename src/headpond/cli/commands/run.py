@@ -15,7 +15,6 @@ import functools
 import logging
 import os
 import re
-import signal
 import sys
 import time
 from contextlib import contextmanager
@@ -30,12 +29,11 @@ from headpond.cli.output import draw_summary, harmless
 from headpond.core.errors import HeadpondError, UsageError
 from headpond.lake.storage import secrets_of
 from headpond.pipeline import load
-from headpond.spark.following.stopping import GRACE_S
+from headpond.spark.following.stopping import GRACE_S, stopped_by_signals
 from headpond.spark.session.settings import SECRET_SETTING
 from headpond.spark.session.start import start_early, start_options
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable, Iterator
 
     from headpond.cli.output import Output
@@ -157,7 +155,6 @@ def run(
             next_step="Leave one of the two out; an archive is read to its end.",
         )
     starting = start_early(pipeline, start_options(pipeline))
-    from headpond.lake.reports import lake_summary
     from headpond.spark.following.run import Run
 
     job = Run(pipeline, until_caught_up=until_caught_up, until=until, grace_s=grace / 1000, starting=starting)
@@ -182,8 +179,7 @@ def run(
                 return error.exit_code
         if job.left is not None:
             logger.warning("batch %d was not done within the grace and is left to the next start", job.left)
-    summary = lake_summary(lake, job.applied)
-    summary |= {"seconds": round(time.monotonic() - begun, 1), "left": job.left, "lag_ms": job.lag_ms}
+    summary = job.summary(lake, time.monotonic() - begun)
     output.result(summary, lambda: draw_summary(summary))
     if job.left is not None and log_format is None:
         output.say(f"Batch {job.left} was not done within {grace / 1000:g} s and is left to the next start.")
@@ -196,31 +192,3 @@ def run(
         sys.stderr.flush()
         os._exit(code)
     return code
-
-
-@contextmanager
-def stopped_by_signals(stop: threading.Event) -> Iterator[Callable[[], None]]:
-    """Set `stop` at SIGINT and SIGTERM; a second one ends the process as usual.
-
-    Yields:
-        A function that claims the signals again: Spark takes SIGINT for itself when it starts.
-    """
-    wanted = (signal.SIGINT, signal.SIGTERM)
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in wanted}
-
-    def once(number: int, frame: Any) -> None:
-        del frame
-        stop.set()
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-
-    def claim() -> None:
-        if not stop.is_set():
-            for number in wanted:
-                signal.signal(number, once)
-
-    claim()
-    try:
-        yield claim
-    finally:
-        for number in wanted:
-            signal.signal(number, before[number])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,29 +12,15 @@ from rich.console import Group
 from rich.text import Text
 
 from headpond import __version__
+from headpond.api.looking import LAST, SILENT_MS, look
 from headpond.cli.inputs import as_span, of_delta, with_output
 from headpond.cli.output import draw_summary, grid
 from headpond.cli.report import render_status
 from headpond.cli.report.page import figure
 from headpond.cli.report.status_page import size, span
-from headpond.core.errors import (
-    ConfigurationError,
-    HeadpondError,
-    MissingRequirement,
-    ServiceFailure,
-    UsageError,
-)
-from headpond.kinesis.api.calls import ServiceCalls, check_stream
-from headpond.kinesis.api.retry import Patience
-from headpond.kinesis.api.settings import ConnectionSettings
-from headpond.kinesis.reading.positions import Offset, read_offset
-from headpond.kinesis.reading.reader import lags_ms
-from headpond.lake.lake import OWN_FOLDER
-from headpond.lake.reports import batches_in, lake_summary, sizes_of
-from headpond.lake.state.run_mark import mark_in
+from headpond.core.errors import HeadpondError, UsageError
+from headpond.lake.reports import batches_in
 from headpond.pipeline import load
-from headpond.pipeline.lake import open_lake
-from headpond.spark.following.checkpoint import standing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,9 +32,6 @@ if TYPE_CHECKING:
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_SILENT_S = 30
-"""A run that reports nothing for this long may be gone: it reports every few seconds."""
-LAST = 10
 
 
 def draw(found: Mapping[str, Any], last: int = LAST) -> RenderableType:
@@ -93,7 +74,7 @@ def _run(run: Mapping[str, Any]) -> Text:
     seconds = run["age_ms"] / 1000
     said = f"run on {run['host']} (process {run['pid']}): {run['state']}, seen {span(seconds)} ago"
     if run["state"] == "running":
-        gone = seconds > _SILENT_S
+        gone = run["age_ms"] > SILENT_MS
         return Text(said + (": it may be gone" if gone else ""), style="red" if gone else "green")
     failed = run["state"] == "failed"
     return Text(f"{said}{': ' + run['error'] if run['error'] else ''}", style="red" if failed else "")
@@ -124,8 +105,6 @@ def _batches(rows: Sequence[Mapping[str, Any]], last: int) -> list[RenderableTyp
 
 LIVE = 60
 """Batches that the live view draws its small plots from."""
-PATIENCE = Patience(throttled_s=10.0, unreachable_s=5.0)
-"""Somebody waits for the answer, and a lag that is unknown is one, too."""
 
 
 @click.command()
@@ -188,80 +167,3 @@ def _watch(output: Output, pipeline: Pipeline, interval_s: float, last: int) -> 
                     found = found | {"trouble": str(known)}
     except KeyboardInterrupt:
         return
-
-
-def look(pipeline: Pipeline, last: int = LAST) -> dict[str, Any]:
-    """Return what is known of a pipeline, with its last batches, oldest first.
-
-    Returns:
-        `pipeline` (its name), `source`; `batch` (last one done) and `planned` (begun, not done); `run` (the
-        mark of the last run, or None); `shards` (per shard `position`, `sequence_number`, `arrival_ms`,
-        `lag_ms`) or `files` (per file what was read); `lag_unknown` with the reason where the stream could
-        not be asked; `last_batches`, oldest first; `sizes` per table, with `table_bytes` and `state_bytes` in
-        all; and what `lake.reports.lake_summary` says of the lake.
-    """
-    target = pipeline.target
-    at = standing(target.checkpoint, target.storage_options)
-    found: dict[str, Any] = {
-        "pipeline": pipeline.monitor.name,
-        "source": pipeline.source.name,
-        "batch": at.batch_id,
-        "planned": at.planned_batch_id,
-        "run": mark_in(target.path, target.storage_options).read(),
-        "lag_unknown": None,
-    }
-    if pipeline.source.archive is not None:
-        found["files"] = (at.offset or {}).get("files", {})
-    elif at.offset is None:
-        found["shards"] = {}
-    else:
-        found |= _shards(pipeline, read_offset(at.offset))
-    found["last_batches"] = batches_in(target.path, target.storage_options).last(last)
-    lake = open_lake(pipeline)
-    sizes = sizes_of(lake)
-    state = sum(size.bytes for name, size in sizes.items() if name.startswith(f"{OWN_FOLDER}/"))
-    return {
-        **found,
-        **lake_summary(lake),
-        "sizes": {name: asdict(size) for name, size in sizes.items()},
-        "table_bytes": sum(size.bytes for size in sizes.values()) - state,
-        "state_bytes": state,
-    }
-
-
-def lags_of(pipeline: Pipeline) -> dict[str, int | None] | None:
-    """Ask the stream for the lag of each shard, milliseconds; None where nothing is done yet.
-
-    Raises:
-        MissingRequirement, ServiceFailure: the stream cannot be asked.
-    """
-    at = standing(pipeline.target.checkpoint, pipeline.target.storage_options)
-    return None if at.offset is None else _lags(pipeline, read_offset(at.offset))
-
-
-def _lags(pipeline: Pipeline, offset: Offset) -> dict[str, int | None]:
-    settings = ConnectionSettings.from_options(pipeline.source.connection_options())
-    # A quick look first: the reader's own calls would wait half a minute for a service that is away.
-    check_stream(settings)
-    # A new client each time: credentials may have been renewed meanwhile, in a file that is read once.
-    with closing(ServiceCalls(settings, patience=PATIENCE)) as calls:
-        return lags_ms(calls, offset)
-
-
-def _shards(pipeline: Pipeline, offset: Offset) -> dict[str, Any]:
-    lags: dict[str, int | None] = {}
-    unknown: str | None = None
-    try:
-        lags = _lags(pipeline, offset)
-    except (ConfigurationError, MissingRequirement, ServiceFailure) as error:
-        unknown = str(error)  # a machine without region or profile can still show what is in the lake
-    shards = {
-        shard: {
-            "position": position.kind,
-            "sequence_number": position.sequence_number,
-            "arrival_ms": position.time_ms,
-            "lag_ms": lags.get(shard),
-        }
-        for shard, position in sorted(offset.shards.items())
-    }
-    return {"shards": shards, "lag_unknown": unknown}

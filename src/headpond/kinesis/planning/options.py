@@ -103,16 +103,16 @@ class SourceSettings:
     end_ms: int | None = None  # nothing is read that arrived then or later; None: no end
 
 
-def read_options(given: Mapping[str, str]) -> SourceSettings:
-    """Read the options of the `kinesis` source.
+def read_options(given: Mapping[str, str], *, start: str = "LATEST") -> SourceSettings:
+    """Read the options of the `kinesis` source; `start` is where reading begins when none says so.
 
     Raises:
         ConfigurationError: An option is unknown, missing or wrong; an unknown one's nearest is named.
     """
     options = Options(given, OPTIONS, "source kinesis")
     connection = {name: value for name in CONNECTION_OPTIONS if (value := options.text(name)) is not None}
-    start, leases = read_start(options.text("startingPosition") or "LATEST"), options.text("kclLeases")
-    if leases is not None and start.shards:
+    begin, leases = read_start(options.text("startingPosition") or start), options.text("kclLeases")
+    if leases is not None and begin.shards:
         raise ConfigurationError(
             "Options startingPosition and kclLeases of the source kinesis both say where each shard begins.",
             next_step="Remove one of the two.",
@@ -128,7 +128,7 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
     most = MOST_RECORDS_PER_PAGE
     return SourceSettings(
         connection=ConnectionSettings.from_options(connection),
-        start=start,
+        start=begin,
         kcl_leases=leases,
         deaggregate=options.flag("deaggregate", default=True),
         tags=options.flag("includeTags", default=False),
@@ -146,7 +146,7 @@ def read_options(given: Mapping[str, str]) -> SourceSettings:
         discovery_ms=options.time_ms("shardDiscoveryInterval", DEFAULT_DISCOVERY_MS),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         consumer_name=_consumer(options),
-        end_ms=_end(options, start),
+        end_ms=_end(options, begin),
         register_consumer=options.flag("registerConsumer", default=False),
     )
 

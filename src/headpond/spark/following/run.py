@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from headpond.kinesis.reading.positions import parse_time_ms
 from headpond.lake.apply import Applied
 from headpond.lake.maintenance.catch_up import CaughtUp, configured
 from headpond.lake.naming import table_folder
+from headpond.lake.reports import lake_summary
 from headpond.lake.state.rows import RowTables
 from headpond.lake.state.run_mark import mark_in
 from headpond.lake.storage import is_remote, remove_folder
@@ -50,6 +51,7 @@ from headpond.spark.sources.archive_files import open_pattern
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headpond.dsql.config import TableSpec
@@ -168,12 +170,20 @@ class Run:
             lake.extras.close(ended=True)
         return lake
 
+    def summary(self, lake: Lake, seconds: float) -> dict[str, Any]:
+        """Return what the run did and what the lake has now: the document of `headpond run --json`."""
+        facts = {"seconds": round(seconds, 1), "left": self.left, "lag_ms": self.lag_ms}
+        return lake_summary(lake, self.applied) | facts
+
     def _follow(self, sinks: Sequence[Sink], starting: Starting | None) -> None:
         """Wait for Spark, run the query to the end of the run, and end Spark."""
         self.say("starting Spark")
         begun = time.monotonic()
         if starting is not None:
             starting.wait()
+        from pyspark.sql import SparkSession
+
+        is_ours = SparkSession.getActiveSession() is None
         spark = spark_session("headpond", conf=session_settings(self.pipeline), **self._options)
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -224,10 +234,14 @@ class Run:
             self.left = self.gate.busy
         finally:
             self.query_seconds = time.monotonic() - begun - self.start_seconds
-            if self.stop.is_set():
-                self.hangs = not bounded(spark.stop, SPARK_STOP_S if self.left is None else 0.0)
-            else:
-                spark.stop()
+            if is_ours:
+                self._end(spark)
+
+    def _end(self, spark: SparkSession) -> None:
+        if self.stop.is_set():
+            self.hangs = not bounded(spark.stop, SPARK_STOP_S if self.left is None else 0.0)
+        else:
+            spark.stop()
 
     def _wait(self, begin: Callable[[], StreamingQuery]) -> None:
         """Begin the query, and wait for its end or end it."""

@@ -13,12 +13,14 @@ Spark begins the next batch as soon as one is committed; the gate refuses it, be
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -110,3 +112,34 @@ def _is_gone(error: Exception) -> bool:
 def _committed(query: Any, batch_id: int) -> bool:
     progress = query.lastProgress
     return progress is not None and progress["batchId"] >= batch_id
+
+
+@contextmanager
+def stopped_by_signals(stop: threading.Event) -> Iterator[Callable[[], None]]:
+    """Set `stop` at SIGINT and SIGTERM; a second one ends the process as usual.
+
+    Signals are for the main thread: in another one nothing is claimed.
+
+    Yields:
+        A function that claims the signals again: Spark takes SIGINT for itself when it starts.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    wanted = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in wanted}
+
+    def once(number: int, frame: Any) -> None:
+        del frame
+        stop.set()
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    def claim() -> None:
+        if not stop.is_set():
+            for number in wanted:
+                signal.signal(number, once)
+
+    claim()
+    try:
+        yield claim
+    finally:
+        for number in wanted:
+            signal.signal(number, before[number])

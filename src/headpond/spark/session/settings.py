@@ -38,7 +38,7 @@ SECRET_SETTING = re.compile(r"(?i)secret|password|token|credential|access[._-]?k
 """Found in the name of a setting of Spark: its value may be a secret."""
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
-OURS = "(?i)roleexternalid|storageoptions"
+OURS = "(?i)role_?external_?id|storage_?options"
 """Found in the name of an option of ours: what a role is assumed with, and what opens an object store."""
 
 

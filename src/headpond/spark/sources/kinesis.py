@@ -39,7 +39,7 @@ from headpond.kinesis.reading.reader import (
 )
 from headpond.kpl.batch import OpenCounters
 from headpond.kpl.records import open_records
-from headpond.spark.errors import carried
+from headpond.spark.errors import carried, sentences_in_notebooks
 from headpond.spark.session.settings import redact_options
 from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sinks.kinesis import KinesisStreamWriter, KinesisWriter, prepare
@@ -269,7 +269,7 @@ class KinesisDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped
     @carried
     def reader(self, schema: StructType) -> KinesisReader:
         """Read once, by default from the horizon."""
-        settings = read_options({"startingposition": "TRIM_HORIZON", **self.options})
+        settings = read_options(self.options, start="TRIM_HORIZON")
         return KinesisReader(settings, chosen_columns(schema, _columns(settings)))
 
     @carried
@@ -333,3 +333,4 @@ def register(spark: SparkSession) -> None:
     for source in (KinesisDataSource, ShortNamedKinesisDataSource, ArchiveDataSource):
         spark.dataSource.register(source)
     redact_options(spark)
+    sentences_in_notebooks()

@@ -1,0 +1,116 @@
+"""Tables and quarantine of a lake, by its path or by the pipeline that keeps it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from headpond.api.records import inspect, table_of
+from headpond.core.tabular import Tabular
+from headpond.lake.delta import DeltaFile
+from headpond.lake.reading import LakeTable, Tables
+from headpond.lake.storage import is_remote
+from headpond.pipeline import Pipeline, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+QUARANTINE = "_headpond/quarantine"
+SHOWN_ROWS = 20
+
+Place = Pipeline | str | os.PathLike[str]
+"""A lake: its folder or URL, or the pipeline or pipeline file (`….toml`) that keeps it."""
+
+
+def pipeline_of(given: Place) -> Pipeline:
+    """Return a pipeline as it is, or as its file has it; raises as `load` does."""
+    return given if isinstance(given, Pipeline) else load(given)
+
+
+def tables(lake: Place, storage_options: Mapping[str, str] | None = None) -> Tables:
+    """Open the tables of a lake, to be read whole, in part, or as they were.
+
+    Args:
+        lake: its folder or URL, or the pipeline or pipeline file that keeps it.
+        storage_options: keys of an object store; a pipeline has its own.
+
+    Raises:
+        ConfigurationError: the pipeline file is wrong.
+        KeyError (UnknownTable, from `[…]`): the lake has no such table; the names of those it has are given.
+
+    Examples:
+        >>> list(headpond.tables("lake"))
+        ['public.orders']
+        >>> orders = headpond.tables("lake")["public.orders"]
+        >>> orders.to_pandas(columns=["id", "item"], where="id = 1")
+           id    item
+        0   1  anchor
+        >>> orders.at(0).to_arrow().num_rows
+        0
+    """
+    path, options = _place(lake, storage_options)
+    return Tables(path, options)
+
+
+def quarantine(lake: Place, storage_options: Mapping[str, str] | None = None) -> Quarantine:
+    """Open the quarantine of a lake: records that could not be used, with the reason and their bytes.
+
+    Arguments and errors are those of `tables`; a lake without a quarantine has an empty one.
+
+    Examples:
+        >>> found = headpond.quarantine("lake")
+        >>> found
+        1 record in quarantine
+        reason        table  records  detail of the first
+        unknown_type               1  type is "sideways"
+        >>> [record["data"] for record in found.records()]
+        [b'{"type": "sideways"}']
+    """
+    path, options = _place(lake, storage_options)
+    return Quarantine(QUARANTINE, DeltaFile(f"{path.rstrip('/')}/{QUARANTINE}", options))
+
+
+def _place(lake: Place, options: Mapping[str, str] | None) -> tuple[str, Mapping[str, str]]:
+    if isinstance(lake, Pipeline) or (not is_remote(os.fspath(lake)) and os.fspath(lake).endswith(".toml")):
+        target = pipeline_of(lake).target
+        return target.path, target.storage_options if options is None else options
+    return os.fspath(lake), options or {}
+
+
+class Quarantine(LakeTable):
+    """The quarantine of a lake, a table as the others, with its records opened."""
+
+    def __len__(self) -> int:
+        return self._file.count() if self._file.exists() else 0
+
+    def records(self, reason: str | None = None, table: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield records, those of a reason or a table alone if wanted, with what their bytes are.
+
+        Each has the columns of the quarantine, `table` (None where the record does not name it) and `found`,
+        what `headpond.inspect` says of its data.
+        """
+        if not self._file.exists():
+            return
+        where = None if reason is None else "reason = '" + reason.replace("'", "''") + "'"
+        for batch in self.scan(where=where):
+            for row in batch.to_pylist():
+                found = {} if row["data"] is None else inspect(row["data"])
+                name = table_of(found)
+                if table in (None, name):
+                    yield {**row, "table": name, "found": found}
+
+    def counts(self) -> list[dict[str, Any]]:
+        """Return `reason`, `table`, `records` and the `detail` of the first, most records first."""
+        groups: dict[tuple[str, str | None], dict[str, Any]] = {}
+        for record in self.records():
+            key = (record["reason"], record["table"])
+            group = {"reason": key[0], "table": key[1], "records": 0, "detail": record["detail"]}
+            groups.setdefault(key, group)["records"] += 1
+        return sorted(groups.values(), key=lambda it: (-it["records"], it["reason"], it["table"] or ""))
+
+    def _shown(self) -> Iterable[Tabular]:
+        count = len(self)
+        title = f"{count:,} record{'s' * (count != 1)} in quarantine"
+        rows = [list(group.values()) for group in self.counts()]
+        names = ["reason", "table", "records", "detail of the first"]
+        yield Tabular(title, names, rows[:SHOWN_ROWS])

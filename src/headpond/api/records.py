@@ -1,0 +1,54 @@
+"""What the bytes of a record are, whichever of the formats they have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from headpond.dsql import records as dsql
+from headpond.ion.binary import MARKER as ION_MARKER
+from headpond.kpl import MAGIC
+from headpond.kpl.documents import inspect_blob
+from headpond.qldb import records as qldb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+VIEWS: dict[str, Callable[[bytes], dict[str, Any]]] = {
+    "kpl": inspect_blob,
+    "dsql": dsql.inspect_view,
+    "qldb": qldb.inspect_view,
+}
+"""Format → what says what a record of it is."""
+
+View = Literal["auto", "kpl", "dsql", "qldb"]
+
+
+def inspect(data: bytes, view: View = "auto") -> dict[str, Any]:
+    """Say what the data of a record is, and why it would be quarantined.
+
+    Args:
+        data: the bytes as they came.
+        view: what to read them as; `auto` takes a JSON object for `dsql`, Ion binary for `qldb`, all else
+            for `kpl`.
+
+    Returns:
+        `format`, and what `headpond inspect --json` prints of it.
+
+    Examples:
+        >>> headpond.inspect(b'{"type": "full"}')
+        {'format': 'dsql', 'verdict': 'quarantine', 'reason': 'bad_op', 'detail': 'op is absent'}
+    """
+    kind = seen_as(data) if view == "auto" else view
+    return {"format": kind, **VIEWS[kind](data)}
+
+
+def seen_as(data: bytes) -> Literal["kpl", "dsql", "qldb"]:
+    """Return the format that data looks like."""
+    if not data.startswith(MAGIC) and data.lstrip()[:1] == b"{":
+        return "dsql"
+    return "qldb" if data.startswith(ION_MARKER) else "kpl"
+
+
+def table_of(found: Mapping[str, Any]) -> str | None:
+    """Return the table that a record names, of what `inspect` says; None where it names none."""
+    return found.get("table") or (found.get("identity") or {}).get("table_name")

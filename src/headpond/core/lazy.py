@@ -1,0 +1,57 @@
+"""Packages whose names are loaded when they are first used, and are listed all the same.
+
+A package that offers `run` from a module which needs Spark says where the name is at home::
+
+    __getattr__, __dir__ = lazy(__name__, {"run": "headpond.api.running"})
+
+`from package import run` and `package.run` then import that module and no other; `dir(package)` and the tab
+key list the names.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from headpond.core.errors import MissingRequirement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: its name.
+        homes: name → the module that defines it; a sub-package is at home in itself.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = import_module(homes[name])
+        return module if homes[name] == f"{package}.{name}" else getattr(module, name)
+
+    return find, lambda: sorted([*homes, "__doc__", "__file__", "__name__", "__path__"])
+
+
+def needed(module: str, purpose: str, install: str) -> Any:
+    """Import a package that headpond itself does not require.
+
+    Args:
+        module: its name, as in `polars`.
+        purpose: what needs it, at the beginning of a sentence.
+        install: what pip is asked for.
+
+    Raises:
+        MissingRequirement: it is not installed; the next step is the line that installs it.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise MissingRequirement(
+            f"{purpose} needs {module}, which is not installed.",
+            next_step=f"Install it: pip install '{install}'",
+            module=module,
+        )
+    return import_module(module)
