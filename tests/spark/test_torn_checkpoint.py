@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -50,6 +49,18 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
+def repair(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """`headpond repair`."""
+    command = [sys.executable, "-m", "headpond", "repair", str(folder / "p.toml"), *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def files_of(folder: Path) -> set[tuple[str, bytes]]:
+    """Names and contents of all files of the checkpoint, wherever they lie."""
+    places = folder.glob("checkpoint*/**/*")
+    return {(file.name, file.read_bytes()) for file in places if file.is_file()}
+
+
 def ids(folder: Path) -> list[int]:
     """The rows of the table."""
     table = open_lake(load(folder / "p.toml")).typed["public.t"]
@@ -72,14 +83,56 @@ def test_moving_a_torn_file_away_is_harmless(tmp_path: Path, torn: str) -> None:
     refused = run(tmp_path)
     assert refused.returncode == 1, refused.stderr
     assert f"{checkpoint / torn} is not whole" in refused.stderr
-    if torn == "metadata":
-        shutil.move(checkpoint, tmp_path / "away")
-    for name in ("offsets/0", "commits/0"):
-        if name in refused.stderr:
-            (checkpoint / name).unlink()
+    before = files_of(tmp_path)
+    assert repair(tmp_path).returncode == 1, "it shows what it would do"
+    assert files_of(tmp_path) == before
+    assert repair(tmp_path, "--yes").returncode == 0
+    assert before - files_of(tmp_path) == set(), "what is taken away is kept"
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr
     assert ids(tmp_path) == [*range(20)]
+
+
+def test_a_damaged_table_is_named_and_left_alone(tmp_path: Path) -> None:
+    """Its positions could begin again; what its log held is not guessed."""
+    (tmp_path / "p.toml").write_text(PIPELINE)
+    open_lake(load(tmp_path / "p.toml")).prepare()
+    entry = next((tmp_path / "lake" / "public.t" / "_delta_log").glob("*0.json"))
+    whole = entry.read_bytes()
+    assert "Nothing is torn" in repair(tmp_path).stdout
+    entry.write_bytes(b"")
+    found = repair(tmp_path, "--yes", "--json")
+    assert found.returncode == 1, found.stderr
+    document = json.loads(found.stdout)
+    assert document["checkpoint"] == []
+    assert [table["table"] for table in document["tables"]] == ["public.t"]
+    assert "bootstrap --from-start" in document["tables"][0]["next_step"]
+    assert entry.read_bytes() == b""
+    entry.write_bytes(whole)
+    assert repair(tmp_path).returncode == 0
+
+
+def test_all_that_is_torn_is_moved_at_once(tmp_path: Path) -> None:
+    """A batch's commit, and the offsets of the one after it."""
+    (tmp_path / "p.toml").write_text(PIPELINE)
+    checkpoint = tmp_path / "checkpoint"
+    offset = b'v1\n{"batchWatermarkMs":0}\n{"files":{}}'
+    contents = {"metadata": b'{"id":"a"}', "offsets/6": offset, "offsets/7": b"", "commits/6": b"v1"}
+    for name, content in contents.items():
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_bytes(content)
+    shown = repair(tmp_path)
+    assert shown.returncode == 1
+    assert "offsets/7 is not whole" in shown.stdout
+    assert "with --yes" in shown.stdout
+    done = repair(tmp_path, "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [torn["torn"] for torn in json.loads(done.stdout)["checkpoint"]] == [
+        f"{checkpoint}/offsets/7",
+        f"{checkpoint}/commits/6",
+    ]
+    assert {file.name for file in checkpoint.rglob("*") if file.is_file()} == {"metadata", "6"}
+    check_whole(str(checkpoint))
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ COMMANDS = {
     "requeue": "Feed quarantined records of the pipeline FILE in again.",
     "bootstrap": "Load a TABLE of the pipeline FILE from PARQUET files.",
     "optimize": "Make few large files out of many small ones, in the lake of the pipeline FILE.",
+    "repair": "Find what a power cut tore in the checkpoint and the tables of the pipeline FILE.",
     "redact": "Remove what a ledger redacted from every file of the lake of the pipeline FILE.",
     "inspect": "Show what Kinesis records hold.",
     "aggregate": "Pack user records into KPL aggregates.",

@@ -159,11 +159,14 @@ class Lake:
 
     def files(self) -> Iterator[tuple[str, DeltaFile]]:
         """Yield every Delta table that is there by its name: the configured ones, then `_headpond/…`."""
+        yield from ((name, file) for name, file in self.places().items() if file.exists())
+
+    def places(self) -> dict[str, DeltaFile]:
+        """Return what `files` looks at: every Delta table, there or not."""
         found = {name: typed.file for name, typed in self.typed.items()}
         found |= {f"{OWN_FOLDER}/{_folder(file)}": file for file in self.own_files()}
         logs = (log.typed.file for log in self.extras.logs.values())
-        found |= {f"{OWN_FOLDER}/unknown/{_folder(file)}": file for file in logs}
-        yield from ((name, file) for name, file in found.items() if file.exists())
+        return found | {f"{OWN_FOLDER}/unknown/{_folder(file)}": file for file in logs}
 
     def retire_tombstones(self, retention_ms: int) -> int:
         """Drop tombstones of deletes further behind the newest commit seen than `retention_ms`.

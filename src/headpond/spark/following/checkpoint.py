@@ -59,46 +59,80 @@ def batches_done(checkpoint: str, storage_options: Mapping[str, str] | None = No
         return max(_numbers(files, f"{root}/commits"), default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """A file of a checkpoint that is missing, empty or cut, as a power cut leaves a file.
+
+    Attributes:
+        name: the file, relative to the checkpoint.
+        away: files to move away, so that the query goes on; empty: the whole checkpoint.
+        then: what happens next, a sentence.
+    """
+
+    name: str
+    away: tuple[str, ...]
+    then: str
+
+
+def torn_file(checkpoint: str, storage_options: Mapping[str, str] | None = None) -> Torn | None:
+    """Find the first file of a checkpoint that Spark would trip over; None when it is whole or not there."""
+    files, root = file_system(checkpoint, storage_options)
+    with storage_errors(checkpoint, storage_options):
+        begun = sorted(_numbers(files, f"{root}/offsets"))
+        done = sorted(_numbers(files, f"{root}/commits"))
+        if not begun and not done:
+            return None
+        if not _is_whole(_read(files, f"{root}/metadata"), versioned=False):
+            return Torn(
+                "metadata",
+                (),
+                "Reading begins again at source.start, and what was applied before is applied again, "
+                "harmlessly. A start of LATEST must first name a time before the last batch.",
+            )
+        last = max([*begun[-1:], *done[-1:]])
+        if not _is_whole(_read(files, f"{root}/offsets/{last}")):
+            away = [f"offsets/{last}"] if last in begun else []
+            return Torn(
+                f"offsets/{last}",
+                (*away, *([f"commits/{last}"] if last in done else [])),
+                "The batch is planned again, and what it applied is applied again, harmlessly.",
+            )
+        if done and not _is_whole(_read(files, f"{root}/commits/{done[-1]}")):
+            name = f"commits/{done[-1]}"
+            return Torn(name, (name,), "The batch is done again, harmlessly.")
+    return None
+
+
 def check_whole(checkpoint: str, storage_options: Mapping[str, str] | None = None) -> None:
     """Look whether a power cut left files of the checkpoint empty or cut, before Spark starts.
 
     Raises:
         InvalidData: one is not what Spark writes; the next step says what can be moved away.
     """
+    torn = torn_file(checkpoint, storage_options)
+    if torn is not None:
+        places = " and ".join(f"{checkpoint}/{name}" for name in torn.away) or checkpoint
+        raise InvalidData(
+            f"{checkpoint}/{torn.name} is not whole: it is missing, empty or cut, as by a power cut.",
+            next_step=f"Move {places} away, or let headpond repair do it. {torn.then}",
+            path=f"{checkpoint}/{torn.name}",
+        )
+
+
+def take_away(
+    checkpoint: str, torn: Torn, kept: str, storage_options: Mapping[str, str] | None = None
+) -> None:
+    """Move what is torn from a checkpoint to the folder or URL `kept`; nothing is deleted."""
     files, root = file_system(checkpoint, storage_options)
+    _, to = file_system(kept, storage_options)
     with storage_errors(checkpoint, storage_options):
-        begun = sorted(_numbers(files, f"{root}/offsets"))
-        done = sorted(_numbers(files, f"{root}/commits"))
-        if not begun and not done:
-            return
-        if not _is_whole(_read(files, f"{root}/metadata"), versioned=False):
-            raise _torn(
-                f"{checkpoint}/metadata",
-                f"Move {checkpoint} away: reading begins again at source.start, and what was applied "
-                "before is applied again, harmlessly. A start of LATEST must first name a time before the "
-                "last batch.",
-            )
-        last = max([*begun[-1:], *done[-1:]])
-        if not _is_whole(_read(files, f"{root}/offsets/{last}")):
-            and_done = f" and {checkpoint}/commits/{last}" if last in done else ""
-            raise _torn(
-                f"{checkpoint}/offsets/{last}",
-                f"Move it{and_done} away: the batch is planned again, and what it applied is applied again, "
-                "harmlessly.",
-            )
-        if done and not _is_whole(_read(files, f"{root}/commits/{done[-1]}")):
-            raise _torn(
-                f"{checkpoint}/commits/{done[-1]}",
-                "Move it away: the batch is done again, harmlessly.",
-            )
-
-
-def _torn(path: str, next_step: str) -> InvalidData:
-    return InvalidData(
-        f"{path} is not whole: it is missing, empty or cut, as a power cut leaves a file.",
-        next_step=next_step,
-        path=path,
-    )
+        names = torn.away
+        if not names:
+            found = files.get_file_info(fs.FileSelector(root, recursive=True))
+            names = tuple(info.path[len(root) + 1 :] for info in found if info.type == fs.FileType.File)
+        for name in names:
+            files.create_dir(f"{to}/{name}".rpartition("/")[0])
+            files.move(f"{root}/{name}", f"{to}/{name}")
 
 
 def _is_whole(content: bytes, *, versioned: bool = True) -> bool:
