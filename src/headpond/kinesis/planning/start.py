@@ -7,9 +7,8 @@ The Kinesis Client Library (KCL) keeps its positions in a lease table, exported 
     {"Item": {"leaseKey": {"S": "shardId-…0"}, "checkpoint": {"S": "SHARD_END"}, …}}  ► END
 
 A checkpoint names the last user record that was processed, by its Kinesis record and its place in that
-record's aggregate; whether others follow in the aggregate only the stream can tell. The keys of an
-application that reads several streams also name the stream and when it was created, in seconds:
-`123456789012:orders:1767225600:shardId-…3`. Leases of an earlier stream of the same name do not count.
+record's aggregate. The keys of an application that reads several streams also name the stream and when it
+was created, in seconds: `123456789012:orders:1767225600:shardId-…3`; leases of an earlier one do not count.
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ def read_leases(
     """Read an exported lease table.
 
     The file is a list of rows, one object per line, or what `aws dynamodb scan` prints; rows plain or with
-    DynamoDB's types; gzipped or not. The time of `given` (`startingPosition`) is what AT_TIMESTAMP in a lease
-    means.
+    DynamoDB's types; gzipped or not. AT_TIMESTAMP in a lease means the time of `given` (`startingPosition`).
 
     Raises:
         ConfigurationError: The file cannot be read, is not such a table, or holds leases of an earlier stream

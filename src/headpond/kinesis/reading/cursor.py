@@ -1,12 +1,9 @@
 """Read on in one shard from a position: page after page, over expired iterators and gaps, losing nothing.
 
-A cursor that starts after a record asks for that record again and drops it. Where the service has
-forgotten it, the records behind it may be gone too, which nothing else would show: the service goes on
-at the oldest record without a word. They are counted as lost unless they cannot have expired.
-
-A refusal ends nothing by itself: only a shard that is not listed any more is gone. A moment that has not
-come yet by the service's clock has no records yet, and a position that the service will not start at is
-loss, gone on from at the oldest record.
+A cursor that starts after a record asks for that record again and drops it. Where the service has forgotten
+it, it goes on at the oldest record without a word: what lay between is lost, unless it cannot have expired.
+A refusal ends nothing by itself: only a shard that is not listed any more is gone. A moment that has not come
+yet by the service's clock has no records yet; a position that is refused is loss.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ The end was seen when the batch was planned; a shard that ends or goes on withou
     shard 2 ─► page ───────┼─► batch of some MiB ─► batch …
     shard 3 ─► page ───────┘
 
-What opens and decodes batches pays for each, however small: the pages of many shards that hold little each
-are put together (`in_batches`).
+What opens and decodes batches pays for each, however small: pages that hold little are put together.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ _MANY_RECORDS = 2_000
 
 TIP_PATIENCE = 300
 """Empty replies to polling at the tip, about a minute, before the end is given up."""
-
 
 MOST_SHARDS_AT_ONCE = 32
 """That one task reads from: at 2 MiB/s each more than a core opens; each holds a reply of 10 MiB at most."""
@@ -188,9 +186,7 @@ def in_batches(
     *,
     encryption_type: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Put pages together into batches, in the order they come.
-
-    What waits is a batch when it has come to `size_bytes`, counted in base64.
+    """Put pages together into batches of about `size_bytes` of base64, in the order they come.
 
     Yields:
         Batches of `KINESIS_RECORD_SCHEMA`, with `encryption_type` that column behind it, none of them empty.
@@ -217,10 +213,7 @@ def to_batch(
     *,
     encryption_type: bool = False,
 ) -> pa.RecordBatch:
-    """Turn records into a batch, their data decoded.
-
-    `shards` says how many of them are of which shard, in their order.
-    """
+    """Turn records into a batch, their data decoded; `shards` says how many are of which, in their order."""
     count = len(records)
     arrivals_s = np.fromiter((record.arrival_s for record in records), np.float64, count)
     fraction, whole = np.modf(arrivals_s)  # as `Record.arrival_us`, for all at once
