@@ -87,9 +87,8 @@ class Planner:
     def initial(self) -> Offset:
         """Return where a new query begins.
 
-        Spark asks again when a first batch that was planned is tried again, so this must mean the same then.
-        LATEST does not; it stays open here, and the first batch is an empty one that only writes down what
-        it meant.
+        Spark asks again when a first batch is tried again, so this must mean the same then. LATEST does not;
+        it stays open here, and the first batch is an empty one that only writes down what it meant.
         """
         if self._beginning.says_latest:
             return Offset(self._settings.connection.stream, self._stream.facts().created_ms)
@@ -224,8 +223,8 @@ class Planner:
     def _share_out(self, states: list[ShardState], limits: Limits) -> None:
         """Share the bounds out among the shards, again while some leave their share.
 
-        A record larger than a share goes where the batch has room for it, and the first one always does. Who
-        waited longest has the first turn, else who has the oldest record.
+        A record larger than a share goes where the batch has room, and the first one always does. Who waited
+        longest has the first turn, else who has the oldest record.
         """
         left_records, left_bytes = (UNBOUNDED if bound is None else bound for bound in limits[:2])
         active, nothing_yet = states, True

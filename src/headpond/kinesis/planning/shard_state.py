@@ -6,11 +6,9 @@
                            └─ marks: number, size, arrival     └───── jump ─┴───── or ──────┘
 
 A batch is planned in steps: `begin` it, see on (`look`, `reach`), `take` of what was seen. Data is dropped,
-and what a batch leaves is kept for the next one, so nothing is looked at twice.
-
-With exact bounds all that a batch takes is looked at. Else up to a MiB is, and where more follows the service
-is asked for the first record of a later moment, which takes one reply whatever lies between. Where there is
-none, no call tells the newest record either; its moment is closed in on from both sides::
+and what a batch leaves is kept for the next one. With exact bounds all that a batch takes is looked at; else
+up to a MiB, and where more follows the service is asked for the first record of a later moment. Where there
+is none, no call tells the newest record either; its moment is closed in on from both sides::
 
     seen ─────────────────────────────────┬────────┬─► now
                                          hit     miss        the last 4 s first, then eight times as
@@ -142,11 +140,9 @@ class ShardState:
     def reach(self, span_ms: int | None, about_bytes: int | None = None) -> None:
         """Take up to the newest record that counts, or with `span_ms` up to the first one so much later.
 
-        A quarter of a MiB is always taken, for which a quiet shard may have needed longer. As a shard takes a
-        MiB a second at most, a span bounds the bytes of a batch without a look at all of them. With
-        `about_bytes` it is as much shorter as the records that were looked at are dense.
+        A quarter of a MiB is always taken. As a shard takes a MiB a second at most, a span bounds the bytes
+        of a batch; with `about_bytes` it is as much shorter as the records that were looked at are dense.
         """
-        began_ms = self._calls.now_ms() + CLOCK_ERROR_MS
         # The first look tells how large records are, and may be all it takes.
         while not self._has_seen_all and self._held_bytes < LOOK_BYTES // 4 and len(self._marks) < _FEW:
             self._see(self._worth(LOOK_BYTES, _LOOK_RECORDS))
@@ -155,7 +151,6 @@ class ShardState:
         if self.is_done or self.position == self.begun:
             return
         seen_ms = max(1, (self.position.time_ms or first_ms) - first_ms)
-        # A shard takes a MiB a second.
         bytes_per_ms = max(1e-6, min(self.size_bytes / seen_ms, LOOK_BYTES / 1000))
         self._dense = first_ms, bytes_per_ms
         if span_ms is not None:
@@ -164,19 +159,19 @@ class ShardState:
             cut_ms = first_ms + span_ms
             if (self.position.time_ms or 0) >= cut_ms:
                 return
-            if cut_ms < self._calls.date_ms() and self._jump(cut_ms, 1):  # the service refuses times to come
+            if cut_ms < self._calls.date_ms() and self._jump(cut_ms, 1):  # times to come are refused
                 self.take(1)
                 return
         if self._is_closed:
             self._marks.clear()
             self.position, self.records = END, None
         else:
-            self._close_in(began_ms)
+            self._close_in()
 
-    def _close_in(self, began_ms: int) -> None:
-        """Go to the newest record; what came after the search began need not be caught."""
+    def _close_in(self) -> None:
+        """Go to the newest record that counts."""
         miss_ms, span_ms = min(self._calls.date_ms(), self._newest_ms), _FIRST_SPAN_MS
-        while not self.is_done and (self.position.time_ms or 0) <= began_ms:
+        while not self.is_done:
             hit_ms = self.position.time_ms or 0
             if miss_ms - hit_ms <= _CLOSE_MS:
                 self._see(MOST_RECORDS_PER_PAGE)
@@ -241,12 +236,9 @@ class ShardState:
     def take(
         self, records: int = UNBOUNDED, size_bytes: int = UNBOUNDED, *, at_least_one: bool = False
     ) -> tuple[int, int]:
-        """Add what was seen to the batch, as far as it counts and the bounds allow.
+        """Add what was seen to the batch, as far as it counts and the bounds allow; return how much.
 
         With `at_least_one` a first record is taken that alone is over the bounds.
-
-        Returns:
-            How many records and bytes.
         """
         taken, taken_bytes = 0, 0
         last: Mark | None = None

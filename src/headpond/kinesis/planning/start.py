@@ -57,15 +57,10 @@ _MARGIN_SHARE = 10
 
 
 class Leases(NamedTuple):
-    """What a lease table says.
+    """What a lease table says."""
 
-    Attributes:
-        start: A position per shard; a checkpoint is the position before its Kinesis record.
-        done: Shard → place, in that Kinesis record's aggregate, of the last user record processed.
-    """
-
-    start: Start
-    done: dict[str, int]
+    start: Start  # a position per shard; a checkpoint is the position before its Kinesis record
+    done: dict[str, int]  # place, in that Kinesis record's aggregate, of the last user record processed
 
 
 def read_leases(
@@ -228,9 +223,8 @@ class Beginning:
     def begun(self, positions: dict[str, Position], *, repeatable: bool = True) -> dict[str, Position]:
         """Return positions that no query stood at before: what is gone by now is not lost.
 
-        The oldest records of a full stream expire while the batch that begins with them is being read, so
-        where that must be `repeatable` those that have less than five minutes left are passed over, unless
-        the stream is too young to have any.
+        The oldest records of a full stream expire while the batch that begins with them is being read: where
+        that must be `repeatable` those with less than five minutes left are passed over.
         """
         facts, now_ms = self._stream.facts(), self._calls.now_ms()
         margin_ms = min(_MARGIN_MS, facts.retention_ms // _MARGIN_SHARE)

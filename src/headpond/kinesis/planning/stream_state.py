@@ -38,18 +38,13 @@ _SHARE = 4  # of the retention: how old a note in the offset may grow
 
 
 class StreamState:
-    """What is known of a stream as a whole; `recheck` may be called from several threads.
-
-    Attributes:
-        listed: The shards as they were listed last, which one plan goes by from its beginning to its end.
-        tolerated: Gaps that were found and gone on over.
-    """
+    """What is known of a stream as a whole; `recheck` may be called from several threads."""
 
     def __init__(self, calls: ServiceCalls, settings: SourceSettings, clock: Callable[[], float]) -> None:
         self._calls, self._settings, self._clock = calls, settings, clock
         self._stream = settings.connection.stream
-        self.listed: Listing = {}
-        self.tolerated: set[str] = set()
+        self.listed: Listing = {}  # as listed last; one plan goes by it from its beginning to its end
+        self.tolerated: set[str] = set()  # gaps that were found and gone on over
         self._aged: set[tuple[str, Position]] = set()  # those that were reported
         self._facts: StreamFacts | None = None
         self._described_s = self._listed_s = float("-inf")
@@ -77,11 +72,7 @@ class StreamState:
         self._keeps = True
 
     def begin(self, offset: Offset) -> None:
-        """Begin a plan that goes on from an offset.
-
-        Raises:
-            ConfigurationError: The stream is not the one the offset is of.
-        """
+        """Begin a plan from an offset; raise ConfigurationError where that is another stream's."""
         self._rechecked = False
         names = [each.rpartition("/")[2] for each in (offset.stream, self._stream)]
         # A name and an ARN may be of one stream; its creation time tells.
@@ -96,11 +87,7 @@ class StreamState:
         refuse_another(self._stream, offset.created_ms, self.facts().created_ms)
 
     def recheck(self, *, again: bool = False) -> None:
-        """Describe the stream again, once in a plan unless `again`.
-
-        Raises:
-            ConfigurationError: It is not the one that is being read any more.
-        """
+        """Describe the stream, once in a plan or `again`; raise ConfigurationError if it is another."""
         with self._lock:
             if again or not self._rechecked:
                 self._described_s, self._rechecked = float("-inf"), True
@@ -169,11 +156,7 @@ class StreamState:
 
 
 def refuse_another(stream: str, expected_ms: int, found_ms: int) -> None:
-    """Refuse a stream that was created at another time than the one that positions are of.
-
-    Raises:
-        ConfigurationError: The times differ.
-    """
+    """Raise ConfigurationError for a stream that was created at another time than that of the positions."""
     if expected_ms != found_ms:
         raise ConfigurationError(
             f"Stream {stream} was deleted and created again: the checkpoint is of one created at "

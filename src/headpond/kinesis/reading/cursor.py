@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from headpond.core.errors import DataLoss, ServiceFailure
 from headpond.kinesis.api.replies import Page
 from headpond.kinesis.api.retry import INVALID_ARGUMENT, IteratorExpired, PositionRejected
-from headpond.kinesis.reading.positions import CLOCK_SKEW_MS, refuse_far_future
+from headpond.kinesis.reading.positions import CLOCK_SKEW_MS, listing, refuse_far_future
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,21 +34,14 @@ _TO_COME = Page([], None, 0)  # where the moment to start at has not come yet
 
 @dataclass(frozen=True, slots=True)
 class LossRule:
-    """How loss is judged.
+    """How loss is judged."""
 
-    Attributes:
-        stream: The stream's name, for messages.
-        retention_ms: How long the stream keeps a record.
-        fatal: Whether loss ends the query (`failOnDataLoss`) or is a warning.
-        tolerated: Losses that did not end the query: each is reported once.
-        check: Raises ConfigurationError where the stream is not the one the positions are of.
-    """
-
-    stream: str
+    stream: str  # for messages
     retention_ms: int
-    fatal: bool = True
-    tolerated: set[str] = field(default_factory=set)
+    fatal: bool = True  # whether loss ends the query (`failOnDataLoss`) or is a warning
+    tolerated: set[str] = field(default_factory=set)  # losses that did not: each is reported once
     check: Callable[[], None] = lambda: None
+    """Raises ConfigurationError where the stream is not the one the positions are of."""
 
     def lost(self, shard_id: str, what: str, **facts: Any) -> None:
         """Report records that are gone.
@@ -180,8 +173,7 @@ class ShardCursor:
 
     def _is_gone(self, refused: PositionRejected) -> bool:
         """Return whether the shard itself is gone, which is reported as loss."""
-        shards = {shard.shard_id: shard for shard in self._calls.list_shards()}
-        shard = shards.get(self._shard_id)
+        shard = listing(self._calls.list_shards()).get(self._shard_id)
         if shard is not None and not self._from_horizon:
             return False
         if shard is not None and not shard.closed:
