@@ -11,7 +11,7 @@ from headpond.kinesis.planning.options import Limits, read_options
 from headpond.pipeline import load
 from headpond.pipeline.lake import row_changes
 from headpond.spark.following import query
-from headpond.spark.sources.rows import Rules, without_rules
+from headpond.spark.sources.rows import Rules
 from tests.kit.expected_tables import pipeline_text
 
 if TYPE_CHECKING:
@@ -40,4 +40,4 @@ def test_a_stream_is_bounded_by_time_and_read_once(
     monkeypatch.setattr(query, "redact_options", lambda _spark: None)
     query.decoded_changes(spark, wanted, Rules(row_changes(wanted), folder=folder))
     given = spark.readStream.format.return_value.options.call_args.kwargs
-    assert read_options(without_rules(given)).limits == limits
+    assert read_options(given).limits == limits
