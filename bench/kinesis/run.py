@@ -259,7 +259,7 @@ def part_d(server: Asked, spark: Asked) -> dict[str, Any]:
             f"again at once {found['again_at_once_s'] * 1e3:.0f} ms, {found['again_at_once_calls']} calls; "
             f"{found['memory_mib']:.0f} MiB"
         )
-        print(f"      seconds beyond it:       {within(found['first_s'] - found['service_s'], 5)}")
+        print(f"      seconds beyond it:       {within(found['first_s'] - found['service_s'], 3)}")
     server.ask("drop one")
     server.ask("drop many")
     return planned
