@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of processes load the same modules in a run: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check quick test test-thorough test-oldest test-newest test-package test-all fuzz soak bench docs constraints clean
+.PHONY: help demo check quick test test-thorough test-oldest test-newest test-package test-all test-faults fuzz soak bench docs constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -59,6 +59,11 @@ test-package: ## headpond as a wheel, in an environment with nothing but what it
 	$(PYTEST) -m elsewhere tests/packaging
 
 test-all: test test-thorough test-oldest test-package test-newest soak docs ## everything
+
+test-faults: ## Kinesis: random schedules of splits, merges, kills, replaced credentials and faults, FAULT_ROUNDS of each
+	@$(SET_UP) test
+	HEADPOND_FAULT_ROUNDS=$(or $(FAULT_ROUNDS),10) $(PYTEST) -n 2 tests/kinesis/test_schedules.py
+	$(PYTEST) tests/spark/test_source_faults.py
 
 fuzz: ## mutated records through the whole path (FUZZ_RECORDS), and aggregates to the KPL decoder (FUZZ_SECONDS)
 	@$(SET_UP) fuzz

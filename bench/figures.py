@@ -50,6 +50,9 @@ AREAS = {
     "qldb": Area("QLDB records", "CPU µs a record", "headpond", "qldb/run.py"),
     "producer": Area("The producer", "as each heading says", "headpond", "producer/run.py"),
     "kinesis": Area("The Kinesis source", "as each name says", "headpond", "kinesis/run.py"),
+    "live": Area(
+        "The whole job from a live stream", "as each name says", "hand-written loop", "kinesis/live.py"
+    ),
     "windows": Area("Window stores and the join", "as each name says", "headpond", "windows/run.py"),
     "demo": Area("The demonstration", "as each name says", "bare Spark start", "demo.py"),
 }

@@ -1,6 +1,7 @@
 """The loop people write by hand: read, keep the newest of each key in a dict, merge every so many changes.
 
-Run by `pipeline.py`: python loop.py ARCHIVE LAKE EVERY
+Run by `pipeline.py` with a folder of JSON Lines, and by `bench/kinesis/live.py` with the address of a stream,
+which it reads with boto3 and aws-kinesis-agg: python loop.py ARCHIVE|http://HOST:PORT/STREAM LAKE EVERY
 
 No check but what raises by itself, no quarantine, no tombstones (a late change would revive a deleted row),
 no place kept to go on from. It is right for changes that come in the order of their commits, and only for
@@ -13,11 +14,14 @@ import base64
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from payloads import KEYS, TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ARROW = {
     "bigint": pa.int64(),
@@ -72,8 +76,42 @@ def merge(lake: Path, table: str, newest: dict[tuple[Any, ...], dict[str, Any]])
     )
 
 
+def of_archive(folder: Path) -> Iterator[bytes]:
+    for file in sorted(folder.glob("*.jsonl")):
+        with file.open("rb") as lines:
+            for line in lines:
+                yield base64.b64decode(json.loads(line)["data"])
+
+
+def of_stream(address: str) -> Iterator[bytes]:
+    """Read shard after shard, each to its tip: the changes of a row are in one shard."""
+    import boto3  # noqa: PLC0415 - only where needed
+    from aws_kinesis_agg.deaggregator import iter_deaggregate_records  # noqa: PLC0415 - the same
+
+    endpoint, _, stream = address.rpartition("/")
+    client = boto3.client(
+        "kinesis",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+    )
+    for shard in client.list_shards(StreamName=stream)["Shards"]:
+        place = client.get_shard_iterator(
+            StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        behind_ms = 1
+        while behind_ms:
+            page = client.get_records(ShardIterator=place, Limit=10_000)
+            for record in iter_deaggregate_records(page["Records"], data_format="Boto3"):
+                data = record["kinesis"]["data"]
+                # What was in an aggregate comes in base64, what was alone as it is.
+                yield data if data[:1] == b"{" else base64.b64decode(data)
+            place, behind_ms = page["NextShardIterator"], page["MillisBehindLatest"]
+
+
 def main() -> None:
-    archive, lake, every = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    source, lake, every = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     newest: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {table: {} for table in TABLES}
 
     def flush() -> None:
@@ -82,20 +120,17 @@ def main() -> None:
                 merge(lake, table, rows)
                 rows.clear()
 
-    count = 0
-    for file in sorted(archive.glob("*.jsonl")):
-        with file.open("rb") as lines:
-            for line in lines:
-                change = json.loads(base64.b64decode(json.loads(line)["data"]))
-                table = change["source"]["table"]
-                image = change["after"] or change["before"]
-                key = tuple(image[name] for name in KEYS[table])
-                old = newest[table].get(key)
-                if old is None or old["source"]["ts_ns"] < change["source"]["ts_ns"]:
-                    newest[table][key] = change
-                count += 1
-                if count % every == 0:
-                    flush()
+    found = of_stream(source) if source.startswith("http") else of_archive(Path(source))
+    for count, data in enumerate(found, 1):
+        change = json.loads(data)
+        table = change["source"]["table"]
+        image = change["after"] or change["before"]
+        key = tuple(image[name] for name in KEYS[table])
+        old = newest[table].get(key)
+        if old is None or old["source"]["ts_ns"] < change["source"]["ts_ns"]:
+            newest[table][key] = change
+        if count % every == 0:
+            flush()
     flush()
 
 

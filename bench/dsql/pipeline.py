@@ -51,7 +51,11 @@ def write_archive(folder: Path, changes: int, files: int, keys: int) -> int:
     return size
 
 
-def pipeline_file(folder: Path, archive: Path) -> Path:
+def of_archive(archive: Path) -> str:
+    return f'archive = "{archive}/*.jsonl"'
+
+
+def pipeline_file(folder: Path, source: str) -> Path:
     folder.mkdir()
     tables = "".join(
         f'\n[tables."public.{name}"]\nkeys = {json.dumps(KEYS[name])}\ncolumns = '
@@ -59,10 +63,7 @@ def pipeline_file(folder: Path, archive: Path) -> Path:
         for name, columns in TABLES.items()
     )
     file = folder / "pipeline.toml"
-    file.write_text(
-        f'[source]\narchive = "{archive}/*.jsonl"\nformat = "dsql"\n\n'
-        f'[target]\npath = "{folder}/lake"\n{tables}'
-    )
+    file.write_text(f'[source]\n{source}\nformat = "dsql"\n\n[target]\npath = "{folder}/lake"\n{tables}')
     return file
 
 
@@ -102,23 +103,8 @@ def check_equal(folder: Path) -> None:
         print(f"{table}: {mine.num_rows} rows, equal")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--changes", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--files", type=int, default=16)
-    parser.add_argument("--every", type=int, default=50_000)
-    parser.add_argument("--keys", type=int, help="different keys per table; default a fifth of the changes")
-    parser.add_argument("--folder", type=Path, help="keep archive and lakes here")
-    options = parser.parse_args()
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="headpond-bench-"))
-    archive, one = folder / "archive", folder / "one"
-    if not archive.exists():
-        write_archive(archive, options.changes, options.files, options.keys or options.changes // 5)
-        write_archive(one, 1, 1, 1)
-    size = sum(file.stat().st_size for file in archive.iterdir())
-    print(f"{options.changes} changes, {size / MIB:.0f} MiB of archive")
+def compare(folder: Path, loop: list[str], one: str, source: str, options: argparse.Namespace) -> None:
+    """Run loop, start and job in turns, and show them; `one` and `source` are what a pipeline file reads."""
     # Modules compiled once, as an installation has them, wherever this one keeps them.
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     compiled["HEADPOND_CACHE_DIR"] = str(folder / "cache")
@@ -128,10 +114,9 @@ def main() -> None:
     for _ in range(options.rounds):
         for name in ("l", "h", "s"):
             shutil.rmtree(folder / name, ignore_errors=True)
-        loop = [sys.executable, str(HERE / "loop.py"), str(archive), str(folder / "l"), str(options.every)]
-        loops.append(watched(loop, compiled))
+        loops.append(watched([*loop, str(folder / "l"), str(options.every)], compiled))
         starts.append(run_headpond(pipeline_file(folder / "s", one), compiled))
-        ours.append(run_headpond(pipeline_file(folder / "h", archive), compiled))
+        ours.append(run_headpond(pipeline_file(folder / "h", source), compiled))
     check_equal(folder)
     middle = statistics.median_low(run.wall_s for run in loops)
     base = next(run for run in loops if run.wall_s == middle)
@@ -151,6 +136,27 @@ def main() -> None:
             },
         }
         options.json.write_text(json.dumps(figures, indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--changes", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--files", type=int, default=16)
+    parser.add_argument("--every", type=int, default=50_000)
+    parser.add_argument("--keys", type=int, help="different keys per table; default a fifth of the changes")
+    parser.add_argument("--folder", type=Path, help="keep archive and lakes here")
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="headpond-bench-"))
+    archive, one = folder / "archive", folder / "one"
+    if not archive.exists():
+        write_archive(archive, options.changes, options.files, options.keys or options.changes // 5)
+        write_archive(one, 1, 1, 1)
+    size = sum(file.stat().st_size for file in archive.iterdir())
+    print(f"{options.changes} changes, {size / MIB:.0f} MiB of archive")
+    loop = [sys.executable, str(HERE / "loop.py"), str(archive)]
+    compare(folder, loop, of_archive(one), of_archive(archive), options)
     if options.folder is None:
         shutil.rmtree(folder)
 

@@ -13,7 +13,7 @@ import pytest
 from headpond.kinesis.api.calls import ServiceCalls
 from headpond.kinesis.api.retry import Patience
 from headpond.kinesis.consumers import Consumers
-from headpond.kinesis.fanout import FanOut, Turns
+from headpond.kinesis.fanout import FanOut
 from headpond.kinesis.planning.options import Limits, read_options
 from headpond.kinesis.planning.planner import Planner
 from headpond.kinesis.planning.stream_state import refuse_another
@@ -82,9 +82,8 @@ class Driver:
             yield self.calls
             return
         arn = Consumers(self.calls, self.settings.connection).find(self.settings.consumer_name)
-        turns = Turns(spacing_ms=0)
         connection = self.settings.connection
-        with closing(FanOut(self.calls, connection, arn, turns=turns, sleep=lambda _seconds: None)) as calls:
+        with closing(FanOut(self.calls, connection, arn, sleep=lambda _seconds: None)) as calls:
             yield calls
 
     def initial(self) -> Offset:

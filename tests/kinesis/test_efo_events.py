@@ -150,7 +150,6 @@ def test_records_out_of_order_are_refused() -> None:
             "SubscribeToShard",
         ),
     ]
-    fan_out._turns = fan_out._turns.__class__(spacing_ms=0)
     calls.once = lambda *_given, **_arguments: {"EventStream": streams.pop(0)}  # type: ignore[method-assign]
     place = fan_out.iterator("shard", "TRIM_HORIZON")
     assert [r.number for r in fan_out.page(place, "shard", 1).records] == [5]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.core.errors import ConfigurationError
-from headpond.kinesis.planning.ending import await_end, has_come, is_before
 from headpond.kinesis.planning.options import read_options
+from headpond.kinesis.planning.planner import Planner
 from headpond.localkinesis import Settings
 from headpond.localkinesis.testing import ManualClock, local_kinesis
 from tests.kinesis.source_kit import STREAM, Driver, Row, held, put
@@ -115,39 +115,43 @@ def test_a_checkpoint_beyond_the_end_stays_where_it_is(clock: ManualClock) -> No
         assert driver.next(at) == at
 
 
-def test_an_end_that_has_not_come(clock: ManualClock) -> None:
-    """Plans before it hold what surely arrived before; the ends are fixed when it has come."""
+@pytest.mark.parametrize("bound", BOUNDS, ids=str)
+def test_an_end_that_has_not_come(clock: ManualClock, bound: dict[str, str]) -> None:
+    """A query that goes on reads what arrives before it, as it comes, and never more."""
     with local_kinesis(STREAM, clock=clock, settings=Settings()) as kinesis:
         put(kinesis, 3)
         end_ms = clock() + 120_000
-        driver = Driver(kinesis, endingPosition=ending(end_ms))
-        planned = driver.next(driver.initial())
-        assert is_before(driver.calls, planned, end_ms)
-        assert not has_come(driver.calls, end_ms, 0)
+        driver = Driver(kinesis, endingPosition=ending(end_ms), **bound)
+        at, batches = driver.run(driver.initial())
         with pytest.raises(ConfigurationError, match=r"endingPosition is the time .* not come yet"):
             driver.planner.fix_ends()
-        clock.advance(121_000)
+        clock.advance(119_999)
         put(kinesis, 3, first=3)
-        put(kinesis, 1, first=6)
-        # What came meanwhile may be later than the end; the reply that tells also tells that it has come.
-        assert driver.next(planned) == planned
-        assert has_come(driver.calls, end_ms, 0)
-        assert driver.next(planned) == planned
-        assert len(driver.read(driver.initial(), planned)) == 3
+        wanted = held(kinesis)
+        clock.advance(1)
+        put(kinesis, 3, first=6)
+        kinesis.engine.split_shard(STREAM, "shardId-000000000000")
+        clock.advance(10_000)
+        put(kinesis, 3, first=9)
+        at, more = driver.run(at)
+        assert [row for batch in batches + more for row in batch] == wanted
+        clock.advance(10_000)
+        assert driver.next(at) == at
 
 
 def test_another_clocks_moment_is_waited_for(clock: ManualClock) -> None:
     """A few seconds by the service's clock, not by ours."""
     with local_kinesis(STREAM, clock=clock) as kinesis:
-        driver = Driver(kinesis)
-        driver.calls.describe()
+        end_ms = clock() + 5_000
+        driver = Driver(kinesis, endingPosition=ending(end_ms))
 
         def sleep(_seconds: float) -> None:
             clock.advance(1_000)
             driver.calls.describe()
 
-        await_end(driver.calls, clock() + 5_000, 500, sleep)
-        assert driver.calls.now_ms() >= clock() - 2_000
+        planner = Planner(driver.calls, driver.settings, sleep=sleep)
+        planner.fix_ends()
+        assert clock() >= end_ms
 
 
 @pytest.mark.parametrize(

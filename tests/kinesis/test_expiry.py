@@ -206,7 +206,7 @@ class TestAnotherStream:
 def test_gaps_are_found_before_a_task_meets_them(
     kinesis: LocalKinesis, clock: ManualClock, caplog: pytest.LogCaptureFixture, span: str
 ) -> None:
-    """A fixed or closed end needs no look at the start, unless that may have expired: then it counts."""
+    """In a closed shard, going on and up to now: it counts."""
     put(kinesis, 10)
     driver = Driver(kinesis)
     at, _ = driver.run(driver.initial())

@@ -205,6 +205,7 @@ def test_available_now_stops_at_the_ends_of_its_start(
     there = held(kinesis)
     driver = Driver(kinesis, probeLag="500 ms", **options)
     driver.planner.fix_ends()
+    clock.advance(2_001)
     put(kinesis, 10, first=40)
     kinesis.engine.split_shard(STREAM, "shardId-000000000000")
     put(kinesis, 10, first=50)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from operator import attrgetter
 
 import pytest
 
 from headpond.core.errors import ConfigurationError
-from headpond.kinesis.planning.options import OPTIONS, read_options
+from headpond.kinesis.planning.options import OPTIONS, Limits, read_options
 from headpond.kinesis.reading.positions import HORIZON, Start
 
 BASE = {"streamName": "orders"}
@@ -17,7 +18,7 @@ def test_defaults() -> None:
     """What a source does when only the stream is named."""
     settings = read_options(BASE)
     assert settings.start == Start("LATEST")
-    assert (settings.max_bytes, settings.max_records, settings.max_span_ms) == (None, None, 600_000)
+    assert settings.limits == Limits(span_ms=600_000, about_bytes=1 << 30)
     assert (settings.probe_lag_ms, settings.discovery_ms, settings.shards_per_task) == (500, 1000, None)
     assert settings.fail_on_data_loss
     assert settings.parent_first
@@ -28,16 +29,16 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "attribute", "expected"),
     [
-        ("maxBytesPerTrigger", "1.5 MiB", "max_bytes", 3 << 19),
-        ("maxBytesPerTrigger", "67108864", "max_bytes", 64 << 20),
-        ("maxBytesPerTrigger", "2kb", "max_bytes", 2000),
-        ("maxBytesPerTrigger", "none", "max_bytes", None),
-        ("maxBytesPerTrigger", "none", "max_span_ms", 600_000),
-        ("maxBytesPerTrigger", "64 MiB", "max_span_ms", None),
-        ("maxRecordsPerTrigger", "7", "max_span_ms", None),
-        ("maxSpanPerTrigger", "1 hour", "max_span_ms", 3_600_000),
-        ("maxSpanPerTrigger", "None", "max_span_ms", None),
-        ("MAXRECORDSPERTRIGGER", "7", "max_records", 7),
+        ("maxBytesPerTrigger", "1.5 MiB", "limits.size_bytes", 3 << 19),
+        ("maxBytesPerTrigger", "67108864", "limits.size_bytes", 64 << 20),
+        ("maxBytesPerTrigger", "2kb", "limits.size_bytes", 2000),
+        ("maxBytesPerTrigger", "none", "limits.size_bytes", None),
+        ("maxBytesPerTrigger", "none", "limits.span_ms", 600_000),
+        ("maxBytesPerTrigger", "64 MiB", "limits.span_ms", None),
+        ("maxRecordsPerTrigger", "7", "limits.span_ms", None),
+        ("maxSpanPerTrigger", "1 hour", "limits.span_ms", 3_600_000),
+        ("maxSpanPerTrigger", "None", "limits.span_ms", None),
+        ("MAXRECORDSPERTRIGGER", "7", "limits.records", 7),
         ("probeLag", "0 ms", "probe_lag_ms", 0),
         ("probeLag", "2 seconds", "probe_lag_ms", 2000),
         ("shardDiscoveryInterval", "1 min", "discovery_ms", 60000),
@@ -56,7 +57,7 @@ def test_defaults() -> None:
 )
 def test_values_are_read_with_their_units(name: str, value: str, attribute: str, expected: object) -> None:
     """Names in any case; sizes and times with a unit, or bare in bytes and milliseconds."""
-    assert expected == getattr(read_options({**BASE, name: value}), attribute)
+    assert expected == attrgetter(attribute)(read_options({**BASE, name: value}))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_span_beside_an_exact_bound_is_refused(exact: dict[str, str]) -> None:
     """Whoever names both would believe that both hold."""
     with pytest.raises(ConfigurationError, match=f"means nothing beside {next(iter(exact))}"):
         read_options({**BASE, **exact, "maxSpanPerTrigger": "1 hour"})
-    assert read_options({**BASE, **exact, "maxSpanPerTrigger": "none"}).max_span_ms is None
+    assert read_options({**BASE, **exact, "maxSpanPerTrigger": "none"}).limits.span_ms is None
 
 
 def test_an_unknown_option_names_the_nearest() -> None:

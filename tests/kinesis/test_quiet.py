@@ -129,6 +129,7 @@ def test_shards_that_are_at_their_fixed_end_are_left_alone(
     asked.driver.planner.fix_ends()
     at, batches = asked.driver.run(start)
     assert sorted(row for rows in batches for row in rows) == held(kinesis)
+    clock.advance(10_000)
     put(kinesis, 30, first=30)
     assert asked.next(at) == (at, {})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headpond.core.errors import ConfigurationError
-from headpond.kinesis.planning.options import read_options
+from headpond.kinesis.planning.options import Limits, read_options
 from headpond.pipeline import Source, Table, Target, Verify, load, loads
 from headpond.pipeline.lake import row_changes
 from tests.pipeline.texts import ENVIRON, FULL, SMALLEST, refusal, smallest
@@ -173,14 +173,14 @@ def test_the_source_takes_the_options_it_is_given() -> None:
     """What the file says is what the Kinesis source reads out of its options."""
     settings = read_options(loads(FULL, "/base", environ=ENVIRON).source.source_options())
     assert settings.connection.role_external_id == "hush-id"
-    assert (settings.max_bytes, settings.max_records, settings.records_per_page) == (2**25, 5000, 10_000)
+    assert (settings.limits, settings.records_per_page) == (Limits(5000, 2**25), 10_000)
     assert (settings.probe_lag_ms, settings.discovery_ms, settings.shards_per_task) == (250, 30_000, 2)
     assert (settings.parent_first, settings.fail_on_data_loss, settings.on_malformed) == (
         False,
         False,
         "fail",
     )
-    assert read_options(loads(SMALLEST).source.source_options()).max_bytes is None
+    assert read_options(loads(SMALLEST).source.source_options()).limits.size_bytes is None
 
 
 def test_the_decoder_gets_tables_and_rules() -> None:

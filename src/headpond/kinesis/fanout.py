@@ -4,14 +4,14 @@
 
     SubscribeToShard ─► event ─► event ─► … 5 minutes ─► over ─┐
           ▲              records, continuation                 │
-          └── at the continuation, 5 s after the last time ◄───┴── cut, failed, taken over
+          └── at the continuation ◄────────────────────────────┴── cut, failed, taken over
 
 `FanOut` looks like the calls that poll, so what reads a shard (`cursor`, `read`) is the same in both modes
 and gives the same records. Planning polls: it asks for single records, which a subscription cannot give.
 
-A consumer has one subscription per shard. The service ends the older one where two are made, so two tasks
-that read one shard at a time (speculation) take it from each other, every 5 seconds; each goes on where it
-was.
+A consumer has one subscription per shard, made once in 5 seconds at most: who comes too soon is refused, and
+waits. The service ends the older one where two are made, so two tasks that read one shard at a time
+(speculation) take it from each other, every 5 seconds; each goes on where it was.
 
 Events are read without botocore's own parser; framing stays botocore's::
 
@@ -26,7 +26,7 @@ inside.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,41 +48,6 @@ if TYPE_CHECKING:
 MOST_IDLE_EVENTS = 12
 """An event comes every 5 seconds at least: a minute."""
 
-_SPACING_MS = 5_000 + 100  # the way of a request that was not answered
-"""Between two subscriptions of one consumer to one shard, by the documentation of SubscribeToShard."""
-
-
-class Turns:
-    """When this process may subscribe to a shard again: 5 seconds after the last time.
-
-    Processes do not know each other: the service refuses who comes too soon, and the refused waits.
-    """
-
-    def __init__(
-        self,
-        *,
-        spacing_ms: float = _SPACING_MS,
-        clock: Callable[[], float] = lambda: time.monotonic() * 1000,
-    ) -> None:
-        self._spacing_ms, self._clock = spacing_ms, clock
-        self._last_ms: dict[tuple[str, str], float] = {}
-
-    def wait_s(self, consumer_arn: str, shard_id: str) -> float:
-        """Reserve the next turn; return in how many seconds it is."""
-        place, now_ms = (consumer_arn, shard_id), self._clock()
-        turn_ms = max(now_ms, self._last_ms.get(place, now_ms - self._spacing_ms) + self._spacing_ms)
-        self._last_ms[place] = turn_ms
-        return (turn_ms - now_ms) / 1000
-
-    def answered(self, consumer_arn: str, shard_id: str) -> None:
-        """Note that a subscription was granted just now: the service counts from then."""
-        place, now_ms = (consumer_arn, shard_id), self._clock()
-        self._last_ms[place] = max(now_ms, self._last_ms.get(place, now_ms))
-
-
-_turns = Turns()
-_at_will = Turns(spacing_ms=0)
-
 
 @contextmanager
 def reading_calls(connection: ConnectionSettings, consumer_arn: str | None) -> Iterator[StreamCalls]:
@@ -91,13 +56,8 @@ def reading_calls(connection: ConnectionSettings, consumer_arn: str | None) -> I
     if consumer_arn is None:
         yield calls
         return
-    # As with the limits of polling: a service on this machine is a stand-in, which refuses what it must.
-    turns = _at_will if connection.is_loopback else _turns
-    fan_out = FanOut(calls, connection, consumer_arn, turns=turns)
-    try:
+    with closing(FanOut(calls, connection, consumer_arn)) as fan_out:
         yield fan_out
-    finally:
-        fan_out.close()
 
 
 class FanOut:
@@ -109,11 +69,9 @@ class FanOut:
         settings: ConnectionSettings,
         consumer_arn: str,
         *,
-        turns: Turns = _turns,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._calls, self._settings, self._consumer_arn = calls, settings, consumer_arn
-        self._turns, self._sleep = turns, sleep
+        self._calls, self._settings, self._consumer_arn, self._sleep = calls, settings, consumer_arn, sleep
         self.list_shards, self.now_ms = calls.list_shards, calls.now_ms
         self._stream: Any = None
         self._events: Iterator[Event] = iter(())
@@ -187,7 +145,6 @@ class FanOut:
 
     def _subscribe(self, shard_id: str) -> None:
         while True:
-            self._wait(self._turns.wait_s(self._consumer_arn, shard_id))
             try:
                 reply = self._calls.once(
                     f"subscribing to {shard_id}",
@@ -202,7 +159,6 @@ class FanOut:
                 self._check_consumer(refused, shard_id)
                 raise
             else:
-                self._turns.answered(self._consumer_arn, shard_id)
                 self._stream = reply["EventStream"]
                 self._events = read_events(self._stream)
                 return

@@ -15,7 +15,7 @@ Rules and messages are those the service documents. Reads here are not metered: 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headpond.localkinesis.settings import (
     ServiceRefusalError,
@@ -28,8 +28,8 @@ from headpond.localkinesis.settings import (
 if TYPE_CHECKING:
     from threading import RLock
 
-    from headpond.localkinesis.model import Position, Reading, Start, Stream
-    from headpond.localkinesis.settings import Settings
+    from headpond.localkinesis.engine import Engine
+    from headpond.localkinesis.model import Position, Reading, Start
 
 
 @dataclass(slots=True)
@@ -63,24 +63,10 @@ class Subscription:
     taken_over: bool = False
 
 
-class _Engine(Protocol):
-    """What consumers need of the engine that they belong to."""
-
-    settings: Settings
-
-    def clock(self) -> int: ...
-
-    def stream(self, name: str) -> Stream: ...
-
-    def position(self, name: str, shard_id: str, start: Start) -> Position: ...
-
-    def read(self, position: Position, *, as_event: bool) -> Reading: ...
-
-
 class Consumers:
     """All consumers of one engine; guarded by the engine's lock."""
 
-    def __init__(self, engine: _Engine, lock: RLock) -> None:
+    def __init__(self, engine: Engine, lock: RLock) -> None:
         self._engine, self._lock = engine, lock
         self._consumers: dict[str, Consumer] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}

@@ -266,8 +266,9 @@ class LocalKinesis:
         port: 0 lets the system choose.
         host: Where to listen; by default for this machine alone.
         settings: Bounds, limits and identity.
+        faults: What is to go wrong.
         clock: Epoch milliseconds now.
-        seed: For the draws of fault rules.
+        seed: For the draws of fault rules, where `faults` are not given.
     """
 
     def __init__(
@@ -276,11 +277,12 @@ class LocalKinesis:
         host: str = "127.0.0.1",
         *,
         settings: Settings | None = None,
+        faults: Faults | None = None,
         clock: Callable[[], int] = wall_clock_ms,
         seed: int = 0,
     ) -> None:
         self.engine = Engine(settings, clock=clock)
-        self.faults = Faults(seed)
+        self.faults = faults or Faults(seed)
         self._host, self._port = host, port
         self._bound = 0
         self._thread: Thread | None = None
@@ -371,24 +373,12 @@ def serve_forever(
     Raises:
         MissingRequirement: The address cannot be bound.
     """
-    desk = Desk(Engine(settings), faults or Faults())
-
-    async def serve() -> None:
-        try:
-            runner, bound = await start_server(desk, host, port)
-        except OSError as error:
-            raise _cannot_bind(host, port, error) from error
-        stop = asyncio.Event()
-        with suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
-            # Never as an exception, which would come out of whatever task is at work.
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        try:
-            announce(f"http://{host}:{bound}", desk.engine)
-            await stop.wait()
-        finally:
-            await runner.cleanup()
-
-    asyncio.run(serve())
+    kinesis, stop = LocalKinesis(port, host, settings=settings, faults=faults), Event()
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    with kinesis:
+        announce(kinesis.endpoint_url, kinesis.engine)
+        stop.wait()
 
 
 def _cannot_bind(host: str, port: int, error: OSError | None) -> MissingRequirement:

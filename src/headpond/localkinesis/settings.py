@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from headpond.kinesis.api.retry import Bucket
 
@@ -23,30 +24,14 @@ class ServiceRefusalError(Exception):
         self.status = status
 
 
-def invalid_argument(message: str) -> ServiceRefusalError:
-    """Return the refusal of an argument."""
-    return ServiceRefusalError("InvalidArgumentException", message)
-
-
-def invalid(message: str) -> ServiceRefusalError:
-    """Return the refusal of a member that breaks a bound."""
-    return ServiceRefusalError("ValidationException", message)
-
-
-def not_found(message: str) -> ServiceRefusalError:
-    """Return the refusal of a call on what does not exist."""
-    return ServiceRefusalError("ResourceNotFoundException", message)
-
-
-def in_use(message: str) -> ServiceRefusalError:
-    """Return the refusal of a call on what cannot be changed now."""
-    return ServiceRefusalError("ResourceInUseException", message)
-
-
-def limit_exceeded(message: str) -> ServiceRefusalError:
-    """Return the refusal of a call that goes beyond a limit of the account."""
-    return ServiceRefusalError("LimitExceededException", message)
-
+invalid_argument = partial(ServiceRefusalError, "InvalidArgumentException")
+invalid = partial(ServiceRefusalError, "ValidationException")
+"""The refusal of a member that breaks a bound."""
+not_found = partial(ServiceRefusalError, "ResourceNotFoundException")
+in_use = partial(ServiceRefusalError, "ResourceInUseException")
+"""The refusal of a call on what cannot be changed now."""
+limit_exceeded = partial(ServiceRefusalError, "LimitExceededException")
+"""The refusal of a call that goes beyond a limit of the account."""
 
 THROTTLED = "ProvisionedThroughputExceededException"
 

@@ -62,11 +62,9 @@ class StreamCalls(Protocol):
 
 
 class ServiceCalls:
-    """The calls on boto3.
+    """The calls on boto3, by a `client` that is made where none is given.
 
-    Args:
-        client: A client to use; one is made otherwise.
-        pace: The limits to keep to; the service's, unless the endpoint is on this machine.
+    `pace` are the limits to keep to; by default the service's, unless the endpoint is on this machine.
     """
 
     def __init__(
@@ -234,11 +232,7 @@ def check_stream(settings: ConnectionSettings) -> StreamFacts:
     """Ask for the stream before anything slow is started; takes a few seconds at most.
 
     Raises:
-        ConfigurationError: No region, no such profile, settings that the service refuses.
-        EndpointUnreachable: Nobody answers.
-        StreamNotFound: There is no such stream.
-        AccessDenied: Credentials are missing or not allowed to describe the stream.
-        ServiceFailure: The service fails.
+        HeadpondError: It cannot be described: says whether by configuration, right, network or service.
     """
     client = connect(settings, connect_timeout_s=2.0, read_timeout_s=5.0)
     with closing(ServiceCalls(settings, client=client, patience=_QUICK)) as calls:

@@ -1,8 +1,8 @@
 """Connecting to Kinesis: the boto3 client made of the settings.
 
-The client differs from a plain one in two points. It tries each call once: `calls` knows better what to wait
-for. And a reply that was cut short, or is not JSON, is a failure of the connection: botocore takes it for an
-empty success, which for GetRecords would read as the end of the shard.
+The client tries each call once: `calls` knows better what to wait for. A reply that was cut short, or is not
+JSON, is a failure of the connection: botocore takes it for an empty success, which for GetRecords would read
+as the end of the shard.
 """
 
 from __future__ import annotations
@@ -43,12 +43,7 @@ _RECONNECT_S = 10.0
 
 
 class Renewing:
-    """A client that is made again where its credentials are refused: they may have been replaced.
-
-    Args:
-        make: Makes a client, which reads the AWS configuration.
-        fixed: Never make another one.
-    """
+    """A client that is made anew where its credentials are refused, unless `fixed`: they may be replaced."""
 
     def __init__(self, make: Callable[[], KinesisClient], *, fixed: bool = False) -> None:
         self.client = make()

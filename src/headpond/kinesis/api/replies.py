@@ -5,9 +5,8 @@
     HTTP body ─► JSON into `Record`s, data left as base64 text ─► Page
                                        └─ anything unusual: botocore's parser ─► the same `Record`s
 
-botocore offers the hook that is used here (`before-parse`), which may supply members of a reply itself. The
-tests compare what is read with what botocore reads. A record's data is decoded when it is asked for: planning
-only looks at sizes.
+botocore offers the hook that is used here (`before-parse`), which may supply members of a reply itself. A
+record's data is decoded when it is asked for: planning only looks at sizes.
 """
 
 from __future__ import annotations

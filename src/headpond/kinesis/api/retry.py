@@ -113,11 +113,7 @@ def classify(
 
 
 class Pace:
-    """The reads of all shards, one by one.
-
-    Args:
-        calls_per_second: GetShardIterator, and GetRecords, per shard; evenly spaced.
-    """
+    """The reads of all shards, one by one; GetShardIterator and GetRecords each evenly spaced."""
 
     def __init__(
         self,
@@ -149,14 +145,11 @@ class Pace:
             volume.take(size_bytes)
 
     def _bucket(self, shard_id: str, what: Call | Literal["bytes"]) -> Bucket:
-        bucket = self._buckets.get((shard_id, what))
-        if bucket is None:
-            if what == "bytes":
-                bucket = Bucket(self._bytes_per_second)
-            else:
-                bucket = Bucket(self._calls_per_second, capacity=1)
-            self._buckets[shard_id, what] = bucket
-        return bucket
+        if (shard_id, what) not in self._buckets:
+            is_call = what != "bytes"
+            rate, capacity = (self._calls_per_second, 1) if is_call else (self._bytes_per_second, None)
+            self._buckets[shard_id, what] = Bucket(rate, capacity=capacity)
+        return self._buckets[shard_id, what]
 
 
 class Bucket:

@@ -65,8 +65,8 @@ DEFAULT_DISCOVERY_MS = 1_000
 class Limits(NamedTuple):
     """Bounds of one batch; None is none."""
 
-    records: int | None = None
-    size_bytes: int | None = None
+    records: int | None = None  # of Kinesis
+    size_bytes: int | None = None  # of data and partition keys
     span_ms: int | None = None  # of arrival, in each shard; only where neither of the others is set
     about_bytes: int | None = None  # judged by a look at each shard; shortens the span
 
@@ -89,10 +89,7 @@ class SourceSettings:
     on_malformed: Literal["passthrough", "fail"]
     hash_range_filter: HashRangeFilter
     parent_first: bool
-    max_records: int | None  # Kinesis records of a batch; None: no bound
-    max_bytes: int | None  # bytes of data and partition keys of a batch; None: no bound
-    max_span_ms: int | None  # of arrival, in each shard; only without the two above; None: no bound
-    about_bytes: int | None  # beside a span that was not given
+    limits: Limits
     records_per_page: int
     shards_per_task: int | None  # None: so that a batch has not many tasks
     probe_lag_ms: int
@@ -118,11 +115,6 @@ def read_options(given: Mapping[str, str], *, start: str = "LATEST") -> SourceSe
             next_step="Remove one of the two.",
             option="kclLeases",
         )
-    max_records, max_bytes = options.count("maxRecordsPerTrigger"), None
-    if not _says_none(options, "maxBytesPerTrigger"):
-        max_bytes = options.size_bytes("maxBytesPerTrigger", None)
-    max_span_ms = _span(options, max_records, max_bytes)
-    span_is_given = options.text("maxSpanPerTrigger") is not None
     hash_range_filter = options.choice("hashRangeFilter", ("off", "per_record", "kcl"), "off")
     fails = options.choice("onMalformed", ("passthrough", "fail"), "passthrough") == "fail"
     most = MOST_RECORDS_PER_PAGE
@@ -136,10 +128,7 @@ def read_options(given: Mapping[str, str], *, start: str = "LATEST") -> SourceSe
         on_malformed="fail" if fails else "passthrough",
         hash_range_filter=cast("HashRangeFilter", hash_range_filter),
         parent_first=options.choice("shardOrdering", ("parent_first", "none"), "parent_first") != "none",
-        max_records=max_records,
-        max_bytes=max_bytes,
-        max_span_ms=max_span_ms,
-        about_bytes=None if max_span_ms is None or span_is_given else DEFAULT_ABOUT_BYTES,
+        limits=_limits(options),
         records_per_page=options.count("maxRecordsPerFetch", most=most) or most,
         shards_per_task=options.count("shardsPerTask"),
         probe_lag_ms=options.time_ms("probeLag", DEFAULT_PROBE_LAG_MS),
@@ -151,27 +140,27 @@ def read_options(given: Mapping[str, str], *, start: str = "LATEST") -> SourceSe
     )
 
 
-def _says_none(options: Options, name: str) -> bool:
-    return (options.text(name) or "").lower() == "none"
-
-
-def _span(options: Options, max_records: int | None, max_bytes: int | None) -> int | None:
-    """Read maxSpanPerTrigger, which stands in for the exact bounds; `none` takes its default away."""
-    given = options.text("maxSpanPerTrigger")
-    is_exact = max_records is not None or max_bytes is not None
-    if _says_none(options, "maxSpanPerTrigger") or (given is None and is_exact):
-        return None
-    if is_exact:
-        exact = "maxBytesPerTrigger" if max_records is None else "maxRecordsPerTrigger"
+def _limits(options: Options) -> Limits:
+    """Read the bounds: a span of arrival stands in for the exact ones, and `none` takes any of them away."""
+    given = {name: options.text(name) for name in ("maxBytesPerTrigger", "maxSpanPerTrigger")}
+    none = {name for name, text in given.items() if (text or "").lower() == "none"}
+    records, size_bytes = options.count("maxRecordsPerTrigger"), None
+    if "maxBytesPerTrigger" not in none:
+        size_bytes = options.size_bytes("maxBytesPerTrigger", None)
+    span_is_given = given["maxSpanPerTrigger"] is not None
+    if "maxSpanPerTrigger" in none or (not span_is_given and (records or size_bytes)):
+        return Limits(records, size_bytes)
+    span_ms = options.time_ms("maxSpanPerTrigger", DEFAULT_MAX_SPAN_MS)
+    if records or size_bytes:
         raise ConfigurationError(
-            f"Option maxSpanPerTrigger of the source kinesis means nothing beside {exact}.",
+            "Option maxSpanPerTrigger of the source kinesis means nothing beside "
+            f"{'maxRecordsPerTrigger' if records else 'maxBytesPerTrigger'}.",
             next_step="Remove one of the two.",
             option="maxSpanPerTrigger",
         )
-    span_ms = options.time_ms("maxSpanPerTrigger", DEFAULT_MAX_SPAN_MS)
     if span_ms == 0:
         raise options.wrong("maxSpanPerTrigger", "more than no time, or none")
-    return span_ms
+    return Limits(span_ms=span_ms, about_bytes=None if span_is_given else DEFAULT_ABOUT_BYTES)
 
 
 def _end(options: Options, start: Start) -> int | None:
@@ -189,20 +178,13 @@ def _end(options: Options, start: Start) -> int | None:
 def _consumer(options: Options) -> str | None:
     """Read consumerMode and consumerName, which need each other."""
     name, registers = options.text("consumerName"), options.flag("registerConsumer", default=False)
-    efo = options.choice("consumerMode", ("polling", "efo"), "polling") == "efo"
-    if name is None and (efo or registers):
-        given = "registerConsumer" if registers else "consumerMode"
+    is_efo = options.choice("consumerMode", ("polling", "efo"), "polling") == "efo"
+    if (name is not None) != is_efo or (registers and not is_efo):
         raise ConfigurationError(
-            f"Option {given} of the source kinesis is {'true' if registers else 'efo'}, and consumerName is "
-            "missing.",
+            "Options consumerMode = efo and consumerName of the source kinesis need each other, and "
+            f"registerConsumer needs both; {'consumerName' if name is None else 'consumerMode'} is missing.",
             next_step="Name a consumer of the stream in consumerName and set consumerMode to efo, or leave "
             "all three out.",
-            option="registerConsumer" if registers else "consumerName",
-        )
-    if name is not None and not efo:
-        raise ConfigurationError(
-            "Option consumerName of the source kinesis needs consumerMode to be efo.",
-            next_step="Set consumerMode to efo, or leave consumerName out.",
-            option="consumerMode",
+            option="consumerName" if name is None else "consumerMode",
         )
     return name

@@ -7,11 +7,10 @@
                                                ├─ records or bytes bounded: look at all, share out
                                                └─ else: reach for the tip, or a moment before it
 
-An end is always the sequence number of a record that was seen, so a batch reads the same however often
-it is tried. What the planner remembers (where each shard stands, the listing) only saves calls: a new one
-plans on from the same offset. Records younger than `probeLag` wait for the next batch, as a margin for
-records that become visible out of order. Where a batch begins at a time or a horizon, the number of its first
-record stands beside its end, so that it cannot be read with fewer records when it is tried again.
+An end is always the sequence number of a record that was seen, so a batch reads the same however often it is
+tried. What the planner remembers only saves calls: a new one plans on from the same offset. Records younger
+than `probeLag` wait for the next batch: they may become visible out of order. Where a batch begins at a time
+or a horizon, the number of its first record is noted, so that it cannot be read with fewer when tried again.
 """
 
 from __future__ import annotations
@@ -23,13 +22,21 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS
-from headpond.kinesis.planning.ending import await_end, has_come, is_before
 from headpond.kinesis.planning.options import Limits
-from headpond.kinesis.planning.shard_state import UNBOUNDED, ShardState
+from headpond.kinesis.planning.shard_state import CLOCK_ERROR_MS, UNBOUNDED, ShardState
 from headpond.kinesis.planning.start import Beginning
 from headpond.kinesis.planning.stream_state import StreamState
 from headpond.kinesis.reading.cursor import ShardCursor
-from headpond.kinesis.reading.positions import END, HORIZON, NO_RECORD, Offset, Position, before, readable
+from headpond.kinesis.reading.positions import (
+    END,
+    HORIZON,
+    NO_RECORD,
+    Offset,
+    Position,
+    before,
+    readable,
+    refuse_far_future,
+)
 from headpond.kinesis.reading.reader import ShardRange
 from headpond.kpl.hash_keys import FULL_RANGE
 
@@ -43,6 +50,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 S = TypeVar("S")
 
+_CHECK_S = 0.1
+
 
 class Planner:
     """Plans the batches of one query. Not to be used from several threads."""
@@ -53,21 +62,21 @@ class Planner:
         settings: SourceSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._calls, self._settings, self._clock = calls, settings, clock
+        self._calls, self._settings, self._clock, self._sleep = calls, settings, clock, sleep
         self._pool = ThreadPoolExecutor(MOST_PARALLEL_CALLS, thread_name_prefix="headpond-plan")
         self._stream = StreamState(calls, settings, clock)
         self._beginning = Beginning(calls, settings, self._stream, self._each)
         self._states: dict[str, ShardState] = {}  # of the shards that the last plan could go on with
         self._initial: Offset | None = None
-        self._fixed: dict[str, Position] | None = None  # ends that no batch goes beyond
+        self._until_ms: int | None = None  # what arrives later is for another run
         self._planned: tuple[Offset, Offset] | None = None  # the last batch
 
     @property
     def limits(self) -> Limits:
         """The bounds the options set."""
-        given = self._settings
-        return Limits(given.max_records, given.max_bytes, given.max_span_ms, given.about_bytes)
+        return self._settings.limits
 
     def close(self) -> None:
         """End the threads; calls under way are not waited for."""
@@ -78,9 +87,8 @@ class Planner:
     def initial(self) -> Offset:
         """Return where a new query begins.
 
-        Spark asks again when a first batch that was planned is tried again, so this must mean the same then.
-        LATEST does not; it stays open here, and the first batch is an empty one that only writes down what
-        it meant.
+        Spark asks again when a first batch is tried again, so this must mean the same then. LATEST does not;
+        it stays open here, and the first batch is an empty one that only writes down what it meant.
         """
         if self._beginning.says_latest:
             return Offset(self._settings.connection.stream, self._stream.facts().created_ms)
@@ -99,29 +107,22 @@ class Planner:
     # Where a batch ends
 
     def fix_ends(self) -> None:
-        """Record the stream's ends now; no later plan goes beyond them (AvailableNow)."""
+        """Let later plans go up to now, or to the ending position, and no further (AvailableNow).
+
+        Now is when this is called, or two seconds later: so exactly is the service's clock known.
+
+        Raises:
+            ConfigurationError: The ending position lies further ahead than clocks differ.
+        """
         end_ms = self._settings.end_ms
         if end_ms is not None:
             self._stream.facts()  # a reply tells the service's clock
-            await_end(self._calls, end_ms, self._settings.probe_lag_ms)
-        shards, known_ms = self._stream.shards(refresh=True), self._calls.now_ms()
-        loss = self._stream.loss
-
-        def end(shard_id: str) -> Position:
-            state = ShardState(self._calls, shard_id, HORIZON, loss)
-            if end_ms is not None:
-                state.begin(end_ms - 1, over_gaps=True)
-                state.reach(None)
-            elif shards[shard_id].closed:
-                return END
-            else:
-                state.begin(over_gaps=True)
-                state.reach_tip()
-            return replace(state.position, until_ms=known_ms)
-
-        self._fixed = dict(self._each(end, shards))
-        for state in self._states.values():
-            state.idle_until_s = float("-inf")  # what came since counts, if it came before the ends
+            refuse_far_future(end_ms, self._calls.now_ms(), "endingPosition")
+            while self._calls.now_ms() < end_ms + self._settings.probe_lag_ms:
+                self._sleep(_CHECK_S)
+        self._stream.keep_listing()
+        self._until_ms = self._calls.date_ms() + CLOCK_ERROR_MS
+        self._states.clear()
 
     def span(self) -> tuple[Offset, Offset]:
         """Return the starting position and the ends of now, of parents and children alike: a batch read."""
@@ -140,27 +141,22 @@ class Planner:
             ConfigurationError: The stream is not the one the offset is of.
             DataLoss: Records after `start` are gone, and that is fatal.
         """
-        self._planned, end_ms = None, self._settings.end_ms
-        lag_ms = self._settings.probe_lag_ms
-        if end_ms is not None and self._fixed is None and has_come(self._calls, end_ms, lag_ms):
-            self.fix_ends()
+        self._planned = None
         self._stream.begin(start)
         if self._is_open(start):
             resolved = self._resolved()
             end = self._noted(resolved, self._beginning.begun(resolved.shards))
         else:
             end = self._latest(start, limits)
-        if end_ms is not None and self._fixed is None and not is_before(self._calls, end, end_ms):
-            end = start  # what may hold later records waits until the ends are fixed
         self._planned = start, end
         return end
 
     def _latest(self, start: Offset, limits: Limits) -> Offset:
-        shards, fixed = self._stream.shards(), self._fixed
+        shards = self._stream.shards()
         known = self._stream.without_vanished(start.shards)
         if start == self._initial:
             known = self._beginning.begun(known)
-        positions = {shard_id: HORIZON for shard_id in shards if fixed is None or shard_id in fixed}
+        positions = dict.fromkeys(shards, HORIZON)
         for shard_id, at in known.items():
             state = self._states.get(shard_id)
             # A shard that was asked since knows more than the offset.
@@ -168,8 +164,6 @@ class Planner:
             known_ms = max(at.until_ms or 0, stood.until_ms or 0) or None
             positions[shard_id] = replace(at, until_ms=known_ms, first=None)
         chosen = readable(shards, positions, parent_first=self._settings.parent_first)
-        if fixed is not None:
-            chosen = [shard_id for shard_id in chosen if shard_id in fixed]
         for shard_id in chosen:
             self._stream.check_aged(shard_id, positions[shard_id], start)
         ends = self._ends(positions, chosen, limits)
@@ -181,7 +175,7 @@ class Planner:
         if any(at.first is not None for at in ends.values()):
             # Records that no number before them binds to this stream.
             self._stream.recheck(again=True)
-        if END in ends.values() and fixed is None:
+        if END in ends.values():
             # A shard that ended has children, which the offset must know from now on.
             shards = self._stream.shards(refresh=True)
             positions = dict.fromkeys(shards, HORIZON) | positions
@@ -200,18 +194,17 @@ class Planner:
         self, positions: dict[str, Position], chosen: Iterable[str], limits: Limits
     ) -> dict[str, Position]:
         """Find where a batch ends in each of the chosen shards: its position where nothing is new."""
-        lag_ms, asked_ms, asked_s = self._settings.probe_lag_ms, self._calls.now_ms(), self._clock()
+        settings, until_ms = self._settings, self._until_ms
+        asked_ms, asked_s, lag_s = self._calls.now_ms(), self._clock(), settings.probe_lag_ms / 1000
+        newest_ms = asked_ms - settings.probe_lag_ms if settings.probe_lag_ms else UNBOUNDED
+        newest_ms = newest_ms if until_ms is None else until_ms
+        last_ms = UNBOUNDED if settings.end_ms is None else settings.end_ms - 1
         self._states = {shard_id: self._state_at(shard_id, positions[shard_id]) for shard_id in chosen}
         waiting = []
         for shard_id, state in self._states.items():
-            if self._fixed is not None:
-                state.begin(None, self._fixed[shard_id], over_gaps=True)
-                if state.position == self._fixed[shard_id]:
-                    state.position = self._fixed[shard_id]
-            elif self._stream.listed[shard_id].closed:
-                state.begin(None, END)
-            else:
-                state.begin(asked_ms - lag_ms if lag_ms else None)
+            is_closed = self._stream.listed[shard_id].closed and settings.end_ms is None
+            counts_ms = UNBOUNDED if is_closed else min(newest_ms, last_ms)
+            state.begin(counts_ms, is_closed=is_closed, over_gaps=until_ms is not None)
             if not state.is_done and state.idle_until_s <= asked_s:
                 waiting.append(state)
         if limits.looks_ahead:
@@ -220,7 +213,7 @@ class Planner:
             share = None if limits.about_bytes is None else limits.about_bytes // max(1, len(waiting))
             self._each(lambda state: state.reach(limits.span_ms, share), waiting)
         # For so long nothing new can count where nothing was a moment ago.
-        idle_until_s = self._clock() + (lag_ms / 1000 if self._fixed is None else float("inf"))
+        idle_until_s = self._clock() + (lag_s if until_ms is None else float("inf"))
         for state in waiting:
             if state.is_at_tip:
                 state.position = replace(state.position, until_ms=asked_ms)
@@ -230,8 +223,8 @@ class Planner:
     def _share_out(self, states: list[ShardState], limits: Limits) -> None:
         """Share the bounds out among the shards, again while some leave their share.
 
-        A record larger than a share goes where the batch has room for it, and the first one always does. Who
-        waited longest has the first turn, else who has the oldest record.
+        A record larger than a share goes where the batch has room, and the first one always does. Who waited
+        longest has the first turn, else who has the oldest record.
         """
         left_records, left_bytes = (UNBOUNDED if bound is None else bound for bound in limits[:2])
         active, nothing_yet = states, True
@@ -279,18 +272,18 @@ class Planner:
         found = []
         for shard_id, to in sorted(end.shards.items()):
             begin, state = start.shards.get(shard_id, HORIZON), states.get(shard_id)
-            if to in (begin, HORIZON) or to.kind not in ("SEQ", "END") or to.first == NO_RECORD:
+            if to == begin or to.kind not in ("SEQ", "END") or to.first == NO_RECORD:
                 continue
             if begin.is_moving and to.first is not None:
                 begin = before(to.first)
             # Of a shard that is not listed nothing can be read that would have to be filtered.
             hash_keys = shards[shard_id].hash_keys if shard_id in shards else FULL_RANGE
-            if state is None:
-                found.append(ShardRange(shard_id, begin, to, hash_keys))
-            else:
+            wanted = ShardRange(shard_id, begin, to, hash_keys)
+            if state is not None:
                 begin = replace(begin, until_ms=state.begun.until_ms)
                 records, size_bytes = state.records or 0, state.about_bytes
-                found.append(ShardRange(shard_id, begin, to, hash_keys, records, size_bytes))
+                wanted = replace(wanted, start=begin, records=records, size_bytes=size_bytes)
+            found.append(wanted)
         if self._planned is None or self._planned[1] != end:
             # Planned by a query that was stopped: what expired since is found here rather than in a task.
             loss = self._stream.loss

@@ -6,14 +6,12 @@
                            └─ marks: number, size, arrival     └───── jump ─┴───── or ──────┘
 
 A batch is planned in steps: `begin` it, see on (`look`, `reach`), `take` of what was seen. Data is dropped,
-and what a batch leaves is kept for the next one, so nothing is looked at twice.
-
-With exact bounds all that a batch takes is looked at. Else up to a MiB is, and where more follows the service
-is asked for the first record of a later moment, which takes one reply whatever lies between. Where there is
-none, no call tells the newest record either; its moment is closed in on from both sides::
+and what a batch leaves is kept for the next one. With exact bounds all that a batch takes is looked at; else
+up to a MiB, and where more follows the service is asked for the first record of a later moment. Where there
+is none, no call tells the newest record either; its moment is closed in on from both sides::
 
     seen ─────────────────────────────────┬────────┬─► now
-                                         hit     miss        the last second first, then eight times as
+                                         hit     miss        the last 4 s first, then eight times as
                                           └─look─►           much, or half of what lies between
 """
 
@@ -35,13 +33,13 @@ LOOK_BYTES = 1 << 20
 """What a shard takes in a second at its limit; costs less to look at than a few more calls."""
 
 _LOOK_RECORDS = 5_000
+_FEW = 1_250  # records, where the shard may have more: so many are always taken
 _FIRST_LOOK = 10  # records, while their size is not known: a reply may have 10 MiB
-_FIRST_SPAN_MS = 1_000
+_FIRST_SPAN_MS = 4_000
 _SPAN_GROWTH = 8
-_RECENT_MS = (4_000, 32_000)
-_RECENT_RECORDS = 32  # more than most shards get in 4 s
 _CLOSE_MS = 62  # so little is read through
-_CLOCK_ERROR_MS = 2_000  # the server's clock is known from below, to a second
+CLOCK_ERROR_MS = 2_000
+"""The server's clock is known from below, to a second."""
 
 
 class Mark(NamedTuple):
@@ -87,19 +85,15 @@ class ShardState:
         self.waited, self.idle_until_s = 0, float("-inf")
         self.begin()
 
-    def begin(
-        self, newest_ms: int | None = None, end: Position | None = None, *, over_gaps: bool = False
-    ) -> None:
+    def begin(self, newest_ms: int = UNBOUNDED, *, is_closed: bool = False, over_gaps: bool = False) -> None:
         """Begin a batch.
 
         Args:
-            newest_ms: What arrived after that does not count.
-            end: What comes after that does not count either; END where the shard is known to be closed, and a
-                position without a number where it had no records.
+            newest_ms: What arrived after that does not count, nor what follows it.
+            is_closed: Whether the shard is known to be closed, and all of it counts.
             over_gaps: Whether a gap without end is an error; else the next batch goes on in it.
         """
-        self._newest_ms, self._end, self._over_gaps = newest_ms, end, over_gaps
-        self._until = None if end in (None, END) else 0 if end.is_moving else end.number
+        self._newest_ms, self._is_closed, self._over_gaps = newest_ms, is_closed, over_gaps
         self.begun = self.position
         self.records: int | None = 0
         self.size_bytes = 0
@@ -115,8 +109,6 @@ class ShardState:
     @property
     def is_done(self) -> bool:
         """Whether nothing is left for this batch: at the tip or the end, or what follows does not count."""
-        if self._until and self.position.kind == "SEQ" and self.position.number >= self._until:
-            return True
         return self.next is None and (self._stands or self._cursor.closed or bool(self._marks))
 
     @property
@@ -145,31 +137,20 @@ class ShardState:
         while not self._has_seen_all and len(self._marks) < records and self._held_bytes < size_bytes:
             self._see(min(records - len(self._marks), self._worth(size_bytes - self._held_bytes)))
 
-    def reach_tip(self) -> None:
-        """Take up to the newest record there is; of a shard that is written to the last seconds tell it."""
-        for span_ms in _RECENT_MS:
-            if self._jump(max(0, self._calls.date_ms() - span_ms), _RECENT_RECORDS):
-                break
-        self.reach(None)
-
     def reach(self, span_ms: int | None, about_bytes: int | None = None) -> None:
         """Take up to the newest record that counts, or with `span_ms` up to the first one so much later.
 
-        A quarter of a MiB is always taken, for which a quiet shard may have needed longer. As a shard takes a
-        MiB a second at most, a span bounds the bytes of a batch without a look at all of them. With
-        `about_bytes` it is as much shorter as the records that were looked at are dense.
+        A quarter of a MiB is always taken. As a shard takes a MiB a second at most, a span bounds the bytes
+        of a batch; with `about_bytes` it is as much shorter as the records that were looked at are dense.
         """
-        began_ms = self._calls.now_ms() + _CLOCK_ERROR_MS
-        for _ in range(2):  # the first look tells how large records are, and may be all it takes
-            few = 4 * self._held_bytes < LOOK_BYTES and 4 * len(self._marks) < _LOOK_RECORDS
-            if few and not self._has_seen_all:
-                self._see(self._worth(LOOK_BYTES, _LOOK_RECORDS))
+        # The first look tells how large records are, and may be all it takes.
+        while not self._has_seen_all and self._held_bytes < LOOK_BYTES // 4 and len(self._marks) < _FEW:
+            self._see(self._worth(LOOK_BYTES, _LOOK_RECORDS))
         first_ms = self._marks[0].arrival_ms if self._marks else 0
         self.take()
         if self.is_done or self.position == self.begun:
             return
         seen_ms = max(1, (self.position.time_ms or first_ms) - first_ms)
-        # A shard takes a MiB a second.
         bytes_per_ms = max(1e-6, min(self.size_bytes / seen_ms, LOOK_BYTES / 1000))
         self._dense = first_ms, bytes_per_ms
         if span_ms is not None:
@@ -178,24 +159,19 @@ class ShardState:
             cut_ms = first_ms + span_ms
             if (self.position.time_ms or 0) >= cut_ms:
                 return
-            # The service refuses times to come.
-            end_ms = self._end.time_ms if self._end is not None else None
-            latest_ms = self._calls.date_ms() - 1 if end_ms is None else end_ms
-            if cut_ms <= latest_ms and self._jump(cut_ms, 1):
+            if cut_ms < self._calls.date_ms() and self._jump(cut_ms, 1):  # times to come are refused
                 self.take(1)
                 return
-        if self._end is not None:
+        if self._is_closed:
             self._marks.clear()
-            self.position, self.records = self._end, None
+            self.position, self.records = END, None
         else:
-            self._close_in(began_ms)
+            self._close_in()
 
-    def _close_in(self, began_ms: int) -> None:
-        """Go to the newest record; what came after the search began need not be caught."""
-        miss_ms, span_ms = self._calls.date_ms(), _FIRST_SPAN_MS
-        if self._newest_ms is not None:
-            miss_ms = min(miss_ms, self._newest_ms)
-        while not self.is_done and (self.position.time_ms or 0) <= began_ms:
+    def _close_in(self) -> None:
+        """Go to the newest record that counts."""
+        miss_ms, span_ms = min(self._calls.date_ms(), self._newest_ms), _FIRST_SPAN_MS
+        while not self.is_done:
             hit_ms = self.position.time_ms or 0
             if miss_ms - hit_ms <= _CLOSE_MS:
                 self._see(MOST_RECORDS_PER_PAGE)
@@ -245,10 +221,8 @@ class ShardState:
         return self._stands or self._cursor.closed or bool(self._marks and not self._counts(self._marks[-1]))
 
     def _counts(self, record: Mark | Record) -> bool:
-        """Return whether a record is for this batch: not too young, and not beyond the end."""
-        if self._newest_ms is not None and record.arrival_ms > self._newest_ms:
-            return False
-        return self._until is None or int(record.sequence_number) <= self._until
+        """Return whether a record is for this batch: not too young."""
+        return record.arrival_ms <= self._newest_ms
 
     def _worth(self, size_bytes: int, most: int = MOST_RECORDS_PER_PAGE) -> int:
         """Estimate how many records make up so many bytes, by the sizes seen so far."""
@@ -262,12 +236,9 @@ class ShardState:
     def take(
         self, records: int = UNBOUNDED, size_bytes: int = UNBOUNDED, *, at_least_one: bool = False
     ) -> tuple[int, int]:
-        """Add what was seen to the batch, as far as it counts and the bounds allow.
+        """Add what was seen to the batch, as far as it counts and the bounds allow; return how much.
 
         With `at_least_one` a first record is taken that alone is over the bounds.
-
-        Returns:
-            How many records and bytes.
         """
         taken, taken_bytes = 0, 0
         last: Mark | None = None
@@ -284,6 +255,6 @@ class ShardState:
         self.size_bytes += taken_bytes
         if self.records is not None:
             self.records += taken
-        if self._cursor.closed and not self._marks and self._until is None:
+        if self._cursor.closed and not self._marks:
             self.position = END
         return taken, taken_bytes

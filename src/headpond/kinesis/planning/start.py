@@ -7,9 +7,8 @@ The Kinesis Client Library (KCL) keeps its positions in a lease table, exported 
     {"Item": {"leaseKey": {"S": "shardId-…0"}, "checkpoint": {"S": "SHARD_END"}, …}}  ► END
 
 A checkpoint names the last user record that was processed, by its Kinesis record and its place in that
-record's aggregate; whether others follow in the aggregate only the stream can tell. The keys of an
-application that reads several streams also name the stream and when it was created, in seconds:
-`123456789012:orders:1767225600:shardId-…3`. Leases of an earlier stream of the same name do not count.
+record's aggregate. The keys of an application that reads several streams also name the stream and when it
+was created, in seconds: `123456789012:orders:1767225600:shardId-…3`; leases of an earlier one do not count.
 """
 
 from __future__ import annotations
@@ -58,15 +57,10 @@ _MARGIN_SHARE = 10
 
 
 class Leases(NamedTuple):
-    """What a lease table says.
+    """What a lease table says."""
 
-    Attributes:
-        start: A position per shard; a checkpoint is the position before its Kinesis record.
-        done: Shard → place, in that Kinesis record's aggregate, of the last user record processed.
-    """
-
-    start: Start
-    done: dict[str, int]
+    start: Start  # a position per shard; a checkpoint is the position before its Kinesis record
+    done: dict[str, int]  # place, in that Kinesis record's aggregate, of the last user record processed
 
 
 def read_leases(
@@ -75,8 +69,7 @@ def read_leases(
     """Read an exported lease table.
 
     The file is a list of rows, one object per line, or what `aws dynamodb scan` prints; rows plain or with
-    DynamoDB's types; gzipped or not. The time of `given` (`startingPosition`) is what AT_TIMESTAMP in a lease
-    means.
+    DynamoDB's types; gzipped or not. AT_TIMESTAMP in a lease means the time of `given` (`startingPosition`).
 
     Raises:
         ConfigurationError: The file cannot be read, is not such a table, or holds leases of an earlier stream
@@ -230,9 +223,8 @@ class Beginning:
     def begun(self, positions: dict[str, Position], *, repeatable: bool = True) -> dict[str, Position]:
         """Return positions that no query stood at before: what is gone by now is not lost.
 
-        The oldest records of a full stream expire while the batch that begins with them is being read, so
-        where that must be `repeatable` those that have less than five minutes left are passed over, unless
-        the stream is too young to have any.
+        The oldest records of a full stream expire while the batch that begins with them is being read: where
+        that must be `repeatable` those with less than five minutes left are passed over.
         """
         facts, now_ms = self._stream.facts(), self._calls.now_ms()
         margin_ms = min(_MARGIN_MS, facts.retention_ms // _MARGIN_SHARE)

@@ -1,8 +1,8 @@
 """What a planner knows of the stream: whether it is still the same one, and what may have expired unread.
 
-A stream that was deleted and created again under its name is another stream. It is described once a minute;
-before anything is taken for loss, and before the first records of a shard are planned, it is described
-again: until then nothing but the creation time tells a new stream's records from those of the old one.
+A stream that was deleted and created again under its name is another stream. It is described once a minute,
+and again before anything is taken for loss, and before the first records of a shard are planned: until then
+nothing but the creation time tells a new stream's records from those of the old one.
 
 ::
 
@@ -10,10 +10,10 @@ again: until then nothing but the creation time tells a new stream's records fro
                        │                      └─ from here on records that came after u may be gone
                        └─ asked then: nothing followed, or nothing of what followed had expired
 
-A record's own number proves its position as long as the record is kept (`cursor`). A time or a horizon has
-no such proof, and neither has a record that expired by its age; there this decides. What is known goes into
-the offset as the note `u`, so that a query that was stopped knows it, too, and is written again after a
-quarter of the retention even where nothing else is new: an idle stream must not look like a loss.
+A record's number proves its position as long as the record is kept (`cursor`). A time, a horizon, or a
+record that has expired proves nothing; there this decides. What is known goes into the offset as the note
+`u`, for who continues a stopped query; where nothing is new it is written again after a quarter of the
+retention: an idle stream must not look like a loss.
 """
 
 from __future__ import annotations
@@ -38,23 +38,18 @@ _SHARE = 4  # of the retention: how old a note in the offset may grow
 
 
 class StreamState:
-    """What is known of a stream as a whole; `recheck` may be called from several threads.
-
-    Attributes:
-        listed: The shards as they were listed last, which one plan goes by from its beginning to its end.
-        tolerated: Gaps that were found and gone on over.
-    """
+    """What is known of a stream as a whole; `recheck` may be called from several threads."""
 
     def __init__(self, calls: ServiceCalls, settings: SourceSettings, clock: Callable[[], float]) -> None:
         self._calls, self._settings, self._clock = calls, settings, clock
         self._stream = settings.connection.stream
-        self.listed: Listing = {}
-        self.tolerated: set[str] = set()
+        self.listed: Listing = {}  # as listed last; one plan goes by it from its beginning to its end
+        self.tolerated: set[str] = set()  # gaps that were found and gone on over
         self._aged: set[tuple[str, Position]] = set()  # those that were reported
         self._facts: StreamFacts | None = None
         self._described_s = self._listed_s = float("-inf")
         self._expected_ms: int | None = None  # when the stream was created that is being read
-        self._rechecked = False
+        self._rechecked = self._keeps = False
         self._lock = Lock()
 
     def facts(self) -> StreamFacts:
@@ -66,16 +61,18 @@ class StreamState:
     def shards(self, *, refresh: bool = False) -> Listing:
         """Return the shards, listed again where `refresh` asks for it or the listing is too old."""
         now_s = self._clock()
-        if refresh or (now_s - self._listed_s) * 1000 >= self._settings.discovery_ms:
+        if not self._keeps and (refresh or (now_s - self._listed_s) * 1000 >= self._settings.discovery_ms):
             self.listed, self._listed_s = listing(self._calls.list_shards()), now_s
         return self.listed
 
-    def begin(self, offset: Offset) -> None:
-        """Begin a plan that goes on from an offset.
+    def keep_listing(self) -> None:
+        """List the shards now and not again: those that open later are for another run."""
+        self._keeps = False
+        self.shards(refresh=True)
+        self._keeps = True
 
-        Raises:
-            ConfigurationError: The stream is not the one the offset is of.
-        """
+    def begin(self, offset: Offset) -> None:
+        """Begin a plan from an offset; raise ConfigurationError where that is another stream's."""
         self._rechecked = False
         names = [each.rpartition("/")[2] for each in (offset.stream, self._stream)]
         # A name and an ARN may be of one stream; its creation time tells.
@@ -90,11 +87,7 @@ class StreamState:
         refuse_another(self._stream, offset.created_ms, self.facts().created_ms)
 
     def recheck(self, *, again: bool = False) -> None:
-        """Describe the stream again, once in a plan unless `again`.
-
-        Raises:
-            ConfigurationError: It is not the one that is being read any more.
-        """
+        """Describe the stream, once in a plan or `again`; raise ConfigurationError if it is another."""
         with self._lock:
             if again or not self._rechecked:
                 self._described_s, self._rechecked = float("-inf"), True
@@ -111,18 +104,13 @@ class StreamState:
 
     def noted(self, at: Position) -> Position:
         """Return a position with a note of what is known of it, where its own time does not say as much."""
-        least_ms = 0 if at.time_ms is None else at.time_ms + self._stale_ms
-        tells = at.kind not in ("END", "AT") and (at.until_ms or 0) > least_ms
-        return replace(at, until_ms=at.until_ms if tells else None)
+        is_told = at.time_ms is not None and not self.is_stale(at, replace(at, until_ms=None))
+        return replace(at, until_ms=None if is_told or at.kind in ("END", "AT") else at.until_ms)
 
     def is_stale(self, at: Position, written: Position) -> bool:
         """Return whether more is known of a position than is written, by so much that it is written again."""
-        written_ms = max(written.time_ms or 0, written.until_ms or 0)
-        return at.kind not in ("END", "AT") and (at.until_ms or 0) > written_ms + self._stale_ms
-
-    @property
-    def _stale_ms(self) -> int:
-        return self.facts().retention_ms // _SHARE
+        written_ms = max(written.time_ms or 0, written.until_ms or 0) + self.facts().retention_ms // _SHARE
+        return at.kind not in ("END", "AT") and (at.until_ms or 0) > written_ms
 
     def check_aged(self, shard_id: str, at: Position, start: Offset) -> None:
         """Report a position without a record to prove it after which records may have expired unread.
@@ -168,11 +156,7 @@ class StreamState:
 
 
 def refuse_another(stream: str, expected_ms: int, found_ms: int) -> None:
-    """Refuse a stream that was created at another time than the one that positions are of.
-
-    Raises:
-        ConfigurationError: The times differ.
-    """
+    """Raise ConfigurationError for a stream that was created at another time than that of the positions."""
     if expected_ms != found_ms:
         raise ConfigurationError(
             f"Stream {stream} was deleted and created again: the checkpoint is of one created at "

@@ -50,8 +50,6 @@ class ShardLimiter:
     Bursts may take a second's records and 10 MiB at once.
     """
 
-    __slots__ = ("_bytes", "_records")
-
     def __init__(self, rate_limit: int, now_ms: float) -> None:
         share = rate_limit / 100
         self._records = Bucket(_RECORDS_PER_SECOND * share, capacity=_RECORDS_PER_SECOND, now_ms=now_ms)
@@ -80,17 +78,6 @@ class Lane:
         held_until_ms: Nothing leaves before: the shard was throttled, or a try failed.
         open_deadline_ms: When the open aggregate must become ready; infinite if there is none.
     """
-
-    __slots__ = (
-        "_open",
-        "held_until_ms",
-        "in_flight",
-        "limiter",
-        "open_deadline_ms",
-        "ready",
-        "ready_bytes",
-        "shard_id",
-    )
 
     def __init__(
         self, settings: ProducerSettings, shard_id: str | None = None, limiter: ShardLimiter | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headpond.core.errors import ServiceFailure
@@ -64,47 +65,23 @@ class PutFailed(ServiceFailure):
         return tuple(self.facts["attempts"])
 
 
+@dataclass(slots=True, eq=False)
 class Pending:
     """A user record that is outstanding: taken in, without a result yet.
 
     Has what the encoder reads of a user record (`partition_key`, `explicit_hash_key`, `data`, `tags`).
     """
 
-    __slots__ = (
-        "arrival_ms",
-        "attempts",
-        "data",
-        "deadline_ms",
-        "expiry_ms",
-        "explicit_hash_key",
-        "future",
-        "partition_key",
-        "serial",
-        "tags",
-    )
-
-    def __init__(
-        self,
-        partition_key: str,
-        data: bytes,
-        explicit_hash_key: str | None,
-        arrival_ms: float,
-        deadline_ms: float,
-        expiry_ms: float,
-        serial: int,
-        future: asyncio.Future[PutResult],
-        tags: tuple[Tag, ...] = (),
-    ) -> None:
-        self.partition_key = partition_key
-        self.data = data
-        self.explicit_hash_key = explicit_hash_key
-        self.arrival_ms = arrival_ms
-        self.deadline_ms = deadline_ms
-        self.expiry_ms = expiry_ms
-        self.serial = serial
-        self.future = future
-        self.tags = tags
-        self.attempts: tuple[Attempt, ...] = ()
+    partition_key: str
+    data: bytes
+    explicit_hash_key: str | None
+    arrival_ms: float
+    deadline_ms: float
+    expiry_ms: float
+    serial: int
+    future: asyncio.Future[PutResult]
+    tags: tuple[Tag, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
 
 
 class Bundle:
@@ -119,8 +96,6 @@ class Bundle:
         alone: Send it in a request of its own, since the service refused it in company.
         tries: How often it was sent.
     """
-
-    __slots__ = ("alone", "data_bytes", "deadline_ms", "expiry_ms", "records", "size_bytes", "tries")
 
     def __init__(self, records: list[Pending], data_bytes: int) -> None:
         self.records = records

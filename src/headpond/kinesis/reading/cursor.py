@@ -1,12 +1,9 @@
 """Read on in one shard from a position: page after page, over expired iterators and gaps, losing nothing.
 
-A cursor that starts after a record asks for that record again and drops it. Where the service has
-forgotten it, the records behind it may be gone too, which nothing else would show: the service goes on
-at the oldest record without a word. They are counted as lost unless they cannot have expired.
-
-A refusal ends nothing by itself: only a shard that is not listed any more is gone. A moment that has not
-come yet by the service's clock has no records yet, and a position that the service will not start at is
-loss, gone on from at the oldest record.
+A cursor that starts after a record asks for that record again and drops it. Where the service has forgotten
+it, it goes on at the oldest record without a word: what lay between is lost, unless it cannot have expired.
+A refusal ends nothing by itself: only a shard that is not listed any more is gone. A moment that has not come
+yet by the service's clock has no records yet; a position that is refused is loss.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from headpond.core.errors import DataLoss, ServiceFailure
 from headpond.kinesis.api.replies import Page
 from headpond.kinesis.api.retry import INVALID_ARGUMENT, IteratorExpired, PositionRejected
-from headpond.kinesis.reading.positions import CLOCK_SKEW_MS, refuse_far_future
+from headpond.kinesis.reading.positions import CLOCK_SKEW_MS, listing, refuse_far_future
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,21 +34,14 @@ _TO_COME = Page([], None, 0)  # where the moment to start at has not come yet
 
 @dataclass(frozen=True, slots=True)
 class LossRule:
-    """How loss is judged.
+    """How loss is judged."""
 
-    Attributes:
-        stream: The stream's name, for messages.
-        retention_ms: How long the stream keeps a record.
-        fatal: Whether loss ends the query (`failOnDataLoss`) or is a warning.
-        tolerated: Losses that did not end the query: each is reported once.
-        check: Raises ConfigurationError where the stream is not the one the positions are of.
-    """
-
-    stream: str
+    stream: str  # for messages
     retention_ms: int
-    fatal: bool = True
-    tolerated: set[str] = field(default_factory=set)
+    fatal: bool = True  # whether loss ends the query (`failOnDataLoss`) or is a warning
+    tolerated: set[str] = field(default_factory=set)  # losses that did not: each is reported once
     check: Callable[[], None] = lambda: None
+    """Raises ConfigurationError where the stream is not the one the positions are of."""
 
     def lost(self, shard_id: str, what: str, **facts: Any) -> None:
         """Report records that are gone.
@@ -183,8 +173,7 @@ class ShardCursor:
 
     def _is_gone(self, refused: PositionRejected) -> bool:
         """Return whether the shard itself is gone, which is reported as loss."""
-        shards = {shard.shard_id: shard for shard in self._calls.list_shards()}
-        shard = shards.get(self._shard_id)
+        shard = listing(self._calls.list_shards()).get(self._shard_id)
         if shard is not None and not self._from_horizon:
             return False
         if shard is not None and not shard.closed:

@@ -15,12 +15,12 @@
     TS       at the first record that arrived at t or later; nothing read yet
     HORIZON  at the oldest record there is; nothing read yet
 
-As the end of a batch SEQ and END are included; TS and HORIZON say that nothing is read. `created` is when
-the stream was created: a stream deleted and created again under the same name is another stream. Numbers and
-times (ms since 1970) are decimal text, compared as integers. Source: spec "Kinesis", section 7.
+As the end of a batch SEQ and END are included; TS and HORIZON say that nothing is read. `created` tells a
+stream from a later one of its name. Numbers and times (ms since 1970) are decimal text, compared as integers.
+Source: spec "Kinesis", section 7.
 
-Two notes may stand beside a position; with one the offset is of version 2, without of version 1. They say
-nothing of where the reader stands, so positions that differ in them alone are equal.
+Two notes may stand beside a position, and make the offset one of version 2; positions that differ in them
+alone are equal.
 
     u   (SEQ, TS, HORIZON) until then nothing unread had expired
     f   (SEQ, END) number of the first record of the batch that ended here, where that batch began at a time
@@ -40,7 +40,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from headpond.core.errors import ConfigurationError, InvalidData
@@ -61,7 +61,7 @@ _DIGITS = re.compile(r"[0-9]{1,200}", re.ASCII)
 _FIELDS = {"SEQ": {"p", "s", "t"}, "AT": {"p", "s"}, "END": {"p"}, "TS": {"p", "t"}, "HORIZON": {"p"}}
 _NOTES = {"SEQ": {"u", "f"}, "AT": set[str](), "END": {"f"}, "TS": {"u"}, "HORIZON": {"u"}}
 _LINE = 80  # characters of a terminal
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(0)))
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +230,8 @@ def read_start(text: str) -> Start:
         LATEST | TRIM_HORIZON | AT_TIMESTAMP 2026-01-01T00:00:00Z
         {"shardId-000000000001": "AFTER_SEQUENCE_NUMBER 4968…", "shardId-000000000002": "LATEST"}
 
-    `AT_SEQUENCE_NUMBER` starts with that record instead of after it. `END` leaves a shard out, a position
-    may also be given as in an offset, and a shard not named starts at its horizon, unless a shard that
-    descends from it is named: then it is done.
+    `AT_SEQUENCE_NUMBER` starts with that record. `END` leaves a shard out, a position may also be given as in
+    an offset, and a shard not named starts at its horizon, or is done where a descendant of it is named.
 
     Raises:
         ConfigurationError: It is none of these.
@@ -244,15 +243,13 @@ def read_start(text: str) -> Start:
         value = json.loads(text)
     except ValueError as exc:
         raise _wrong_start(text, f"the JSON cannot be read ({exc})") from exc
-    rules: dict[str, Position | Literal["LATEST"]] = {}
-    for shard_id, at in value.items():
-        if isinstance(at, str):
-            rules[shard_id] = _rule(at, text)
-        else:
-            try:
-                rules[shard_id] = read_position(at, shard_id)
-            except InvalidData as exc:
-                raise _wrong_start(text, exc.message) from exc
+    try:
+        rules = {
+            shard_id: _rule(at, text) if isinstance(at, str) else read_position(at, shard_id)
+            for shard_id, at in value.items()
+        }
+    except InvalidData as exc:
+        raise _wrong_start(text, exc.message) from exc
     return Start(HORIZON, rules)
 
 
@@ -270,18 +267,14 @@ def _rule(text: str, whole: str) -> Position | Literal["LATEST"]:
             return at_time(parse_time_ms(rest))
         except ValueError as error:
             raise _wrong_start(whole, str(error)) from error
-    if word == "AT_SEQUENCE_NUMBER" and _DIGITS.fullmatch(rest) and of_shard:
-        return before(rest)
-    if word == "AFTER_SEQUENCE_NUMBER" and _DIGITS.fullmatch(rest) and of_shard:
-        return after(rest, 0)  # when it arrived is not known: time 0 makes its absence count as loss
+    if of_shard and _DIGITS.fullmatch(rest) and word in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):
+        # When it arrived is not known: time 0 makes its absence count as loss.
+        return before(rest) if word.startswith("AT") else after(rest, 0)
     raise _wrong_start(whole, f"{text!r} is not a position")
 
 
 def read_end(text: str) -> int | None:
-    """Read the option `endingPosition`: `LATEST`, or a time, with AT_TIMESTAMP before it or not.
-
-    Returns:
-        The time in milliseconds since 1970; None for LATEST.
+    """Read the option `endingPosition`: `LATEST` (None), or a time (ms since 1970), AT_TIMESTAMP before it.
 
     Raises:
         ConfigurationError: It is neither.

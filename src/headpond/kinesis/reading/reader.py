@@ -9,8 +9,7 @@ The end was seen when the batch was planned; a shard that ends or goes on withou
     shard 2 ─► page ───────┼─► batch of some MiB ─► batch …
     shard 3 ─► page ───────┘
 
-What opens and decodes batches pays for each, however small: the pages of many shards that hold little each
-are put together (`in_batches`).
+What opens and decodes batches pays for each, however small: pages that hold little are put together.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -50,7 +50,6 @@ _MANY_RECORDS = 2_000
 TIP_PATIENCE = 300
 """Empty replies to polling at the tip, about a minute, before the end is given up."""
 
-
 MOST_SHARDS_AT_ONCE = 32
 """That one task reads from: at 2 MiB/s each more than a core opens; each holds a reply of 10 MiB at most."""
 
@@ -78,12 +77,9 @@ def read_pages(
     most_idle: int = TIP_PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[list[Record]]:
-    """Read a range, page by page.
+    """Yield the records of each reply that holds any of a range.
 
     After `most_idle` empty replies at the tip the end is given up.
-
-    Yields:
-        The records of each reply that held any.
 
     Raises:
         DataLoss: Records of the range are gone and loss is fatal.
@@ -131,10 +127,9 @@ def read_pages(
 
 
 def interleaved(parts: Iterable[Iterator[T]], most: int = MOST_SHARDS_AT_ONCE) -> Iterator[T]:
-    """Yield what several iterators give, as it comes: while one waits for the service the others go on.
+    """Yield what several iterators give, each in its order: while one waits for the service others go on.
 
-    The items of each come in their order. `most` of them are begun at a time, and none is asked for its next
-    item before its last one was taken.
+    `most` of them are begun at a time, and none is asked for its next item before its last one was taken.
     """
     later = deque(parts)
     if len(later) == 1:
@@ -143,7 +138,7 @@ def interleaved(parts: Iterable[Iterator[T]], most: int = MOST_SHARDS_AT_ONCE) -
     with ThreadPoolExecutor(most, thread_name_prefix="headpond-read") as pool:
 
         def ask(part: Iterator[T]) -> Future[list[T]]:
-            return pool.submit(lambda: [item for _, item in zip(range(1), part, strict=False)])
+            return pool.submit(lambda: list(islice(part, 1)))
 
         asked = {ask(part): part for part in (later.popleft() for _ in range(min(most, len(later))))}
         try:
@@ -188,9 +183,7 @@ def in_batches(
     *,
     encryption_type: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Put pages together into batches, in the order they come.
-
-    What waits is a batch when it has come to `size_bytes`, counted in base64.
+    """Put pages together into batches of about `size_bytes` of base64, in the order they come.
 
     Yields:
         Batches of `KINESIS_RECORD_SCHEMA`, with `encryption_type` that column behind it, none of them empty.
@@ -217,10 +210,7 @@ def to_batch(
     *,
     encryption_type: bool = False,
 ) -> pa.RecordBatch:
-    """Turn records into a batch, their data decoded.
-
-    `shards` says how many of them are of which shard, in their order.
-    """
+    """Turn records into a batch, their data decoded; `shards` says how many are of which, in their order."""
     count = len(records)
     arrivals_s = np.fromiter((record.arrival_s for record in records), np.float64, count)
     fraction, whole = np.modf(arrivals_s)  # as `Record.arrival_us`, for all at once
@@ -241,12 +231,7 @@ def to_batch(
 
 
 def lags_ms(calls: StreamCalls, offset: Offset) -> dict[str, int | None]:
-    """Ask the service for the lag of every shard of an offset.
-
-    Returns:
-        Shard → milliseconds: 0 when nothing is unread, None when the service no longer knows the shard or the
-        place.
-    """
+    """Return each shard's lag (ms; 0: nothing is unread); None where its place is not known any more."""
     with ThreadPoolExecutor(max_workers=MOST_PARALLEL_CALLS) as pool:
         found = pool.map(lambda item: _lag_ms(calls, *item), offset.shards.items())
         return dict(zip(offset.shards, found, strict=True))

@@ -194,12 +194,12 @@ class KinesisStreamReader(_Planning, DataSourceStreamReader, SupportsTriggerAvai
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return that there are bounds; the planner knows all of them, these types only one each."""
-        records, size_bytes = self.settings.max_records, self.settings.max_bytes
-        if records is not None:
-            return ReadMaxRows(records)
-        if size_bytes is None and self.settings.max_span_ms is not None:
-            return ReadMaxBytes(_MOST)  # Spark has no limit of time; only "everything" must not be said
-        return ReadAllAvailable() if size_bytes is None else ReadMaxBytes(size_bytes)
+        limits = self.settings.limits
+        if limits.records is not None:
+            return ReadMaxRows(limits.records)
+        if limits == Limits():
+            return ReadAllAvailable()
+        return ReadMaxBytes(limits.size_bytes or _MOST)  # Spark has no limit of time
 
     @carried
     def prepareForTriggerAvailableNow(self) -> None:
