@@ -285,6 +285,42 @@ def test_keys_that_unfold_too_far() -> None:
     assert rows[0]["problem"] == "kpl_expansion_limit"
 
 
+def test_a_defect_of_the_vectorised_opener_is_nobodys_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The strict parser opens the batch instead."""
+    blobs = [encode([UserRecord("k", b"a"), UserRecord("l", b"b")]).data, b"plain", encode([]).data]
+    wanted = opened(blobs)
+    whole = kpl_batch.open_proven
+
+    def fails(buffer: Any, start: Any, *more: Any) -> Any:
+        if len(start):
+            raise IndexError("a defect")
+        return whole(buffer, start, *more)
+
+    monkeypatch.setattr(kpl_batch, "open_proven", fails)
+    assert opened(blobs) == wanted
+
+
+def test_a_record_that_the_parser_fails_on_is_kept_with_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reason is an internal error; those beside it are opened. Too little memory is not its fault."""
+    fine, pill = kpl_blobs.framed(b"\x0a\x01k\x08\x01"), kpl_blobs.framed(b"\x0a\x01k\x10\x01")
+    whole = kpl_batch.parse_aggregate
+    fault: BaseException = RecursionError("too deep")
+
+    def fails(blob: bytes, **more: Any) -> Any:
+        if blob == pill:
+            raise fault
+        return whole(blob, **more)
+
+    monkeypatch.setattr(kpl_batch, "parse_aggregate", fails)
+    rows, counters = opened([fine, pill, b"plain"])
+    assert [(row["problem"], row["data"]) for row in rows if row["problem"]] == [("kpl_internal_error", pill)]
+    assert counters.malformed == {"internal_error": 1}
+    assert rows[-1]["data"] == b"plain"
+    fault = MemoryError()
+    with pytest.raises(MemoryError):
+        opened([fine, pill])
+
+
 def test_depth_of_groups_is_bounded() -> None:
     """The bound of nesting reaches the parser."""
     blob = kpl_blobs.framed(b"\x4b" * 3 + b"\x4c" * 3)

@@ -27,6 +27,7 @@ from headpond.core.schemas import TAGS_TYPE
 from headpond.kpl.decoder import kept_by_place
 from headpond.kpl.hash_keys import effective_hash_key
 from headpond.kpl.model import CHECKSUM_BYTES, FRAMING_BYTES, MAGIC, Malformed, MalformedAggregate
+from headpond.kpl.opener import Opened as Proven
 from headpond.kpl.opener import open_proven
 from headpond.kpl.wire import MAX_EXPANDED_BYTES, MAX_GROUP_DEPTH, WireError, parse_aggregate
 
@@ -49,6 +50,7 @@ REASONS = (
     "index_out_of_range",
     "invalid_utf8",
     "expansion_limit",
+    "internal_error",
 )
 """Every reason a row can carry in `problem`, there with the prefix `kpl_`."""
 
@@ -330,7 +332,7 @@ def _open_piece(piece: _Piece, *, tags: bool, max_group_depth: int, max_expanded
     aggregate, mismatched = _check_framing(view, piece.offsets)
     origins = np.flatnonzero(aggregate)
     start, end = piece.offsets[origins] + len(MAGIC), piece.offsets[origins + 1] - CHECKSUM_BYTES
-    proven = open_proven(piece.buffer, start, end, max_expanded_bytes)
+    proven = _proven(piece.buffer, start, end, max_expanded_bytes)
     strict = _Strict(len(proven.keys), len(proven.hash_keys))
     malformed: dict[int, Malformed] = {}
     for origin in origins[~proven.proven].tolist():
@@ -342,6 +344,10 @@ def _open_piece(piece: _Piece, *, tags: bool, max_group_depth: int, max_expanded
             )
         except WireError as error:
             malformed[origin] = error.malformed
+        except (MemoryError, OSError):
+            raise
+        except Exception as fault:  # noqa: BLE001 - whatever a record does, the others go on
+            malformed[origin] = Malformed("internal_error", 0, f"{type(fault).__name__}: {fault}")
         else:
             strict.add(origin, first, blob, parsed, tags=tags)
     aggregate[list(malformed)] = False
@@ -381,6 +387,17 @@ def _open_piece(piece: _Piece, *, tags: bool, max_group_depth: int, max_expanded
         malformed,
         strict.empty_aggregates,
     )
+
+
+def _proven(buffer: Any, start: Ints, end: Ints, max_expanded_bytes: int) -> Proven:
+    """Open what can be proven; nothing where that fails, which is a defect: then the strict parser judges."""
+    try:
+        return open_proven(buffer, start, end, max_expanded_bytes)
+    except (MemoryError, OSError):
+        raise
+    except Exception:  # noqa: BLE001 - whatever a record does, the others go on
+        nothing = open_proven(buffer, start[:0], end[:0], max_expanded_bytes)
+        return nothing._replace(proven=np.zeros(len(start), np.bool_))
 
 
 def _joined(proven: Any, strict: list[str], single: Any) -> Any:

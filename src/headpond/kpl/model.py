@@ -29,7 +29,12 @@ GREATEST_MAX_USER_RECORD_BYTES = 10 * 1024 * 1024
 
 PlainReason = Literal["no_magic", "too_short", "checksum_mismatch"]
 MalformedReason = Literal[
-    "protobuf_error", "missing_required", "index_out_of_range", "invalid_utf8", "expansion_limit"
+    "protobuf_error",
+    "missing_required",
+    "index_out_of_range",
+    "invalid_utf8",
+    "expansion_limit",
+    "internal_error",
 ]
 HashRangeFilter = Literal["off", "per_record", "kcl"]
 OnMalformed = Literal["passthrough", "fail"]
