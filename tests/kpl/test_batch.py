@@ -287,7 +287,7 @@ def test_keys_that_unfold_too_far() -> None:
 
 def test_a_defect_of_the_vectorised_opener_is_nobodys_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """The strict parser opens the batch instead."""
-    blobs = [encode([UserRecord("k", b"a"), UserRecord("l", b"b")]).data, b"plain", encode([]).data]
+    blobs = [encode([UserRecord("k", b"a"), UserRecord("l", b"b")]).data, b"plain", kpl_blobs.framed(b"\x4b")]
     wanted = opened(blobs)
     whole = kpl_batch.open_proven
 
