@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of processes load the same modules in a run: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check quick test test-thorough test-oldest test-newest test-package test-all test-faults fuzz soak bench docs constraints clean
+.PHONY: help demo check quick test test-thorough test-oldest test-newest test-package test-all test-faults fuzz soak audit bench docs constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -58,7 +58,7 @@ test-package: ## headpond as a wheel, in an environment with nothing but what it
 	@$(SET_UP) package
 	$(PYTEST) -m elsewhere tests/packaging
 
-test-all: test test-thorough test-oldest test-package test-newest soak docs ## everything
+test-all: test test-thorough test-oldest test-package test-newest soak docs audit ## everything
 
 test-faults: ## Kinesis: random schedules of splits, merges, kills, replaced credentials and faults, FAULT_ROUNDS of each
 	@$(SET_UP) test
@@ -74,6 +74,10 @@ fuzz: ## mutated records through the whole path (FUZZ_RECORDS), and aggregates t
 soak: ## pipelines and a join under random faults and kills, then the accounts; SOAK_SECONDS bounds it
 	@$(SET_UP) test
 	@$(BIN)/python -m tests.soak.soak
+
+audit: ## known vulnerabilities of what is pinned, where the advisories can be reached
+	@$(SET_UP) audit
+	@$(BIN)/python scripts/audit.py
 
 FIGURES := .bench/figures
 

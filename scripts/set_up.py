@@ -5,6 +5,7 @@
     python3 scripts/set_up.py run          what the commands need (`make demo` adds --java-if-needed)
     python3 scripts/set_up.py test         that, and what checks, tests and docs need
     python3 scripts/set_up.py fuzz         that, and the fuzzer
+    python3 scripts/set_up.py audit        what asks about known vulnerabilities
     python3 scripts/set_up.py oldest       an environment of its own: the oldest Spark, Spark Connect
     python3 scripts/set_up.py newest       likewise, of the newest Python that is there
     python3 scripts/set_up.py package      likewise, with headpond as a wheel and nothing for development
@@ -36,7 +37,7 @@ TOOLS = VENV / "tools"
 STAMP = VENV / "headpond-set-up.json"
 CONSTRAINTS = ROOT / "constraints.txt"
 OLDEST = (3, 11)
-GROUPS = {"run": (), "test": ("dev", "docs"), "fuzz": ("tests", "fuzz")}
+GROUPS = {"run": (), "test": ("dev", "docs"), "fuzz": ("tests", "fuzz"), "audit": ("audit",)}
 ALWAYS = "build"  # the group that builds headpond itself
 
 ENVIRONMENTS = ROOT / ".bench" / "envs"
@@ -328,7 +329,7 @@ def write_constraints() -> None:
     uv = find_uv()
     if uv is None:
         raise SetUpError("constraints.txt is made by uv, which is not there and cannot be installed.")
-    groups = [word for group in ("dev", "docs", "fuzz", ALWAYS) for word in ("--group", group)]
+    groups = [word for group in ("dev", "docs", "fuzz", "audit", ALWAYS) for word in ("--group", group)]
     command = [uv, "pip", "compile", "--quiet", "pyproject.toml", "-", "--all-extras", *groups, "--universal"]
     options = [
         "--upgrade",
