@@ -111,3 +111,17 @@ def test_a_cursor_goes_on_over_an_expired_iterator(kinesis: LocalKinesis, clock:
     assert [record.sequence_number for record in again.next_page(100)] == [
         record.sequence_number for record in rest
     ]
+
+
+def test_a_moment_is_asked_for_to_the_millisecond(kinesis: LocalKinesis, clock: ManualClock) -> None:
+    """boto3 before 1.44 asks in whole seconds: a busy shard would be read up to the moment one by one."""
+    driver = Driver(kinesis)
+    for number in range(10):
+        put(kinesis, 1, first=number)
+        clock.advance(10)
+    iterator = driver.calls.iterator(SHARD, "AT_TIMESTAMP", time_ms=clock() - 30)
+    assert [record.data[:1] for record in driver.calls.page(iterator, SHARD, 10).records] == [
+        b"7",
+        b"8",
+        b"9",
+    ]

@@ -37,7 +37,6 @@ _FEW = 1_250  # records, where the shard may have more: so many are always taken
 _FIRST_LOOK = 10  # records, while their size is not known: a reply may have 10 MiB
 _FIRST_SPAN_MS = 4_000
 _SPAN_GROWTH = 8
-_CLOSE_MS = 62  # so little is read through
 CLOCK_ERROR_MS = 2_000
 """The server's clock is known from below, to a second."""
 
@@ -82,6 +81,7 @@ class ShardState:
         self._marks: deque[Mark] = deque()
         self._held_bytes = 0
         self._looked_at, self._looked_at_bytes = 0, 0
+        self._first_ms, self._bytes_per_ms = 0, LOOK_BYTES / 1000  # of the batch's first record; seen last
         self.waited, self.idle_until_s = 0, float("-inf")
         self.begin()
 
@@ -98,7 +98,6 @@ class ShardState:
         self.records: int | None = 0
         self.size_bytes = 0
         self.first: str | None = None
-        self._dense: tuple[int, float] | None = None  # from when on, and bytes a millisecond
         self._stands = False  # whether this batch has seen as far as it can
 
     @property
@@ -124,11 +123,15 @@ class ShardState:
     @property
     def about_bytes(self) -> int:
         """About how much the batch has; what was not seen, up to the end or now, as dense as what was."""
-        if self.records is not None or self._dense is None:
+        if self.records is not None:
             return self.size_bytes
-        from_ms, bytes_per_ms = self._dense
         to_ms = self._calls.now_ms() if self.position == END else self.position.time_ms or 0
-        return max(self.size_bytes, int((to_ms - from_ms) * bytes_per_ms))
+        return max(self.size_bytes, int((to_ms - self._first_ms) * self._lasting_per_ms))
+
+    @property
+    def _lasting_per_ms(self) -> float:
+        """How many bytes a millisecond the shard may have in the long run, judged by what was seen last."""
+        return min(self._bytes_per_ms, LOOK_BYTES / 1000)
 
     # Seeing on
 
@@ -146,17 +149,14 @@ class ShardState:
         # The first look tells how large records are, and may be all it takes.
         while not self._has_seen_all and self._held_bytes < LOOK_BYTES // 4 and len(self._marks) < _FEW:
             self._see(self._worth(LOOK_BYTES, _LOOK_RECORDS))
-        first_ms = self._marks[0].arrival_ms if self._marks else 0
+        self._first_ms = self._marks[0].arrival_ms if self._marks else 0
         self.take()
         if self.is_done or self.position == self.begun:
             return
-        seen_ms = max(1, (self.position.time_ms or first_ms) - first_ms)
-        bytes_per_ms = max(1e-6, min(self.size_bytes / seen_ms, LOOK_BYTES / 1000))
-        self._dense = first_ms, bytes_per_ms
         if span_ms is not None:
             if about_bytes is not None:
-                span_ms = min(span_ms, int(about_bytes / bytes_per_ms))
-            cut_ms = first_ms + span_ms
+                span_ms = min(span_ms, int(about_bytes / self._lasting_per_ms))
+            cut_ms = self._first_ms + span_ms
             if (self.position.time_ms or 0) >= cut_ms:
                 return
             if cut_ms < self._calls.date_ms() and self._jump(cut_ms, 1):  # times to come are refused
@@ -169,12 +169,12 @@ class ShardState:
             self._close_in()
 
     def _close_in(self) -> None:
-        """Go to the newest record that counts."""
+        """Go to the newest record that counts; what may be a MiB, by what was seen, is read through."""
         miss_ms, span_ms = min(self._calls.date_ms(), self._newest_ms), _FIRST_SPAN_MS
         while not self.is_done:
             hit_ms = self.position.time_ms or 0
-            if miss_ms - hit_ms <= _CLOSE_MS:
-                self._see(MOST_RECORDS_PER_PAGE)
+            if (miss_ms - hit_ms) * self._bytes_per_ms <= LOOK_BYTES:
+                self._see(self._worth(4 * LOOK_BYTES))
             else:
                 moment_ms = max((hit_ms + miss_ms) // 2, miss_ms - span_ms)
                 span_ms *= _SPAN_GROWTH
@@ -201,11 +201,14 @@ class ShardState:
 
     def _hold(self, cursor: ShardCursor, page: list[Record]) -> None:
         self._cursor = cursor
-        for record in page:
-            size_bytes = record.size_bytes
-            self._marks.append(Mark(record.sequence_number, size_bytes, record.arrival_ms))
-            self._held_bytes += size_bytes
-            self._looked_at_bytes += size_bytes
+        marks = [Mark(record.sequence_number, record.size_bytes, record.arrival_ms) for record in page]
+        page_bytes = sum(mark.size_bytes for mark in marks)
+        self._marks.extend(marks)
+        self._held_bytes += page_bytes
+        self._looked_at_bytes += page_bytes
+        if len(page) > 1:
+            seen_ms = max(1, marks[-1].arrival_ms - marks[0].arrival_ms)
+            self._bytes_per_ms = page_bytes / seen_ms
         self._looked_at += len(page)
         self._stands = cursor.at_tip or not page
         if not page and not cursor.at_tip and not cursor.closed and self._over_gaps:
