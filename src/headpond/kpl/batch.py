@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,14 @@ from headpond.core.errors import UsageError
 from headpond.core.schemas import TAGS_TYPE
 from headpond.kpl.decoder import kept_by_place
 from headpond.kpl.hash_keys import effective_hash_key
-from headpond.kpl.model import CHECKSUM_BYTES, FRAMING_BYTES, MAGIC, Malformed, MalformedAggregate
+from headpond.kpl.model import (
+    CHECKSUM_BYTES,
+    FRAMING_BYTES,
+    MAGIC,
+    Malformed,
+    MalformedAggregate,
+    MalformedReason,
+)
 from headpond.kpl.opener import Opened as Proven
 from headpond.kpl.opener import open_proven
 from headpond.kpl.wire import MAX_EXPANDED_BYTES, MAX_GROUP_DEPTH, WireError, parse_aggregate
@@ -43,15 +50,7 @@ DEFAULT_MAX_BATCH_BYTES = 32 * 1024 * 1024
 """Input opened at a time. Tiny records need up to 20 times their bytes while they are opened."""
 MAX_OUTPUT_BYTES = 1024 * 1024 * 1024
 """Text and data of one batch that is yielded; its offsets have 32 bits."""
-REASONS = (
-    "checksum_mismatch",
-    "protobuf_error",
-    "missing_required",
-    "index_out_of_range",
-    "invalid_utf8",
-    "expansion_limit",
-    "internal_error",
-)
+REASONS = ("checksum_mismatch", *get_args(MalformedReason))
 """Every reason a row can carry in `problem`, there with the prefix `kpl_`."""
 
 _PROBLEMS = pa.array([f"kpl_{reason}" for reason in REASONS])
