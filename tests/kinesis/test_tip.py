@@ -64,7 +64,7 @@ class CountedLarge(Counted):
         ([1] * 1000 + [7_200_000] + [1] * 1000, 30, 110),  # two bursts, hours apart
         ([60_000] * 1000 + [1] * 1000, 30, 110),
         ([1] * 1000 + [60_000] * 5, 30, 30),
-        ([0] * 300, 40, 310),  # all at one moment: nothing but reading tells
+        ([0] * 300, 50, 310),  # all at one moment: nothing but reading tells
     ],
     ids=["dense", "sparse", "bursts", "burst last", "burst first", "moment"],
 )
