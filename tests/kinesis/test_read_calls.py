@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -125,3 +126,10 @@ def test_a_moment_is_asked_for_to_the_millisecond(kinesis: LocalKinesis, clock: 
         b"8",
         b"9",
     ]
+
+
+def test_a_stand_in_without_a_clock_has_this_machines() -> None:
+    """Or nothing would ever be old enough to be read."""
+    calls = ServiceCalls(ConnectionSettings(stream_name=STREAM, endpoint_url="http://127.0.0.1:9"))
+    calls._learn_time({"ResponseMetadata": {"HTTPHeaders": {}}})
+    assert abs(calls.date_ms() - time.time() * 1000) < 60_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -163,8 +163,9 @@ class ServiceCalls:
         return round(time.monotonic() * 1000 + ahead) if ahead is not None else self._date_ms
 
     def _learn_time(self, reply: dict[str, Any]) -> None:
-        date = reply["ResponseMetadata"]["HTTPHeaders"].get("date")
-        if date is None or date == self._date:
+        # A stand-in that does not tell the time is taken to have this machine's.
+        date = reply["ResponseMetadata"]["HTTPHeaders"].get("date") or formatdate(usegmt=True)
+        if date == self._date:
             return  # later in the same second it says nothing new
         self._date = date
         self._date_ms = round(parsedate_to_datetime(date).timestamp() * 1000)
