@@ -54,7 +54,6 @@ MAX_DIGITS = 200  # more than any service gives; a bound for what is turned into
 LEAST_MS = 10**11  # 1973 as milliseconds, the year 5138 as seconds: no stream holds either
 MIN_ARRIVAL_US = -62_135_596_800_000_000  # the beginning of the year 1
 MAX_ARRIVAL_MS = 253_402_300_799_999  # the end of the year 9999
-_ARRIVAL_DIGITS = 15
 
 
 _LF, _QUOTE, _PAD, _ZERO, _NINE, _A = b'\n"=09A'
@@ -135,10 +134,14 @@ def _octets(text: bytes) -> Bytes:
 
 def _are_naturals(octets: Bytes, starts: Ints, ends: Ints) -> bool:
     """Return whether spans are natural numbers as JSON writes them."""
-    digits = _octets(slices(pa.py_buffer(octets), starts, ends).buffers()[2])
-    if (starts == ends).any() or ((octets[starts] == _ZERO) & (ends - starts > 1)).any():
-        return False
-    return bool(((digits >= _ZERO) & (digits <= _NINE)).all())
+    zeros = (octets[starts] == _ZERO) & (ends - starts > 1)
+    return not zeros.any() and _are_digits(slices(pa.py_buffer(octets), starts, ends), MAX_DIGITS)
+
+
+def _are_digits(texts: pa.Array, most: int) -> bool:
+    """Return whether each text is digits, one at least and so many at most."""
+    octets, sizes = bytes_of(texts), np.diff(offsets_of(texts))
+    return bool(((octets >= _ZERO) & (octets <= _NINE)).all() and sizes.min() > 0 and sizes.max() <= most)
 
 
 def fast_text(text: bytes, stream: str) -> pa.RecordBatch | None:
@@ -162,38 +165,26 @@ def fast_text(text: bytes, stream: str) -> pa.RecordBatch | None:
     if np.count_nonzero(octets < _FIRST_PRINTED) != count:
         return None
     found = []
-    for names, is_text in (
-        (SHARDS, True),
-        (NUMBERS, True),
-        (KEYS, True),
-        (ARRIVALS, False),
-        (("data",), True),
-    ):
+    for names in (SHARDS, NUMBERS, KEYS, ARRIVALS, ("data",)):
         name = next((name for name in names if name in spans), None)
-        if name is not None and (name, is_text) not in form.values:
+        if name is not None and (name, names is not ARRIVALS) not in form.values:
             return None
         found.append(None if name is None else slices(pa.py_buffer(octets), *spans[name], pa.string()))
     shards, numbers, keys, arrivals, data = found
-    if shards is None or numbers is None or not _are_numbers(numbers) or (data := _from_base64(data)) is None:
+    if shards is None or numbers is None or not _are_digits(numbers, MAX_DIGITS):
         return None
-    if arrivals is not None:
-        if pc.max(pc.binary_length(arrivals)).as_py() > _ARRIVAL_DIGITS:
-            return None
-        arrivals = arrivals.cast(pa.int64())
-        if pc.min(arrivals).as_py() < LEAST_MS or pc.max(arrivals).as_py() > MAX_ARRIVAL_MS:
-            return None
-        arrivals = pc.multiply(arrivals, 1000)
-    return _batch(stream, [shards, numbers, keys, arrivals, None, data])
+    if (data := _from_base64(data)) is None or (arrivals is not None and not _are_times(arrivals)):
+        return None
+    arrivals_us = None if arrivals is None else pc.multiply(arrivals.cast(pa.int64()), 1000)
+    return _batch(stream, [shards, numbers, keys, arrivals_us, None, data])
 
 
-def _are_numbers(texts: pa.Array) -> bool:
-    sizes = pc.min_max(pc.binary_length(texts))
-    digits = bytes_of(texts)
-    return bool(
-        sizes["min"].as_py() > 0
-        and sizes["max"].as_py() <= MAX_DIGITS
-        and ((digits >= _ZERO) & (digits <= _NINE)).all()
-    )
+def _are_times(texts: pa.Array) -> bool:
+    """Return whether each text is milliseconds, as the service gives them."""
+    if not _are_digits(texts, len(str(MAX_ARRIVAL_MS))):
+        return False
+    ends = pc.min_max(texts.cast(pa.int64()))
+    return bool(ends["min"].as_py() >= LEAST_MS and ends["max"].as_py() <= MAX_ARRIVAL_MS)
 
 
 def _from_base64(texts: pa.Array) -> pa.Array | None:
