@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 TABLES = {
     "orders": {
@@ -60,16 +60,24 @@ def value(kind: str, draw: random.Random, *, null: bool) -> object:
     return f'{text} "q"' if draw.random() < 0.125 else text
 
 
-def records(count: int, *, keys_per_table: int | None = None) -> Iterator[bytes]:
+def records(
+    count: int,
+    *,
+    keys_per_table: int | None = None,
+    tables: Sequence[str] = tuple(TABLES),
+    weights: Sequence[int] = (5, 4, 1),
+) -> Iterator[bytes]:
     """Make records in the order of their commits.
 
     Args:
         count: how many.
         keys_per_table: different keys a table has; null gives nearly every record a key of its own.
+        tables: of which tables.
+        weights: how many are inserts, updates, deletes.
     """
     draw = random.Random(12)
     for number in range(count):
-        table = draw.choice(list(TABLES))
+        table = draw.choice(tables)
         keys = KEYS[table]
         row = {
             c: value(k, draw, null=c not in keys and draw.random() < 0.125) for c, k in TABLES[table].items()
@@ -77,7 +85,7 @@ def records(count: int, *, keys_per_table: int | None = None) -> Iterator[bytes]
         if keys_per_table is not None:
             chosen = random.Random(draw.randrange(keys_per_table))
             row |= {key: value(TABLES[table][key], chosen, null=False) for key in keys}
-        op = draw.choices("cud", (5, 4, 1))[0]
+        op = draw.choices("cud", weights)[0]
         ts_ns = 1_783_600_000_000_000_000 + number * 1000
         record = {
             "type": "full",

@@ -1,11 +1,14 @@
 """The whole job, archive → current tables, beside the loop people write by hand (`loop.py`).
 
-Run: python bench/dsql/pipeline.py [--changes 1000000] [--rounds 3] [--files 16] [--every 50000] [--json FILE]
+Run: python bench/dsql/pipeline.py [--workload three | one] [--changes 1000000] [--rounds 3] [--files 16]
+                                   [--every 50000] [--json FILE]
 
-Both read the same JSON Lines files and write Delta tables with the same rows, which is checked. Each is a
-process of its own, watched with all below it: for `headpond run` Python, the JVM and its workers. What it
-takes before the first record is read is measured on an archive of one record, and shown apart. One start
-comes first, as on a machine that has run headpond before, in a cache folder of this run's own.
+The workload is three tables, each with a fifth as many keys as there are changes, or one table with 200,000
+keys, of whose changes 70 % are updates. Both read the same JSON Lines files and write Delta tables with the
+same rows, which is checked. Each is a process of its own, watched with all below it: for `headpond run`
+Python, the JVM and its workers. What it takes before the first record is read is measured on an archive of
+one record, and shown apart. One start comes first, as on a machine that has run headpond before, in a cache
+folder of this run's own.
 """
 
 from __future__ import annotations
@@ -18,20 +21,31 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from payloads import KEYS, TABLES, records
 from watch import Watched, watched
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 HERE = Path(__file__).parent
 MIB = 1 << 20
 
 
-def write_archive(folder: Path, changes: int, files: int, keys: int) -> int:
+ALL = tuple(TABLES)
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "three": {"tables": ALL, "weights": (5, 4, 1)},
+    "one": {"tables": ("orders",), "weights": (2, 7, 1)},
+}
+
+
+def write_archive(folder: Path, changes: int, files: int, keys: int, workload: str = "three") -> int:
     folder.mkdir(parents=True)
     size, opened = 0, None
-    for number, data in enumerate(records(changes, keys_per_table=keys)):
+    for number, data in enumerate(records(changes, keys_per_table=keys, **WORKLOADS[workload])):
         if number % -(-changes // files) == 0:
             if opened is not None:
                 opened.close()
@@ -55,12 +69,12 @@ def of_archive(archive: Path) -> str:
     return f'archive = "{archive}/*.jsonl"'
 
 
-def pipeline_file(folder: Path, source: str) -> Path:
+def pipeline_file(folder: Path, source: str, names: Sequence[str] = ALL) -> Path:
     folder.mkdir()
     tables = "".join(
         f'\n[tables."public.{name}"]\nkeys = {json.dumps(KEYS[name])}\ncolumns = '
-        f"{{ {', '.join(f'{json.dumps(c)} = {json.dumps(k)}' for c, k in columns.items())} }}\n"
-        for name, columns in TABLES.items()
+        f"{{ {', '.join(f'{json.dumps(c)} = {json.dumps(k)}' for c, k in TABLES[name].items())} }}\n"
+        for name in names
     )
     file = folder / "pipeline.toml"
     file.write_text(f'[source]\n{source}\nformat = "dsql"\n\n[target]\npath = "{folder}/lake"\n{tables}')
@@ -93,8 +107,8 @@ def run_headpond(file: Path, environment: dict[str, str]) -> Watched:
     return watched(command, environment)
 
 
-def check_equal(folder: Path) -> None:
-    for table in TABLES:
+def check_equal(folder: Path, tables: Sequence[str] = ALL) -> None:
+    for table in tables:
         theirs, mine = (
             rows_of(folder / "l" / table, table),
             rows_of(folder / "h/lake" / f"public.{table}", table),
@@ -103,21 +117,28 @@ def check_equal(folder: Path) -> None:
         print(f"{table}: {mine.num_rows} rows, equal")
 
 
-def compare(folder: Path, loop: list[str], one: str, source: str, options: argparse.Namespace) -> None:
+def compare(
+    folder: Path,
+    loop: list[str],
+    one: str,
+    source: str,
+    options: argparse.Namespace,
+    tables: Sequence[str] = ALL,
+) -> None:
     """Run loop, start and job in turns, and show them; `one` and `source` are what a pipeline file reads."""
     # Modules compiled once, as an installation has them, wherever this one keeps them.
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     compiled["HEADPOND_CACHE_DIR"] = str(folder / "cache")
-    start = run_headpond(pipeline_file(folder / "w", one), compiled)
+    start = run_headpond(pipeline_file(folder / "w", one, tables), compiled)
     print(f"first start: {start.wall_s:.1f} s, CPU {start.cpu_s:.1f} s")
     loops, starts, ours = [], [], []
     for _ in range(options.rounds):
         for name in ("l", "h", "s"):
             shutil.rmtree(folder / name, ignore_errors=True)
         loops.append(watched([*loop, str(folder / "l"), str(options.every)], compiled))
-        starts.append(run_headpond(pipeline_file(folder / "s", one), compiled))
-        ours.append(run_headpond(pipeline_file(folder / "h", source), compiled))
-    check_equal(folder)
+        starts.append(run_headpond(pipeline_file(folder / "s", one, tables), compiled))
+        ours.append(run_headpond(pipeline_file(folder / "h", source, tables), compiled))
+    check_equal(folder, tables)
     middle = statistics.median_low(run.wall_s for run in loops)
     base = next(run for run in loops if run.wall_s == middle)
     show("hand-written loop", loops, None, base)
@@ -145,18 +166,21 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--files", type=int, default=16)
     parser.add_argument("--every", type=int, default=50_000)
-    parser.add_argument("--keys", type=int, help="different keys per table; default a fifth of the changes")
+    parser.add_argument("--workload", choices=WORKLOADS, default="three")
+    parser.add_argument("--keys", type=int, help="different keys per table, where others than the workload's")
     parser.add_argument("--folder", type=Path, help="keep archive and lakes here")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="headpond-bench-"))
     archive, one = folder / "archive", folder / "one"
     if not archive.exists():
-        write_archive(archive, options.changes, options.files, options.keys or options.changes // 5)
-        write_archive(one, 1, 1, 1)
+        keys = options.keys or (200_000 if options.workload == "one" else options.changes // 5)
+        write_archive(archive, options.changes, options.files, keys, options.workload)
+        write_archive(one, 1, 1, 1, options.workload)
     size = sum(file.stat().st_size for file in archive.iterdir())
     print(f"{options.changes} changes, {size / MIB:.0f} MiB of archive")
     loop = [sys.executable, str(HERE / "loop.py"), str(archive)]
-    compare(folder, loop, of_archive(one), of_archive(archive), options)
+    tables = WORKLOADS[options.workload]["tables"]
+    compare(folder, loop, of_archive(one), of_archive(archive), options, tables)
     if options.folder is None:
         shutil.rmtree(folder)
 

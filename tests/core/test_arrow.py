@@ -61,6 +61,14 @@ def test_texts_that_are_not_utf8_are_marked() -> None:
     assert good.tolist() == [True, False, True, True]
 
 
+def test_rows_are_taken_across_chunks() -> None:
+    """Of chunks that are empty, or of which no row is wanted, too."""
+    chunks = [[1, 2, 3], [], [4, 5], [6]]
+    rows = pa.table({"n": pa.chunked_array(chunks, pa.int64())})
+    for at in ([], [0], [2, 3], [0, 1, 2, 3, 4, 5], [5]):
+        assert arrow.taken(rows, np.array(at, np.int64))["n"].to_pylist() == [n + 1 for n in at]
+
+
 def test_ranges_are_written_out() -> None:
     """Every pair of start and count becomes its numbers."""
     assert arrow.ranges(np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]

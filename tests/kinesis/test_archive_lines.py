@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from headpond.kinesis.archive.lines import (
     BAD_LINE,
     cut_text,
-    fast_line,
     fast_text,
     read_line,
     read_lines,
@@ -145,14 +145,41 @@ def test_the_quick_reader_agrees_with_the_strict_one(data: st.DataObject) -> Non
         at = data.draw(st.integers(0, len(text)))
         splice = data.draw(st.sampled_from(SPLICES))
         text = text[:at] + splice + text[at + data.draw(st.integers(0, 2)) :]
-    found = fast_line(text)
+    found = fast_text(text, "s")
     if found is not None:
-        assert found == read_line(text, file="f", line=1)
+        assert rows_of(found) == [read_line(text, file="f", line=1)]
+
+
+def rows_of(found: pa.RecordBatch) -> list[tuple[object, ...]]:
+    """Rows as `read_line` returns them."""
+    columns = [found[name] for name in KINESIS_RECORD_SCHEMA.names[1:]]
+    columns[3] = columns[3].cast(pa.int64())
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def test_lines_of_the_common_form_are_read_quickly() -> None:
     """The form that `headpond` and the vectors use needs no second reader."""
-    assert all(fast_line(text) is not None for text in vector_bytes("dsql/small.jsonl").splitlines())
+    assert fast_text(vector_bytes("dsql/small.jsonl"), "s") is not None
+
+
+@given(st.lists(st.binary(max_size=5), min_size=1, max_size=6), st.data())
+def test_the_data_of_many_lines_is_decoded_at_once(blobs: list[bytes], data: st.DataObject) -> None:
+    """As that of each; where one text is damaged, all lines are read one by one."""
+    texts = [base64.b64encode(blob).decode() for blob in blobs]
+    lines = [line(data=text, shard="s", sequenceNumber="1") for text in texts]
+    found = fast_text(b"".join(lines), "s")
+    assert found is not None
+    assert found["data"].to_pylist() == blobs
+    at = data.draw(st.integers(0, len(texts) - 1))
+    damaged = data.draw(st.text("AQ=é-_ ", max_size=9))
+    lines[at] = line(data=damaged, shard="s", sequenceNumber="1")
+    found = fast_text(b"".join(lines), "s")
+    rows = read(*lines)
+    assert [row["data"] for row in rows[:at] + rows[at + 1 :]] == blobs[:at] + blobs[at + 1 :]
+    if found is not None:
+        assert rows[at]["problem"] is None
+    elif rows[at]["problem"] is None:
+        pytest.fail(f"{damaged!r} is Base64")
 
 
 OBJECTS = [
@@ -186,23 +213,24 @@ def test_many_lines_are_read_like_each_of_them(parts: list[tuple[str, str]], end
     lines = [(first + second).encode() + b"\n" for first, second in parts]
     lines[-1] = lines[-1][:-1] + end
     lines = [line for line in lines if line]  # nothing after the last end of a line is not a line
-    found = fast_text(b"".join(lines))
+    found = fast_text(b"".join(lines), "s")
     if found is not None:
-        rows = [fast_line(text.rstrip(b"\r\n")) for text in lines]
-        assert [(*row[:4], None, row[4]) for row in zip(*found, strict=True)] == rows
+        assert rows_of(found) == [
+            read_line(text.rstrip(b"\r\n"), file="f", line=number) for number, text in enumerate(lines, 1)
+        ]
 
 
 def test_lines_of_one_form_are_read_at_once() -> None:
     """With either end of lines; what holds another number of values than of lines is not."""
     lines = [OBJECTS[1].encode() + b"\r\n"] * 3 + [OBJECTS[1].encode()]
-    assert fast_text(b"".join(lines)) == (
-        ["s"] * 4, ["18"] * 4, [None] * 4, [1783600000000000] * 4, [b"ab"] * 4
-    )  # fmt: skip
+    found = fast_text(b"".join(lines), "s")
+    assert found is not None
+    assert rows_of(found) == [("s", "18", None, 1783600000000000, None, b"ab")] * 4
     one = OBJECTS[0].encode()
-    assert fast_text(one + b"\n" + one) is not None
+    assert fast_text(one + b"\n" + one, "s") is not None
     for text in (one * 2 + b"\n\n", one * 2, one + b"\n\n" + one, one + b"\r", b"\n" + one, b"\n", b""):
-        found = fast_text(text)
-        assert found is None or (text == one + b"\r" and len(found[-1]) == 1)
+        found = fast_text(text, "s")
+        assert found is None or (text == one + b"\r" and found.num_rows == 1)
 
 
 def test_a_line_with_a_line_end_inside_is_one_line() -> None:
@@ -218,21 +246,18 @@ def test_a_line_with_a_line_end_inside_is_one_line() -> None:
     st.lists(st.sampled_from([b"", b"a", b"bc\r", *(text.encode() for text in OBJECTS[:3])]), max_size=12),
     st.sampled_from([b"", b"\n"]),
     st.integers(1, 200),
-    st.integers(1, 5),
 )
 @pytest.mark.slow
-def test_a_text_is_cut_between_its_lines(
-    lines: list[bytes], ended: bytes, size_bytes: int, most_lines: int
-) -> None:
+def test_a_text_is_cut_between_its_lines(lines: list[bytes], ended: bytes, size_bytes: int) -> None:
     """The pieces make up the text, count its lines, keep their bounds, and read as the whole does."""
     text = b"\n".join(lines) + (ended if lines else b"")
-    pieces = list(cut_text(text, size_bytes, most_lines))
+    pieces = list(cut_text(text, size_bytes))
     assert b"".join(piece for piece, _ in pieces) == text
     rows = []
     first = 1
     for number, (piece, count) in enumerate(pieces, 1):
         assert count == piece.count(b"\n") + (not piece.endswith(b"\n"))
-        assert 1 <= count <= most_lines
+        assert count
         assert len(piece) <= size_bytes or count == 1
         assert piece.endswith(b"\n") or number == len(pieces)
         rows += read_text(piece, stream="s", file="f.jsonl", first_line=first).to_pylist()

@@ -57,15 +57,3 @@ def test_rows_of_a_batchs_keys_are_found_wherever_they_lie(kind: str, count: int
     assert found.num_rows == len(expected)
     assert found.schema.names == ["m:key", "_ts_ns", "_tx_id"]
     assert found.schema.field("_tx_id").type == pa.string()
-
-
-def test_a_table_is_read_in_parts(tmp_path: Path) -> None:
-    spec = TableSpec(name="public.t", schema="public", table="t", keys=("id",), columns={"id": "text"})
-    lake = Lake(str(tmp_path), DsqlConfig(tables=(spec,)))
-    lake.prepare()
-    typed = lake.typed["public.t"]
-    write_deltalake(typed.file.open(), typed.physical(changes("text", list(range(ROWS)))), mode="append")
-    parts = list(typed.file.parts(["id", "_ts_ns"], '"_ts_ns" >= 10', rows=10_000))
-    assert sum(part.num_rows for part in parts) == ROWS - 10
-    assert max(part.num_rows for part in parts) < ROWS // 2
-    assert parts[0].schema.field("id").type == pa.string()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from headpond.core.schemas import OWN_FIELDS, QUARANTINE_SCHEMA, STATE_SCHEMA
 from headpond.dsql.versions import encode_version
-from headpond.lake.newest import COUNTERS, latest_step, too_late
+from headpond.lake.newest import COUNTERS, latest_step, ranked, tied, too_late
 
 BATCH = pa.schema([*OWN_FIELDS, pa.field("c:v", pa.string())])
 Row = dict[str, Any]
@@ -219,3 +220,27 @@ def test_nothing_is_too_late_after_the_horizon() -> None:
         STATE_SCHEMA.empty_table(), pa.Table.from_pylist([row("a", 10)], schema=BATCH), 10
     )
     assert (rest.num_rows, refused.num_rows) == (1, 0)
+
+
+LONG = b"abcdefgh"
+BYTES = [None, b"", b"\x00", b"a", b"a\x00", LONG, LONG + b"\x00", LONG + b"i", b"abcdefgi", b"\xff" * 9]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(BYTES))))
+def test_versions_are_ranked_as_they_compare(pairs: list[tuple[int, bytes | None]]) -> None:
+    """Within a key, byte by byte, whether they differ in their first bytes, behind these or in length."""
+
+    def columns(pairs: list[Any]) -> tuple[Any, Any]:
+        keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+        return np.array(keys, np.int64), pa.array(values, pa.binary())
+
+    known = [(key, value) for key, value in pairs if value is not None]
+    different = sorted(set(known))
+    assert ranked(*columns(known)).tolist() == [different.index(pair) for pair in known]
+    ranks = tied(*columns(pairs)).tolist()
+    for (key, value), rank in zip(pairs, ranks, strict=True):
+        alike = [(r, v) for r, (k, v) in zip(ranks, pairs, strict=True) if k == key]
+        assert (rank == 0) == (value is None or len(alike) == 1)
+        if value is not None and rank:
+            assert all(v is None or v < value for r, v in alike if r < rank)
+            assert all(v == value for r, v in alike if r == rank)

@@ -103,11 +103,11 @@ def first_bytes(values: pa.Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
     offsets, data = offsets_of(values), bytes_of(values)
     if len(data) == 0:
         return np.zeros(len(values), np.uint8)
-    first = data[np.minimum(offsets[:-1], len(data) - 1)]
     there = offsets[:-1] < offsets[1:]
     if values.null_count:
         there &= valid(values)  # Arrow lets bytes lie under a null
-    return np.where(there, first, np.uint8(0))
+    starts = offsets[:-1] if there.all() else np.minimum(offsets[:-1], len(data) - 1)
+    return np.where(there, data[starts], np.uint8(0))
 
 
 def trimmed(values: pa.Array, left: int, right: int) -> pa.Array:

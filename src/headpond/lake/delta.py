@@ -26,7 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from headpond.core.errors import ServiceFailure, UsageError
 from headpond.lake.engine.folder import Folder
-from headpond.lake.engine.log import Overtaken, entry_name
+from headpond.lake.engine.log import Overtaken, entry_name, plain_type
 from headpond.lake.engine.merge import Engine, Merge, crowded, uneven
 from headpond.lake.engine.vacuum import vacuum
 from headpond.lake.storage import storage_errors
@@ -44,8 +44,6 @@ MUCH_BYTES = 64 << 20
 COMMIT_ATTEMPTS = 10
 """How often a commit that lost against another writer is repeated."""
 FIRST_PAUSE_S = 0.05
-PART_ROWS = 500_000
-"""Rows that are looked through at once: DataFusion gives 8,192, each a call."""
 
 # A file's least and greatest texts go into its footer and the commit: whole ones of a row of 40 MiB took
 # 17 times its size to merge, and 20 times as long.
@@ -102,8 +100,7 @@ class Size:
 
 def plain_types(schema: pa.Schema) -> pa.Schema:
     """Return a schema without view types, which not all of pyarrow's kernels take."""
-    found = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    return pa.schema([field.with_type(found.get(field.type, field.type)) for field in schema])
+    return pa.schema([field.with_type(plain_type(field.type)) for field in schema])
 
 
 def plain(rows: pa.Table) -> pa.Table:
@@ -259,26 +256,6 @@ class DeltaFile:
         table = self.open()
         with storage_errors(self.uri, self._options):
             return plain(pa.table(selected(table, expressions, where).read_all()))
-
-    def parts(
-        self, columns: Sequence[str], where: str | None = None, *, rows: int = PART_ROWS
-    ) -> Iterator[pa.Table]:
-        """Read like `read`, at least `rows` rows at a time.
-
-        For rows of which few are kept: a table may be larger than memory.
-        """
-        table = self.open()
-        with storage_errors(self.uri, self._options):
-            held: list[pa.RecordBatch] = []
-            count = 0
-            for part in selected(table, [*map(quoted, columns)], where):
-                held.append(pa.record_batch(part))
-                count += held[-1].num_rows
-                if count >= rows:
-                    yield plain(pa.Table.from_batches(held))
-                    held, count = [], 0
-            if held:
-                yield plain(pa.Table.from_batches(held))
 
     def batches(
         self, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None

@@ -41,6 +41,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import taken
 from headpond.core.formats import quarantined_changes
 from headpond.core.schemas import (
     DELETED_SCHEMA,
@@ -53,16 +54,43 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def ranked(columns: list[pa.ChunkedArray]) -> tuple[Ints, pa.Array]:
-    """Return the rank of each binary value among all, -1 for null, and the different values in order."""
-    encoded = pa.concat_arrays([whole(column).cast(pa.binary()) for column in columns]).dictionary_encode()
+def ranked(keys: Ints, values: pa.Array) -> Ints:
+    """Return numbers from 0 that order binary values by key, then byte by byte; equal ones have one number.
+
+    Nearly all values of a key differ in their first 8 bytes, a version's time: only the others are sorted
+    as what they are.
+    """
+    heads = pc.binary_join_element_wise(pc.fill_null(values, b""), pa.scalar(bytes(_HEAD)), pa.scalar(b""))
+    numbers = np.frombuffer(pc.binary_slice(heads, 0, _HEAD).buffers()[2] or b"", ">u8", len(values))
+    groups = _numbered(keys, numbers)
+    ranks = tied(groups, values)
+    return _numbered(groups, ranks) if ranks.any() else groups
+
+
+def tied(groups: Ints, values: pa.Array) -> Ints:
+    """Return the rank of each binary value, from 1, where several are in its group; 0 for null and else.
+
+    Args:
+        groups: numbers from 0, none left out.
+        values: one for each.
+    """
+    asked = np.bincount(groups)[groups] > 1
+    encoded = values.filter(pa.array(asked)).dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
-    rank = np.empty(len(order), np.int64)
-    rank[order.to_numpy()] = np.arange(len(order))
-    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
-    ranks = np.full(len(codes), -1, np.int64)
-    ranks[codes >= 0] = rank[codes[codes >= 0]]
-    return ranks, encoded.dictionary.take(order)
+    rank = np.zeros(len(order) + 1, np.int64)  # null has the last code
+    rank[order.to_numpy()] = np.arange(1, len(order) + 1)
+    ranks = np.zeros(len(values), np.int64)
+    ranks[asked] = rank[pc.fill_null(encoded.indices, len(order)).to_numpy()]
+    return ranks
+
+
+def _numbered(first: Any, second: Any) -> Ints:
+    """Return a number from 0 for each different pair, in their order."""
+    order = np.lexsort((second, first))
+    ends = run_ends(first[order]) | run_ends(second[order])
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(ends) - ends
+    return numbers
 
 
 def key_codes(columns: list[pa.ChunkedArray]) -> tuple[Ints, int]:
@@ -72,12 +100,19 @@ def key_codes(columns: list[pa.ChunkedArray]) -> tuple[Ints, int]:
     return codes, len(encoded.dictionary)
 
 
+def joined(of_rows: pa.ChunkedArray, known: pa.ChunkedArray) -> pa.Array:
+    """Return binary values of a batch, and behind them those of what is known."""
+    return pa.concat_arrays([whole(column).cast(pa.binary()) for column in (of_rows, known)])
+
+
 def run_ends(groups: Any) -> Bools:
     """Return True at the last of each run of equal values."""
     ends = np.ones(len(groups), bool)
     ends[:-1] = groups[:-1] != groups[1:]
     return ends
 
+
+_HEAD = 8
 
 COUNTERS = ("upserts", "deletes", "duplicates", "conflicting_duplicates", "stale", "superseded")
 
@@ -115,7 +150,7 @@ def latest_step(state: pa.Table, batch: pa.Table | pa.RecordBatch) -> LatestOutc
     count = rows.num_rows
     keys = ranks.keys
     tomb, live, live_hash = ranks.known()
-    order = np.lexsort((-np.arange(count), ranks.image, ranks.version, keys))
+    order = np.lexsort((-np.arange(count), ranks.image, ranks.version))  # versions of a key lie together
     # The last row of each key in this order has the key's greatest version, and of that the greatest hash.
     best = order[run_ends(keys[order])]
     of = keys[best]
@@ -130,9 +165,9 @@ def latest_step(state: pa.Table, batch: pa.Table | pa.RecordBatch) -> LatestOutc
     gone = (live[of] >= 0) & (final_tomb > final_live)
     overtaken = (tomb[of] >= 0) & (final_live > final_tomb)
     return LatestOutcome(
-        upserts=rows.take(pa.array(np.sort(upserts))),
+        upserts=taken(rows, np.sort(upserts)),
         deletes=_deletes(rows, best[gone], ranks.versions_of(final_tomb[gone])),
-        tombstones_put=_tombstones(rows.take(pa.array(np.sort(puts)))),
+        tombstones_put=_tombstones(taken(rows, np.sort(puts))),
         tombstones_drop=pa.table({"key": rows["m:key"].take(pa.array(best[overtaken]))}),
         counters=_counters(ranks, order, tomb, live, live_hash),
     )
@@ -163,17 +198,17 @@ def too_late(state: pa.Table, batch: pa.Table | pa.RecordBatch, horizon_ns: int)
 
 
 class _Ranks:
-    """Keys, versions and hashes of a batch and what is known, as integers that compare alike."""
+    """Keys, versions and hashes of a batch and what is known, as integers that compare alike within a key."""
 
     def __init__(self, state: pa.Table, rows: pa.Table) -> None:
-        known = state.num_rows
-        codes, self.count = key_codes([rows["m:key"], state["key"]])
-        versions, self._sorted = ranked([rows["m:version"], state["version"]])
-        hashes, _ = ranked([rows["m:image_hash"], state["image_hash"]])
-        split = len(codes) - known
-        self.keys, self._known_keys = codes[:split], codes[split:]
+        split = rows.num_rows
+        keys, self.count = key_codes([rows["m:key"], state["key"]])
+        self._versions = joined(rows["m:version"], state["version"])
+        versions = ranked(keys, self._versions)
+        images = tied(versions, joined(rows["m:image_hash"], state["image_hash"]))
+        self.keys, self._known_keys = keys[:split], keys[split:]
         self.version, self._known_version = versions[:split], versions[split:]
-        self.image, self._known_image = hashes[:split], hashes[split:]
+        self.image, self._known_image = images[:split], images[split:]
         self.delete: Bools = rows["m:delete"].to_numpy().astype(bool)
         self._live: Bools = state["live"].to_numpy().astype(bool)
 
@@ -188,7 +223,9 @@ class _Ranks:
 
     def versions_of(self, ranks: Ints) -> pa.Array:
         """Return the versions that have these ranks."""
-        return self._sorted.take(pa.array(ranks))
+        every = np.concatenate([self.version, self._known_version])
+        order = np.argsort(every)
+        return self._versions.take(pa.array(order[np.searchsorted(every, ranks, sorter=order)]))
 
 
 def _counters(ranks: _Ranks, order: Ints, tomb: Ints, live: Ints, live_hash: Ints) -> dict[str, int]:
@@ -321,8 +358,8 @@ class _TimeLine:
     def __init__(self, state: pa.Table, rows: pa.Table) -> None:
         self._rows, self._state, self._count = rows, state, rows.num_rows
         keys, different = key_codes([rows["m:key"], state["key"]])
-        versions, _ = ranked([rows["m:version"], state["version"]])
-        images, _ = ranked([rows["m:image_hash"], state["image_hash"]])
+        versions = ranked(keys, joined(rows["m:version"], state["version"]))
+        images = tied(versions, joined(rows["m:image_hash"], state["image_hash"]))
         delete: Bools = np.concatenate([_bools(rows["m:delete"]), ~_bools(state["live"])])
         images[delete] = 0  # deletes of one version do not differ
         stored = np.arange(len(keys)) >= self._count
@@ -331,7 +368,7 @@ class _TimeLine:
 
         at = np.flatnonzero(self._first_of_key[keys] >= 0)
         # Last of equal rows: the stored one, which needs no writing; else the first of the batch.
-        order = at[np.lexsort((-at, stored[at], images[at], versions[at], keys[at]))]
+        order = at[np.lexsort((-at, stored[at], images[at], versions[at]))]
         last = run_ends(keys[order]) | run_ends(versions[order])
         starts = np.flatnonzero(np.concatenate([[True], last[:-1]])[: len(order)])
         self.winner = order[last]

@@ -11,9 +11,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import taken
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import OWN, VALUE, filled
 from headpond.lake.delta import literal, quoted
@@ -28,6 +30,7 @@ from headpond.lake.naming import (
     Partitions,
     bucket_of,
 )
+from headpond.lake.newest import key_codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -294,7 +297,10 @@ def rows_of_keys(
     """
     columns = {typed.column(key): changes[VALUE + key] for key in keys}
     rows = pa.table({"m:key": changes["m:key"], **columns})
-    rows = rows.group_by(rows.column_names).aggregate([])
+    codes, different = key_codes([rows["m:key"]])
+    first = np.empty(different, np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    rows = taken(rows, np.sort(first))
     on = [*typed.bucket_columns, *columns]
     if typed.buckets:
         rows = rows.append_column(BUCKET, bucket_of(rows["m:key"], typed.buckets))

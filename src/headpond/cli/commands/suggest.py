@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from headpond.spark.sources.archive_files import Files
 
 
-LINES_AT_ONCE, BYTES_AT_ONCE = 1_000, 16 << 20
 PAGE_RECORDS = 1_000
 READ_BYTES = 1 << 20
 HEAD_BYTES = 64
@@ -70,7 +69,7 @@ def _of_archive(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
             yield from ion_records(content, stream=pipeline.source.name, file=name)
             continue
         first = 1
-        for text, lines in texts(_content(files, name), "gzip file", BYTES_AT_ONCE, LINES_AT_ONCE):
+        for text, lines in texts(_content(files, name), "gzip file"):
             yield read_text(text, stream=pipeline.source.name, file=name, first_line=first)
             first += lines
 

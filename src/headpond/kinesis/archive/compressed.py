@@ -13,7 +13,7 @@ import io
 import zlib
 from typing import TYPE_CHECKING
 
-from headpond.kinesis.archive.lines import cut_text
+from headpond.kinesis.archive.lines import TEXT_BYTES, cut_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,9 +55,7 @@ def whole(content: io.BufferedIOBase, name: str) -> bytes:
     return b"".join(parts)
 
 
-def texts(
-    content: io.BufferedIOBase, name: str, size_bytes: int, most_lines: int
-) -> Iterator[tuple[bytes, int]]:
+def texts(content: io.BufferedIOBase, name: str, size_bytes: int = TEXT_BYTES) -> Iterator[tuple[bytes, int]]:
     """Read a file in pieces of whole lines, as `cut_text` cuts it.
 
     Of a damaged file the last line is not a record, and what came before it of a line is left out.
@@ -77,6 +75,6 @@ def texts(
         end = text.rfind(b"\n") + 1 if part or damage else len(text)
         if damage is not None:
             text, end = text[:end] + damage, end + len(damage)
-        yield from cut_text(text[:end], size_bytes, most_lines)
+        yield from cut_text(text[:end], size_bytes)
         parts, size = [text[end:]], len(text) - end
         enough = size_bytes if end else 2 * enough  # a line that does not end is not searched again each time

@@ -24,146 +24,188 @@ from __future__ import annotations
 
 import binascii
 import io
+import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
+import pybase64
 
+from headpond.core.arrow import bytes_of, offsets_of, slices
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from headpond.core.arrow import Bytes, Ints
 
 SHARDS = ("shard", "shard_id", "shardId")
 NUMBERS = ("sequenceNumber", "sequence_number")
 KEYS = ("partitionKey", "partition_key")
 ARRIVALS = ("approximateArrivalTimestamp", "approximate_arrival_timestamp")
 """The spellings of each, the one that wins first."""
+TEXT_BYTES = 4 << 20
+"""Lines read at once: 16 MiB are new memory each time, 1 MiB more calls; both take a third more CPU."""
 MAX_DIGITS = 200  # more than any service gives; a bound for what is turned into an integer later
 LEAST_MS = 10**11  # 1973 as milliseconds, the year 5138 as seconds: no stream holds either
 MIN_ARRIVAL_US = -62_135_596_800_000_000  # the beginning of the year 1
 MAX_ARRIVAL_MS = 253_402_300_799_999  # the end of the year 9999
 
 
-class _Line(msgspec.Struct, gc=False):
-    """One record under all its spellings."""
-
-    data: bytes
-    shard: str | None = None
-    shard_id: str | None = None
-    shardId: str | None = None  # noqa: N815 - the service's spelling
-    sequenceNumber: str | None = None  # noqa: N815 - the names of the file format
-    sequence_number: str | None = None
-    partitionKey: str | None = None  # noqa: N815 - the names of the file format
-    partition_key: str | None = None
-    approximateArrivalTimestamp: int | None = None  # noqa: N815 - the names of the file format
-    approximate_arrival_timestamp: int | None = None
+_LF, _QUOTE, _PAD, _ZERO, _NINE, _A = b'\n"=09A'
+_FIRST_PRINTED = 0x20
+_MEMBER = re.compile(rb' *"([^"]*)" *: *(?:"([^"]*)"|([0-9]+)|null) *([,}])')
 
 
-_LF, _CR, _OPEN, _CLOSE = b"\n\r{}"
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What lines have in common: fixed parts around values that differ.
 
-_DECODER = msgspec.json.Decoder(_Line)
-_DECODE, _DECODE_LINES = _DECODER.decode, _DECODER.decode_lines
+    ::
 
-Row = tuple[str, str, str | None, int | None, None, bytes]
+        {"shard":"  s1  ","sequenceNumber":"  17  ","at":  3  ,"data":"  YQ==  "}
+        fixed[0]        fixed[1]                fixed[2]    fixed[3]         fixed[4]
+
+    `values` has, for each value, the name of its member and whether it is text; else it is digits.
+    """
+
+    fixed: list[bytes]
+    values: list[tuple[str, bool]]
+
+    @classmethod
+    def of(cls, line: bytes) -> _Form | None:
+        """Return the form of a line; None where it is not a flat object of texts and natural numbers."""
+        if not line.startswith(b"{"):
+            return None
+        fixed, values, begun, at, end = [], [], 0, 1, b","
+        names = set()
+        while end == b",":
+            if (member := _MEMBER.match(line, at)) is None or member[1] in names:
+                return None
+            names.add(member[1])
+            at, end = member.end(), member[4]
+            for group, is_text in ((2, True), (3, False)):
+                if member[group] is not None:
+                    fixed.append(line[begun : member.start(group)])
+                    values.append((member[1].decode(), is_text))
+                    begun = member.end(group)
+        return cls([*fixed, line[begun:]], values) if at == len(line) else None
+
+    def spans(self, octets: Bytes) -> dict[str, tuple[Ints, Ints]] | None:
+        """Return where the values of each member begin and end; None where a line is of another form.
+
+        Args:
+            octets: lines that each end with LF, without escapes and other control characters.
+        """
+        ends = np.flatnonzero(octets == _LF)
+        starts: Ints = np.concatenate([[0], ends[:-1] + 1])
+        quotes = np.flatnonzero(octets == _QUOTE)
+        each = sum(part.count(b'"') for part in self.fixed)
+        if len(quotes) != each * len(ends):
+            return None
+        of_line = quotes.reshape(-1, each)
+        at, next_quote, value = starts, 0, starts
+        found = {}
+        for number, part in enumerate(self.fixed):
+            if number:
+                name, is_text = self.values[number - 1]
+                # Digits end where the next name begins, or the line's end.
+                at = of_line[:, next_quote] - part.index(b'"') if b'"' in part else ends - len(part)
+                if (at < value).any() or not (is_text or _are_naturals(octets, value, at)):
+                    return None
+                found[name] = value, at
+            value = at + len(part)
+            if (value > ends).any():
+                return None
+            there = slices(pa.py_buffer(octets), at, value).buffers()[2]
+            if not there.equals(pa.py_buffer(part * len(ends))):
+                return None
+            next_quote += part.count(b'"')
+        return found if (value == ends).all() else None
 
 
-def fast_line(text: bytes) -> Row | None:
-    """Read a line as `archive.read_line` does, or return None where it is not of the common form."""
-    if not text.isascii() or b"\\" in text:
-        return None
-    try:
-        line = _DECODE(text)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    shard = line.shard
-    if shard is None:
-        shard = line.shard_id if line.shard_id is not None else line.shardId
-    number = line.sequenceNumber if line.sequenceNumber is not None else line.sequence_number
-    key = line.partitionKey if line.partitionKey is not None else line.partition_key
-    arrival = line.approximateArrivalTimestamp
-    if arrival is None:
-        arrival = line.approximate_arrival_timestamp
-    if shard is None or number is None or not number.isdigit() or len(number) > MAX_DIGITS:
-        return None
-    if arrival is None:
-        return shard, number, key, None, None, line.data
-    if not LEAST_MS <= arrival <= MAX_ARRIVAL_MS:
-        return None
-    return shard, number, key, arrival * 1000, None, line.data
+def _octets(text: bytes) -> Bytes:
+    return np.frombuffer(text, np.uint8)
 
 
-Columns = tuple[list[str], list[str], list[str | None], list[int | None], list[bytes]]
+def _are_naturals(octets: Bytes, starts: Ints, ends: Ints) -> bool:
+    """Return whether spans are natural numbers as JSON writes them."""
+    zeros = (octets[starts] == _ZERO) & (ends - starts > 1)
+    return not zeros.any() and _are_digits(slices(pa.py_buffer(octets), starts, ends), MAX_DIGITS)
 
 
-def fast_text(text: bytes) -> Columns | None:
-    """Read lines as `fast_line` reads each, or return None where they are not all of the common form.
+def _are_digits(texts: pa.Array, most: int) -> bool:
+    """Return whether each text is digits, one at least and so many at most."""
+    octets, sizes = bytes_of(texts), np.diff(offsets_of(texts))
+    return bool(((octets >= _ZERO) & (octets <= _NINE)).all() and sizes.min() > 0 and sizes.max() <= most)
+
+
+def fast_text(text: bytes, stream: str) -> pa.RecordBatch | None:
+    """Read lines as `read_line` reads each, or return None where they are not all of one common form.
+
+    The common form has ASCII texts without escapes, and natural numbers. Read one by one such lines take
+    3 times the CPU, 5.7 instead of 2.2 µs, and a whole job by calculation a quarter more.
 
     Args:
         text: lines with their ends; the last one may lack it.
-
-    Returns:
-        Shards, sequence numbers, partition keys, arrivals (µs since 1970) and data.
+        stream: where the records come from.
     """
-    if not text.isascii() or b"\\" in text or (count := _objects_in(text)) is None:
+    text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
+    text = text if text.endswith(b"\n") else text + b"\n"
+    if not text.isascii() or b"\\" in text:
         return None
-    try:
-        records = _DECODE_LINES(text)
-    except (msgspec.DecodeError, RecursionError):
+    octets, form = _octets(text), _Form.of(text[: text.index(b"\n")])
+    if form is None or (spans := form.spans(octets)) is None:
         return None
-    if len(records) != count:
+    count = len(spans["data"][0]) if "data" in spans else 0
+    if np.count_nonzero(octets < _FIRST_PRINTED) != count:
         return None
-    shards, numbers = _spelled(records, SHARDS), _spelled(records, NUMBERS)
-    keys, arrivals = _spelled(records, KEYS), _spelled(records, ARRIVALS)
-    if not (_are_there(shards) and _are_there(numbers) and keys and arrivals and _are_numbers(numbers)):
-        return None
-    if _are_there(arrivals):
-        if min(arrivals) < LEAST_MS or max(arrivals) > MAX_ARRIVAL_MS:
+    found = []
+    for names in (SHARDS, NUMBERS, KEYS, ARRIVALS, ("data",)):
+        name = next((name for name in names if name in spans), None)
+        if name is not None and (name, names is not ARRIVALS) not in form.values:
             return None
-        arrivals = [1000 * arrival for arrival in arrivals]
-    return shards, numbers, keys, arrivals, [record.data for record in records]
-
-
-def _objects_in(text: bytes) -> int | None:
-    """How many lines there are if each begins and ends as an object does: so many values are one in each.
-
-    msgspec splits by values, not by lines. But what begins a line with ``{`` cannot go on with a value whose
-    last line ended with ``}``: no value reaches over such a border.
-    """
-    if not (text.startswith(b"{") and text[-3:].rstrip(b"\r\n").endswith(b"}")):
+        found.append(None if name is None else slices(pa.py_buffer(octets), *spans[name], pa.string()))
+    shards, numbers, keys, arrivals, data = found
+    if shards is None or numbers is None or not _are_digits(numbers, MAX_DIGITS):
         return None
-    octets = np.frombuffer(text, np.uint8)
-    borders = np.flatnonzero(octets[:-1] == _LF)
-    before = octets[borders - 1]
-    before = np.where(before == _CR, octets[borders - 2], before)
-    if (before != _CLOSE).any() or (octets[borders + 1] != _OPEN).any():
+    if (data := _from_base64(data)) is None or (arrivals is not None and not _are_times(arrivals)):
         return None
-    return len(borders) + 1
+    arrivals_us = None if arrivals is None else pc.multiply(arrivals.cast(pa.int64()), 1000)
+    return _batch(stream, [shards, numbers, keys, arrivals_us, None, data])
 
 
-def _are_there(values: list[Any]) -> bool:
-    return bool(values) and values[0] is not None
+def _are_times(texts: pa.Array) -> bool:
+    """Return whether each text is milliseconds, as the service gives them."""
+    if not _are_digits(texts, len(str(MAX_ARRIVAL_MS))):
+        return False
+    ends = pc.min_max(texts.cast(pa.int64()))
+    return bool(ends["min"].as_py() >= LEAST_MS and ends["max"].as_py() <= MAX_ARRIVAL_MS)
 
 
-def _are_numbers(values: list[str]) -> bool:
-    lengths = [*map(len, values)]
-    return min(lengths) > 0 and max(lengths) <= MAX_DIGITS and "".join(values).isdigit()
-
-
-def _spelled(records: list[_Line], names: tuple[str, ...]) -> list[Any]:
-    """Return the values of all records under one of the names, or None for each; [] where they differ."""
-    for name in names:
-        values = [*map(attrgetter(name), records)]
-        missing = values.count(None)
-        if missing == 0:
-            return values
-        if missing < len(values):
-            return []
-    return values
+def _from_base64(texts: pa.Array) -> pa.Array | None:
+    """Decode ASCII texts, all at once; None where one of them is not Base64 with its padding."""
+    octets, offsets = bytes_of(texts), offsets_of(texts)
+    ends, sizes = offsets[1:], np.diff(offsets)
+    there = sizes > 0
+    last = octets[ends[there] - 1] == _PAD
+    pads = np.zeros(len(texts), np.int64)
+    pads[there] = last.astype(np.int64) + (last & (octets[ends[there] - 2] == _PAD))
+    padding = np.flatnonzero(octets == _PAD)
+    if (sizes % 4).any() or len(padding) != pads.sum():
+        return None
+    plain = octets.copy()
+    plain[padding] = _A
+    try:
+        whole = pybase64.b64decode(plain.data, validate=True)
+    except binascii.Error:
+        return None
+    ends = ends // 4 * 3
+    return slices(pa.py_buffer(whole), ends - sizes // 4 * 3, ends - pads)
 
 
 BAD_LINE = "archive_bad_line"
@@ -185,24 +227,19 @@ def read_lines(lines: Iterable[bytes], *, stream: str, file: str, first_line: in
         A batch of `KINESIS_RECORD_SCHEMA`: a row per line that is not empty, bad ones with a `problem`.
     """
     lines = list(lines)
-    fast = fast_text(b"".join([line if line.endswith(b"\n") else line + b"\n" for line in lines]))
-    if fast is not None and len(fast[-1]) == len(lines):
-        return _fast_batch(stream, fast)
+    fast = fast_text(b"".join([line if line.endswith(b"\n") else line + b"\n" for line in lines]), stream)
+    if fast is not None and fast.num_rows == len(lines):
+        return fast
     return _batch_of_each(lines, stream, file, first_line)
 
 
 def read_text(text: bytes, *, stream: str, file: str, first_line: int = 1) -> pa.RecordBatch:
     """Turn a text of lines into a batch of Kinesis records; as `read_lines` otherwise."""
-    if (fast := fast_text(text)) is not None:
-        return _fast_batch(stream, fast)
+    if (fast := fast_text(text, stream)) is not None:
+        return fast
     # A file may expand to very many empty lines.
     lines = () if text.isspace() else io.BytesIO(text)
     return _batch_of_each(lines, stream, file, first_line)
-
-
-def _fast_batch(stream: str, fast: Columns) -> pa.RecordBatch:
-    *columns, data = fast
-    return _batch(stream, [*columns, [None] * len(data), data])
 
 
 def _batch_of_each(lines: Iterable[bytes], stream: str, file: str, first_line: int) -> pa.RecordBatch:
@@ -212,42 +249,40 @@ def _batch_of_each(lines: Iterable[bytes], stream: str, file: str, first_line: i
         if not line or line.isspace():
             continue
         try:
-            rows.append(fast_line(line) or read_line(line, file=file, line=number))
+            rows.append(read_line(line, file=file, line=number))
         except BadLine:
             rows.append((file, str(number), None, None, BAD_LINE, line))
     return _batch(stream, list(zip(*rows, strict=True)) or [()] * 6)
 
 
-def cut_text(content: bytes, size_bytes: int, most_lines: int) -> Iterator[tuple[bytes, int]]:
+def cut_text(content: bytes, size_bytes: int = TEXT_BYTES) -> Iterator[tuple[bytes, int]]:
     """Cut a text after whole lines.
 
     Yields:
-        Pieces that make up the text, none of them empty, and how many lines each has.
+        Pieces that make up the text, of one line or at most `size_bytes`, and how many lines each has.
     """
-    octets = np.frombuffer(content or b"\n", np.uint8)
     start = 0
     while start < len(content):
-        ends = np.flatnonzero(octets[start : start + size_bytes] == _LF) + start + 1
-        last = start + size_bytes >= len(content)
-        if not len(ends) and not last:
-            ends = np.array([content.find(b"\n", start) + 1 or len(content)])
-        for at in range(0, len(ends), most_lines):
-            some = ends[at : at + most_lines]
-            end = int(some[-1])
-            yield content[start:end], len(some)
-            start = end
-        if last and start < len(content):
-            yield content[start:], 1
-            return
+        end = start + size_bytes
+        if end < len(content):
+            # A line that is longer than a piece goes on to its own end.
+            end = content.rfind(b"\n", start, end) + 1 or content.find(b"\n", end) + 1 or len(content)
+        piece = content[start:end]
+        ends = int(np.count_nonzero(_octets(piece) == _LF))  # in a fifth of the time that `count` takes
+        yield piece, ends + (not piece.endswith(b"\n"))
+        start = end
 
 
 def _batch(stream: str, columns: list[Any]) -> pa.RecordBatch:
-    names = [pa.array([stream] * len(columns[0]), pa.string())]
-    arrays = [
-        pa.array(column, field.type)
-        for column, field in zip(columns, list(KINESIS_RECORD_SCHEMA)[1:], strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(names + arrays, schema=KINESIS_RECORD_SCHEMA)
+    """Return a batch of the columns after the first, each a list of values, an array or None for nulls."""
+    count = len(columns[-1])
+    arrays = [pa.repeat(pa.scalar(stream), count)]
+    for column, field in zip(columns, list(KINESIS_RECORD_SCHEMA)[1:], strict=True):
+        if isinstance(column, pa.Array):
+            arrays.append(column.cast(field.type))
+        else:
+            arrays.append(pa.nulls(count, field.type) if column is None else pa.array(column, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=KINESIS_RECORD_SCHEMA)
 
 
 def read_line(text: bytes, *, file: str, line: int) -> tuple[str, str, str | None, int | None, None, bytes]:

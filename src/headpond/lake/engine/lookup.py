@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import int64_array
 from headpond.lake.engine.parquet import opened
 
 if TYPE_CHECKING:
@@ -65,18 +67,17 @@ class _Range:
 
     def __init__(self, name: str, values: pa.ChunkedArray) -> None:
         self.name = name
-        self.simple = pa.types.is_integer(values.type) or pa.types.is_string(values.type)
         self.is_text = pa.types.is_string(values.type)
-        different = values.unique()
-        self.count, self.null = len(different), different.null_count > 0
-        self._sorted: list[Any] = []
-        exact = self.simple or pa.types.is_date(values.type)
-        self._texts = set(different.cast(pa.string()).to_pylist()) if exact else None
-        if self.simple:
-            ordered = sorted(value for value in different.to_pylist() if value is not None)
-            self._sorted = [value.encode() for value in ordered] if self.is_text else ordered
-            if self.is_text:
-                self._sorted.sort()
+        self._simple = self.is_text or pa.types.is_integer(values.type)
+        self.values = values.unique()
+        self.count, self._null = len(self.values), self.values.null_count > 0
+        known = self.values.drop_null() if self._simple else pa.array([], values.type)
+        self._sorted: pa.Array = known.take(pc.sort_indices(known))
+
+    @cached_property
+    def _texts(self) -> set[str | None] | None:
+        exact = self._simple or pa.types.is_date(self.values.type)
+        return set(self.values.cast(pa.string()).to_pylist()) if exact else None
 
     def in_file(self, file: DataFile) -> bool:
         """Return whether a value may be in a file."""
@@ -87,12 +88,15 @@ class _Range:
     def meets(self, least: Any, most: Any) -> bool:
         """Return whether a value may lie within bounds; True where these are not known."""
         kind = str if self.is_text else int
-        if not self.simple or self.null or not isinstance(least, kind) or not isinstance(most, kind):
+        if not self._simple or self._null or not isinstance(least, kind) or not isinstance(most, kind):
             return True
-        if isinstance(least, str) and isinstance(most, str):
-            least, most = least.encode(), most.encode()
-        at = bisect_left(self._sorted, least)
-        return at < len(self._sorted) and bool(self._sorted[at] <= most)
+        at = bisect_left(self._sorted, _comparable(least), key=lambda value: _comparable(value.as_py()))
+        return at < len(self._sorted) and bool(_comparable(self._sorted[at].as_py()) <= _comparable(most))
+
+
+def _comparable(value: Any) -> Any:
+    """Return what compares as the writers of bounds do: texts byte by byte."""
+    return value.encode() if isinstance(value, str) else value
 
 
 def look_up(
@@ -109,8 +113,8 @@ def look_up(
     keys = keys.cast(pa.schema([schema.field(name) for name in wanted.on]))
     ranges = [_Range(name, keys[name]) for name in wanted.on]
     # The column that tells most keys apart leaves the fewest rows to look at.
-    by = max(ranges, key=lambda each: (each.count, not each.is_text)).name
-    values = keys[by].unique()
+    best = max(ranges, key=lambda each: (each.count, not each.is_text))
+    by, values = best.name, best.values
     parts = [shape.empty_table()]
     for number, file in files:
         if not all(each.in_file(file) for each in ranges):
@@ -165,12 +169,14 @@ def places(rows: pa.Table, among: pa.Table, on: Sequence[str]) -> Ints:
 
     Nulls are equal. Of several equal ones the last counts.
     """
-    codes = np.zeros(rows.num_rows + among.num_rows, np.int64)
+    codes, different = np.zeros(rows.num_rows + among.num_rows, np.int64), 1
     for name in on:
         both = [*rows[name].chunks, *(among[name].cast(rows[name].type)).chunks]
         encoded = pa.concat_arrays([pa.array([], rows[name].type), *both]).dictionary_encode("encode")
-        codes = codes * (len(encoded.dictionary) + 1) + encoded.indices.to_numpy()
-        _, codes = np.unique(codes, return_inverse=True)
-    known = np.full(int(codes.max(initial=0)) + 1, -1, np.int64)
+        if different > 1:
+            pairs = codes.astype(np.int64) * len(encoded.dictionary) + encoded.indices.to_numpy()
+            encoded = int64_array(pairs).dictionary_encode()
+        codes, different = encoded.indices.to_numpy(), len(encoded.dictionary)
+    known = np.full(different, -1, np.int64)
     known[codes[rows.num_rows :]] = np.arange(among.num_rows)
     return known[codes[: rows.num_rows]]

@@ -142,31 +142,36 @@ def _stored_ones(rows: pa.Table) -> Iterator[tuple[tuple[str, str], _Seen]]:
 
 def _sightings(batch: pa.Table, declared: Mapping[str, str]) -> Iterator[tuple[tuple[str, str], _Seen]]:
     """Yield what one batch shows; deletes name only keys and show nothing."""
-    rows = batch.filter(pc.invert(batch["m:delete"]))
-    if rows.num_rows == 0:
+    live = _mask(pc.invert(batch["m:delete"]))
+    if not live.any():
         return
-    order = pc.sort_indices(rows, [("m:ts_ns", "ascending"), ("m:tx_id", "ascending")]).to_numpy()
-    ts_ns, tx_id = rows["m:ts_ns"], rows["m:tx_id"]
+    ts_ns, tx_id = whole(batch["m:ts_ns"]).to_numpy(), batch["m:tx_id"]
 
     def seen(there: Bools) -> _Seen:
-        in_order = there[order]
-        first, last = order[np.argmax(in_order)], order[len(order) - 1 - np.argmax(in_order[::-1])]
-        return _Seen(ts_ns[first].as_py(), tx_id[first].as_py(), ts_ns[last].as_py() // MINUTE_NS * MINUTE_NS)
+        at = np.flatnonzero(there)
+        times = ts_ns[at]
+        first = times.min()
+        tx_ids = tx_id.take(pa.array(at[times == first]))
+        return _Seen(int(first), pc.min(tx_ids).as_py(), int(times.max()) // MINUTE_NS * MINUTE_NS)
 
-    yield ("", TABLE), seen(np.ones(rows.num_rows, bool))
-    named = _Named(rows)
-    for name in rows.column_names:
+    yield ("", TABLE), seen(live)
+    named = _Named(batch)
+    for name in batch.column_names:
         if name.startswith(VALUE):
             column = name[len(VALUE) :]
             raw = declared.get(column, "any") == "any"
-            values = whole(rows[name])
-            for kind, there in _kinds(values, raw=raw):
-                if there.any():
+            for kind, of_kind in _kinds(batch[name], raw=raw):
+                if (there := of_kind & live).any():
                     yield (column, kind), seen(there)
-            if values.null_count:
-                null = named.in_row(column) & values.is_null().to_numpy(zero_copy_only=False)
+            if batch[name].null_count:
+                null = named.in_row(column) & _mask(batch[name].is_null()) & live
                 if null.any():
                     yield (column, NULL), seen(null)
+
+
+def _mask(values: pa.ChunkedArray) -> Bools:
+    found: Bools = values.to_numpy(zero_copy_only=False)
+    return found
 
 
 class _Named:
@@ -188,14 +193,14 @@ class _Named:
         return has[self._codes]
 
 
-def _kinds(values: pa.Array, *, raw: bool) -> Iterator[tuple[str, Bools]]:
+def _kinds(values: pa.ChunkedArray, *, raw: bool) -> Iterator[tuple[str, Bools]]:
     """Yield JSON types and the rows whose value arrives as one."""
     if raw:
-        first = first_bytes(values.cast(pa.binary()))
+        first = first_bytes(whole(values).cast(pa.binary()))
         for starts, kind in _BY_FIRST_BYTE.items():
             yield kind, np.isin(first, np.frombuffer(starts, np.uint8))
     else:
-        yield _wire_type(values.type), pc.is_valid(values).to_numpy(zero_copy_only=False)
+        yield _wire_type(values.type), _mask(pc.is_valid(values))
 
 
 def _wire_type(kind: pa.DataType) -> str:

@@ -36,6 +36,7 @@ CURRENT_OWN = {
 }
 """Own columns of a current table of DSQL changes: the version a row has, and its image's hash."""
 
+_DECIDES = ("m:key", "m:version", "m:delete", *(f"m:{name}" for name in CURRENT_OWN))
 DELETE = "%delete"
 """The mark of a merge's source that says which rows are deletes; no encoded column name is like it."""
 
@@ -84,7 +85,9 @@ class CurrentTable(RowTable):
         late = QUARANTINE_SCHEMA.empty_table()
         if (horizon := lake.tombstones.horizon_ns(self.name)) is not None:
             changes, late = too_late(state, changes, horizon)
-        outcome = latest_step(state, changes)
+        # Facts that the table does not keep stay behind.
+        kept = [name for name in changes.column_names if name in _DECIDES or name.startswith(VALUE)]
+        outcome = latest_step(state, changes.select(kept))
         return Decision(
             lambda transaction: self.write(outcome, transaction=transaction),
             refused=late,

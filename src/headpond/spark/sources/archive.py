@@ -66,8 +66,6 @@ OPTIONS = (
 )
 
 _LOOK_BYTES = 64
-_BATCH_LINES = 20_000
-_BATCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +122,7 @@ def read_piece(files: Files, piece: Piece, stream: str) -> Iterator[pa.RecordBat
         yield from ion_records(whole(opened_bytes(content), name), stream=stream, file=piece.file)
         return
     first = piece.first_line
-    cuts = (
-        texts(opened_bytes(content), name, _BATCH_BYTES, _BATCH_LINES)
-        if piece.whole
-        else cut_text(content, _BATCH_BYTES, _BATCH_LINES)
-    )
+    cuts = texts(opened_bytes(content), name) if piece.whole else cut_text(content)
     for text, lines in cuts:
         records = read_text(text, stream=stream, file=piece.file, first_line=first)
         if records.num_rows:
