@@ -29,6 +29,7 @@ import click
 from headpond import __version__
 from headpond.cli.output import ConsoleOutput
 from headpond.core.errors import HeadpondError
+from headpond.core.lazy import lacking, needed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,6 +119,10 @@ ENVIRONMENT = {"verify": {"ARROW_DEFAULT_MEMORY_POOL": "system"}}
 """Command → variables it is better run with, where they are not set."""
 
 
+ON_SPARK = {"demo", "run"}
+"""Commands that always start Spark."""
+
+
 class ReaderGone(Exception):
     """Nobody reads standard output any more."""
 
@@ -135,6 +140,8 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in ON_SPARK:  # what comes with Spark has all the rest
+            needed("pyspark", f"headpond {cmd_name}", "headpond[spark]")
         if "pyarrow" not in sys.modules:
             for name, value in ENVIRONMENT.get(cmd_name, {}).items():
                 os.environ.setdefault(name, value)
@@ -197,6 +204,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except ModuleNotFoundError as error:
+        known = lacking(error, "This command")
+        if known is None:
+            raise
+        ConsoleOutput().error(known)
+        return known.exit_code
     except (click.Abort, KeyboardInterrupt):
         ConsoleOutput().say("Stopped.")
         return INTERRUPTED

@@ -272,7 +272,7 @@ def _lines(summary: Mapping[str, Any]) -> list[Text]:
     for table, columns in summary["columns"].items():
         names = ", ".join(f"{original!r} as {encoded}" for original, encoded in columns.items())
         lines.append(Text(f"{table} holds {names}"))
-    return [*lines, Text(f"lake: {summary['lake']}", overflow="fold")]
+    return [*lines, Text(f"lake: {summary['lake']}", overflow="ignore")]
 
 
 def many(count: int, noun: str) -> str:

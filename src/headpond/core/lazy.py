@@ -31,10 +31,38 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(homes[name])
+        try:
+            module = import_module(homes[name])
+        except ModuleNotFoundError as error:
+            known = lacking(error, f"{package}.{name}")
+            if known is None:
+                raise
+            raise known from error
         return module if homes[name] == f"{package}.{name}" else getattr(module, name)
 
     return find, lambda: sorted([*homes, "__doc__", "__file__", "__name__", "__path__"])
+
+
+EXTRAS = {
+    **dict.fromkeys(("pyspark", "py4j", "pandas", "google"), "spark"),
+    **dict.fromkeys(("deltalake", "arro3", "obstore", "pyroaring"), "lake"),
+    "prometheus_client": "prometheus",
+    "opentelemetry": "otel",
+}
+"""Package that headpond itself does not require → the extra that brings it."""
+
+
+def lacking(error: ModuleNotFoundError, purpose: str) -> MissingRequirement | None:
+    """Return what is to be installed where an import failed for want of an extra; None where it did not."""
+    package = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(package)
+    if extra is None:
+        return None
+    return MissingRequirement(
+        f"{purpose} needs {package}, which is not installed.",
+        next_step=f"Install it: pip install 'headpond[{extra}]'",
+        module=package,
+    )
 
 
 def needed(module: str, purpose: str, install: str) -> Any:

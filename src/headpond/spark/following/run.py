@@ -118,7 +118,7 @@ def doubts(pipeline: Pipeline) -> list[str]:
     for table in pipeline.tables:
         for key in table.keys if table.columns else ():
             if key not in table.columns:
-                near = difflib.get_close_matches(key, table.columns, n=1)
+                near = difflib.get_close_matches(key, table.columns, n=1, cutoff=0.5)
                 hint = f" Did you mean {near[0]}?" if near else ""
                 found.append(
                     f"The key {key} of {table.name} is not among its columns: a record without it is "
