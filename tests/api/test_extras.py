@@ -18,9 +18,24 @@ LAKE = ("deltalake", "arro3", "obstore", "pyroaring")
 SPARK = ("pyspark", "py4j", "pandas", "google")
 
 
+LACKING = """
+import sys
+
+
+class Lacking:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {packages!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+sys.meta_path.insert(0, Lacking)
+"""
+
+
 def without(packages: tuple[str, ...], program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a program where some packages cannot be imported."""
-    code = f"import sys\nfor name in {packages!r}: sys.modules[name] = None\n{program}"
+    code = LACKING.format(packages=packages) + program
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
 
@@ -45,7 +60,7 @@ def test_the_core_does_its_work(tmp_path: Path) -> None:
         ["completion", "bash"],
     ):
         done = headpond((*SPARK, *LAKE), tmp_path, *command)
-        assert (done.returncode, done.stderr) == (0, ""), command
+        assert (done.returncode, "not installed" in done.stderr) == (0, False), command
     program = (
         "import headpond\nfrom headpond.kinesis import Producer\nprint(headpond.inspect(b'{}')['reason'])"
     )
@@ -94,7 +109,10 @@ def test_a_name_says_what_installs_what_it_lacks(tmp_path: Path) -> None:
         "    except headpond.HeadpondError as error: print(error)\n"
     )
     done = without((*SPARK, *LAKE), program, tmp_path)
-    assert done.stdout.count("pip install 'headpond[") == 2, done.stderr
+    first, second = done.stdout.splitlines()
+    assert "headpond.run needs pyspark" in first
+    assert "pip install 'headpond[spark]'" in first
+    assert "pip install 'headpond[lake]'" in second
 
 
 def test_extras_bring_what_is_missing() -> None:

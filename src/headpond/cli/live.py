@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
-from headpond.api.looking import said_ms
 from headpond.cli.commands.status import LIVE, drawn_batches
+from headpond.core.tabular import said_ms
 from headpond.spark.metrics.exporters import NothingElse
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ import click
 from headpond import __version__
 from headpond.cli.output import ConsoleOutput
 from headpond.core.errors import HeadpondError
-from headpond.core.lazy import lacking, needed
+from headpond.core.lazy import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +120,7 @@ ENVIRONMENT = {"verify": {"ARROW_DEFAULT_MEMORY_POOL": "system"}}
 
 
 ON_SPARK = {"demo", "run"}
-"""Commands that always start Spark."""
+"""Commands that need the extra `spark`, which brings all the rest."""
 
 
 class ReaderGone(Exception):
@@ -129,6 +129,9 @@ class ReaderGone(Exception):
 
 class LazyGroup(click.Group):
     """A group that imports a command's module when that command is called, and not before."""
+
+    asked = ""
+    """The command that was asked for last."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order in which a newcomer meets them."""
@@ -140,8 +143,7 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        if cmd_name in ON_SPARK:  # what comes with Spark has all the rest
-            needed("pyspark", f"headpond {cmd_name}", "headpond[spark]")
+        self.asked = cmd_name
         if "pyarrow" not in sys.modules:
             for name, value in ENVIRONMENT.get(cmd_name, {}).items():
                 os.environ.setdefault(name, value)
@@ -166,6 +168,12 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise ReaderGone from error
+        except ModuleNotFoundError as error:
+            extra = "spark" if self.asked in ON_SPARK else None
+            lacks = lacking(error, f"headpond {self.asked}", extra)
+            if lacks is None:
+                raise
+            raise lacks from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
@@ -204,12 +212,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except ModuleNotFoundError as error:
-        known = lacking(error, "This command")
-        if known is None:
-            raise
-        ConsoleOutput().error(known)
-        return known.exit_code
     except (click.Abort, KeyboardInterrupt):
         ConsoleOutput().say("Stopped.")
         return INTERRUPTED

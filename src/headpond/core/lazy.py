@@ -10,27 +10,31 @@ key list the names.
 
 from __future__ import annotations
 
-import importlib.util
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headpond.core.errors import MissingRequirement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy(
+    package: str, homes: Mapping[str, str], on_spark: Collection[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package.
 
     Args:
         package: its name.
         homes: name → the module that defines it; a sub-package is at home in itself.
+        on_spark: names that need the extra `spark`, which brings all the rest.
     """
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name in on_spark:
+            needed("pyspark", f"{package}.{name}", "headpond[spark]")
         try:
             module = import_module(homes[name])
         except ModuleNotFoundError as error:
@@ -52,12 +56,18 @@ EXTRAS = {
 """Package that headpond itself does not require → the extra that brings it."""
 
 
-def lacking(error: ModuleNotFoundError, purpose: str) -> MissingRequirement | None:
-    """Return what is to be installed where an import failed for want of an extra; None where it did not."""
+def lacking(error: ModuleNotFoundError, purpose: str, extra: str | None = None) -> MissingRequirement | None:
+    """Return what is to be installed where an import failed for want of an extra; None where it did not.
+
+    Args:
+        error: what the import raised.
+        purpose: what needs the package, at the beginning of a sentence.
+        extra: what brings all that is needed, where that is more than the package's own.
+    """
     package = (error.name or "").partition(".")[0]
-    extra = EXTRAS.get(package)
-    if extra is None:
+    if package not in EXTRAS:
         return None
+    extra = extra or EXTRAS[package]
     return MissingRequirement(
         f"{purpose} needs {package}, which is not installed.",
         next_step=f"Install it: pip install 'headpond[{extra}]'",
@@ -76,10 +86,11 @@ def needed(module: str, purpose: str, install: str) -> Any:
     Raises:
         MissingRequirement: it is not installed; the next step is the line that installs it.
     """
-    if importlib.util.find_spec(module) is None:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
         raise MissingRequirement(
             f"{purpose} needs {module}, which is not installed.",
             next_step=f"Install it: pip install '{install}'",
             module=module,
-        )
-    return import_module(module)
+        ) from error

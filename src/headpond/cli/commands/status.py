@@ -13,13 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from headpond import __version__
-from headpond.api.looking import LAST, SILENT_MS, headline, look, said_ms
+from headpond.api.looking import LAST, SILENT_MS, headline, look
 from headpond.cli.inputs import as_span, of_delta, with_output
 from headpond.cli.output import draw_summary, grid
 from headpond.cli.report import render_status
 from headpond.cli.report.page import figure
 from headpond.cli.report.status_page import size
 from headpond.core.errors import HeadpondError, UsageError
+from headpond.core.tabular import said_ms
 from headpond.lake.reports import batches_in
 from headpond.pipeline import load
 

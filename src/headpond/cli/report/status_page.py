@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headpond.api.looking import said_ms
 from headpond.cli.report.page import TWO_DIGITS, WIDTH, Bar, columns, figure, style, template
+from headpond.core.tabular import said_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
