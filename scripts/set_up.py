@@ -25,6 +25,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,8 @@ CONSTRAINTS = ROOT / "constraints.txt"
 OLDEST = (3, 11)
 GROUPS = {"run": (), "test": ("dev", "docs"), "fuzz": ("tests", "fuzz"), "audit": ("audit",)}
 ALWAYS = "build"  # the group that builds headpond itself
+EXTRA = "spark"  # what every environment has beside the core
+OWN_EXTRAS = re.compile(r"headpond\[([a-z,]+)\]")
 
 ENVIRONMENTS = ROOT / ".bench" / "envs"
 # Environments of their own: purpose → its groups, and pins that replace those of constraints.txt.
@@ -80,8 +83,14 @@ def check_python(version: tuple[int, ...]) -> None:
 def requirements(project: dict, groups: tuple[str, ...], extras: tuple[str, ...] = ()) -> list[str]:
     """List what pyproject.toml asks for: the dependencies, some extras, some groups with all they include."""
     found = list(project["project"]["dependencies"])
-    for extra in extras:
-        found += project["project"]["optional-dependencies"][extra]
+    wanted = list(extras)
+    while wanted:
+        for entry in project["project"]["optional-dependencies"][wanted.pop(0)]:
+            own = OWN_EXTRAS.match(entry)  # an extra may bring others of headpond's own
+            if own:
+                wanted += own.group(1).split(",")
+            else:
+                found.append(entry)
     waiting = list(groups)
     while waiting:
         for entry in project["dependency-groups"][waiting.pop(0)]:
@@ -258,13 +267,13 @@ def set_up(purpose: str, *, java_if_needed: bool) -> None:
         purposes = sorted(served | {purpose})
         groups = (ALWAYS, *(group for name in purposes for group in GROUPS[name]))
         # The tests try the Java of that extra too, whatever else is there.
-        extras = ("java",) if stamp.get("java") or "test" in purposes else ()
-        install(requirements(project, groups, extras))
-        stamp = {"digest": digest(), "purposes": purposes, "java": bool(extras)}
+        with_java = bool(stamp.get("java") or "test" in purposes)
+        install(requirements(project, groups, (EXTRA, "java") if with_java else (EXTRA,)))
+        stamp = {"digest": digest(), "purposes": purposes, "java": with_java}
         STAMP.write_text(json.dumps(stamp))
     if java_if_needed and not stamp.get("java") and not has_java():
         say("No Java 17 or newer was found: installing the Java runtime of the extra [java] into .venv.")
-        install(requirements(project, (ALWAYS,), ("java",)))
+        install(requirements(project, (ALWAYS,), (EXTRA, "java")))
         STAMP.write_text(json.dumps({**stamp, "java": True}))
 
 
@@ -317,8 +326,8 @@ def set_up_beside(purpose: str) -> None:
     constraints.write_text(repinned(CONSTRAINTS.read_text(), pins))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     # A wheel says itself what it requires. The quick tests try the Java of the extra, too.
-    extras = ("java",) if purpose == "newest" else ()
-    wanted = [str(wheel)] if wheel else requirements(project, (ALWAYS, *groups), extras)
+    extras = (EXTRA, "java") if purpose == "newest" else (EXTRA,)
+    wanted = [f"{wheel}[{EXTRA}]"] if wheel else requirements(project, (ALWAYS, *groups), extras)
     install(wanted, folder / "bin" / "python", constraints, editable=wheel is None)
     stamp.write_text(json.dumps(mark))
 

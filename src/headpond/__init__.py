@@ -42,4 +42,5 @@ __getattr__, __dir__ = lazy(
         "tables": "headpond.api.reading",
         **{room: f"headpond.{room}" for room in ("kinesis", "kpl", "kstreams", "pipeline", "spark")},
     },
+    on_spark=("run",),
 )

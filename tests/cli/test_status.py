@@ -69,7 +69,7 @@ def test_a_new_pipeline_has_no_batches(tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "p.toml"
     file.write_text(f'[source]\narchive = "*.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n{ENTRY}')
     said = cli("status", file)
-    assert (said.code, "no batch is done yet" in said.stdout.decode()) == (0, True)
+    assert (said.code, "no batch yet" in said.stdout.decode()) == (0, True)
     page = tmp_path / "s.html"
     assert cli("status", file, "--html", page).code == 0
     assert "No batch is done yet" in page.read_text()
@@ -229,11 +229,12 @@ def test_a_look_waits_for_seconds_at_most_and_leaves_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, throttled: bool
 ) -> None:
     """The live view looks every 2 s for days; a stream that throttles must not hold it up for minutes."""
-    closed, waited_s = [], []
+    opened, closed, waited_s = [], [], []
 
     class Calls(ServiceCalls):
         def __init__(self, settings: ConnectionSettings, **arguments: Any) -> None:
             super().__init__(settings, **arguments, sleep=waited_s.append)
+            opened.append(self)
 
         def close(self) -> None:
             closed.append(self)
@@ -252,7 +253,7 @@ def test_a_look_waits_for_seconds_at_most_and_leaves_no_connection(
         found = look(load(str(file)))
     assert (found["lag_unknown"] is not None) == throttled
     assert sum(waited_s) < 20
-    assert len(closed) == 1
+    assert closed == opened != []
 
 
 def test_a_damaged_table_is_said_without_a_stack_trace(lake: Path, cli: Cli) -> None:

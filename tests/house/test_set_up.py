@@ -55,13 +55,15 @@ def test_groups_are_expanded_with_what_they_include(set_up: ModuleType) -> None:
     }
     assert set_up.requirements(project, ("dev",)) == ["a>=1", "b", "c"]
     assert set_up.requirements(project, (), ("java",)) == ["a>=1", "j"]
+    project["project"]["optional-dependencies"]["all"] = ["headpond[java]", "k"]
+    assert set_up.requirements(project, (), ("all",)) == ["a>=1", "k", "j"]
 
 
 def test_the_script_knows_groups_that_exist(set_up: ModuleType) -> None:
     """Every purpose and the extra for Java resolve against the real pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     for groups in set_up.GROUPS.values():
-        assert set_up.requirements(project, (set_up.ALWAYS, *groups), ("java",))
+        assert set_up.requirements(project, (set_up.ALWAYS, *groups), ("java", "all"))
 
 
 def test_an_environment_beside_has_its_own_pins(set_up: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""headpond as it is published: the wheel, and the commands of an environment that has it and nothing else."""
+"""headpond as it is published: the wheel with its extra for Spark, in an environment with nothing else."""
 
 from __future__ import annotations
 

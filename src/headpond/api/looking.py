@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headpond.api.reading import pipeline_of
 from headpond.core.errors import ConfigurationError, MissingRequirement, ServiceFailure
-from headpond.core.tabular import Shown, Tabular
+from headpond.core.tabular import Shown, Tabular, said_ms
 from headpond.kinesis.reading.positions import Offset, read_offset
 from headpond.lake.lake import OWN_FOLDER
 from headpond.lake.reports import batches_in, lake_summary, sizes_of
@@ -126,23 +126,6 @@ def headline(found: Mapping[str, Any]) -> str:
     if found.get("anomalies"):
         parts.append(f"{sum(found['anomalies'].values()):,} anomalies")
     return " · ".join(parts)
-
-
-def said_ms(span_ms: float) -> str:
-    """Return a span of time in the unit that suits it.
-
-    >>> [said_ms(each) for each in (250, 12_340, 300_000, 7_200_000, 200_000_000)]
-    ['250 ms', '12.3 s', '5 min', '2.0 h', '2.3 days']
-    """
-    for unit, each_ms, digits in (
-        ("days", 86_400_000, 1),
-        ("h", 3_600_000, 1),
-        ("min", 60_000, 0),
-        ("s", 1_000, 1),
-    ):
-        if span_ms >= each_ms:
-            return f"{span_ms / each_ms:.{digits}f} {unit}"
-    return f"{span_ms:.0f} ms"
 
 
 def look(pipeline: Pipeline, last: int = LAST) -> dict[str, Any]:

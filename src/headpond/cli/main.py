@@ -8,8 +8,8 @@
     2           wrong use or configuration
     3           the environment lacks something (Java, stream, access, …)
     70          a fault in headpond itself
-    130         stopped by the user
-    141         whoever read the output went away
+    130         interrupted by the user
+    141         broken pipe: nobody reads the output
 
 Commands live in modules of their own, imported only when called: `headpond --help` and the commands
 that need no Spark never load it.
@@ -29,6 +29,7 @@ import click
 from headpond import __version__
 from headpond.cli.output import ConsoleOutput
 from headpond.core.errors import HeadpondError
+from headpond.core.lazy import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,38 +38,89 @@ DEFECT = 70
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-COMMANDS = {
-    "demo": "Show everything on embedded parts: a local Kinesis, and Spark on this machine.",
-    "run": "Keep the tables of a pipeline FILE in step with its stream.",
-    "status": "Show where the pipeline FILE stands.",
-    "health": "Check that the pipeline FILE is kept by a run that goes on, within limits.",
-    "suggest": "Propose the [tables] of the pipeline FILE from what its source holds.",
-    "requeue": "Feed quarantined records of the pipeline FILE in again.",
-    "bootstrap": "Load a TABLE of the pipeline FILE from PARQUET files.",
-    "optimize": "Make few large files out of many small ones, in the lake of the pipeline FILE.",
-    "repair": "Find what a power cut tore in the checkpoint and the tables of the pipeline FILE.",
-    "redact": "Remove what a ledger redacted from every file of the lake of the pipeline FILE.",
-    "inspect": "Show what Kinesis records hold.",
-    "aggregate": "Pack user records into KPL aggregates.",
-    "verify": "Prove a QLDB journal from what was kept outside of it.",
-    "store": "Look into Kafka Streams' window stores, and migrate them.",
-    "join": "Join two streams in time windows: try one on a time-line, look into one on Spark.",
-    "consumers": "List, register and deregister the consumers of a stream (enhanced fan-out).",
-    "local": "Serve a local Kinesis until stopped.",
+GROUPS = {
+    "Run": {
+        "demo": "Show everything on this machine: a local Kinesis, Spark, tables.",
+        "init": "Write a pipeline FILE for a stream or an archive.",
+        "check": "Check a pipeline FILE, its source and its lake, without running it.",
+        "run": "Keep the tables of a pipeline FILE up to date with its stream.",
+    },
+    "Look": {
+        "status": "Show where a pipeline stands: lag, last batches, tables, quarantine.",
+        "show": "Show rows of a table.",
+        "quarantine": "Show the records that could not be used, and why.",
+        "inspect": "Show what Kinesis records hold.",
+        "health": "Check that a pipeline is running within limits, by the exit code.",
+    },
+    "Repair": {
+        "suggest": "Propose the [tables] of a pipeline from what its source holds.",
+        "requeue": "Feed quarantined records in again.",
+        "bootstrap": "Load a TABLE from PARQUET files, its log, or the start of its stream.",
+        "optimize": "Make few large files out of many small ones.",
+        "repair": "Find what a power cut tore in the checkpoint and the tables.",
+    },
+    "Ledger": {
+        "verify": "Prove a QLDB journal from stream archives and journal exports.",
+        "redact": "Remove what a ledger redacted from every file of the lake.",
+    },
+    "Joins": {
+        "join": "Join two streams in time windows: try one out, or look into one on Spark.",
+        "store": "Show and migrate Kafka Streams' window stores.",
+    },
+    "Test": {
+        "local": "Serve a local Kinesis until stopped.",
+        "aggregate": "Pack user records into KPL aggregates.",
+        "consumers": "List, register and deregister the consumers of a stream.",
+        "completion": "Print the completion script of a shell.",
+    },
 }
-"""Command → its one line in the list of commands; the function is called like it."""
+"""Group → command → its one line in the list of commands; the function is called like the command."""
+
+COMMANDS = {name: words for commands in GROUPS.values() for name, words in commands.items()}
 
 MODULES = {
     **{name: name for name in COMMANDS},
-    **dict.fromkeys(("requeue", "optimize", "redact"), "maintain"),
+    **dict.fromkeys(("requeue", "optimize", "repair", "redact"), "maintain"),
     **dict.fromkeys(("inspect", "aggregate"), "records"),
+    **dict.fromkeys(("show", "quarantine"), "rows"),
+    **dict.fromkeys(("check", "init", "completion"), "files"),
 }
 """Command → its module in `cli.commands`."""
+
+
+DOCUMENTATION = "Documentation: https://github.com/headpond/headpond/blob/main/docs/index.md"
+EXAMPLES = {
+    "demo": "demo",
+    "init": 'init\ninit orders.toml --stream orders-cdc --format dsql\ninit --archive "records/*.jsonl"',
+    "check": "check pipeline.toml",
+    "run": "run pipeline.toml\nrun pipeline.toml --until-caught-up --json",
+    "status": "status pipeline.toml --watch\nstatus pipeline.toml --html status.html",
+    "show": 'show pipeline.toml\nshow pipeline.toml public.orders --where "price > 10"\n'
+    "show pipeline.toml public.orders --at 2026-11-01T12:00:00Z --json",
+    "quarantine": "quarantine pipeline.toml --reason cast_error\nquarantine pipeline.toml --export out.jsonl",
+    "inspect": "inspect records.jsonl\ninspect --raw --as kpl blob.bin --json",
+    "health": 'health pipeline.toml --max-lag "10 minutes" --max-quarantined 0',
+    "suggest": "suggest pipeline.toml",
+    "requeue": "requeue pipeline.toml --reason unknown_table --dry-run",
+    "bootstrap": 'bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns 2026-01-01T00:00:00Z',
+    "optimize": "optimize pipeline.toml --vacuum",
+    "repair": "repair pipeline.toml\nrepair pipeline.toml --yes",
+    "verify": "verify journal.jsonl.gz --digest digest.json --html report.html",
+    "redact": "redact ledger.toml",
+    "local": "local --stream orders:2",
+    "aggregate": "aggregate records.jsonl",
+    "completion": "completion bash >> ~/.bashrc\ncompletion zsh >> ~/.zshrc",
+}
+"""Command → what its help shows, a line each."""
 
 
 # Arrow's own allocators keep much of what was freed. Arrow looks at this once, when it is imported.
 ENVIRONMENT = {"verify": {"ARROW_DEFAULT_MEMORY_POOL": "system"}}
 """Command → variables it is better run with, where they are not set."""
+
+
+ON_SPARK = {"demo", "run"}
+"""Commands that need the extra `spark`, which brings all the rest."""
 
 
 class ReaderGone(Exception):
@@ -77,6 +129,9 @@ class ReaderGone(Exception):
 
 class LazyGroup(click.Group):
     """A group that imports a command's module when that command is called, and not before."""
+
+    asked = ""
+    """The command that was asked for last."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order in which a newcomer meets them."""
@@ -88,11 +143,14 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
+        self.asked = cmd_name
         if "pyarrow" not in sys.modules:
             for name, value in ENVIRONMENT.get(cmd_name, {}).items():
                 os.environ.setdefault(name, value)
         command = getattr(importlib.import_module(f"headpond.cli.commands.{MODULES[cmd_name]}"), cmd_name)
         assert isinstance(command, click.Command)
+        lines = "".join(f"\n  headpond {line}" for line in EXAMPLES.get(cmd_name, "").splitlines())
+        command.epilog = f"\b\nExamples:{lines}" if lines else None
         return command
 
     def resolve_command(
@@ -110,22 +168,32 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise ReaderGone from error
+        except ModuleNotFoundError as error:
+            extra = "spark" if self.asked in ON_SPARK else None
+            lacks = lacking(error, f"headpond {self.asked}", extra)
+            if lacks is None:
+                raise
+            raise lacks from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), words) for name, words in commands.items()])
 
 
 @click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=LazyGroup,
+    epilog=f"\b\nExamples:\n  headpond demo\n  headpond init\n\n{DOCUMENTATION}",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="headpond")
 def headpond() -> None:
-    """Keep tables in step with Kinesis change streams.
+    """Turn Kinesis change streams into correct Delta tables.
 
-    Results go to standard output (as JSON Lines with --json), words to standard error. Exit codes: 0 fine,
+    Results go to standard output (as JSON Lines with --json), messages to standard error. Exit codes: 0 fine,
     1 the data has problems, 2 wrong use or configuration, 3 the environment lacks something.
     """
 

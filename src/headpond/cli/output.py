@@ -79,6 +79,9 @@ class Output(Protocol):
     def progress(self, description: str, steps: int | None = None) -> AbstractContextManager[Show]:
         """Show that something goes on, or how many of `steps` are done."""
 
+    def view(self, draw: Callable[[], RenderableType]) -> AbstractContextManager[bool]:
+        """Show on a terminal what `draw` draws, again and again; yield whether there is one."""
+
     def error(self, error: HeadpondError) -> None:
         """Write what went wrong and what to do about it."""
 
@@ -118,6 +121,14 @@ class _Words:
         with Progress(*columns, console=self.stderr, transient=True) as bar:
             task = bar.add_task(description, total=steps)
             yield lambda words, *, done=None: bar.update(task, description=words, completed=done)
+
+    @contextmanager
+    def view(self, draw: Callable[[], RenderableType]) -> Iterator[bool]:
+        if not self.stderr.is_terminal:
+            yield False
+            return
+        with Live(get_renderable=draw, console=self.stderr, transient=True, refresh_per_second=2):
+            yield True
 
     def error(self, error: HeadpondError) -> None:
         self.stderr.print(Text.assemble(("Error: ", "bold red"), error.message))
@@ -187,15 +198,28 @@ RUN_FIGURES = ("written", "deletes", "duplicates", "stale", "superseded")
 MAX_CELL = 28
 
 
-def draw_summary(summary: Mapping[str, Any]) -> RenderableType:
-    """Draw what `lake_summary` returned."""
+def draw_summary(summary: Mapping[str, Any], file: str | None = None) -> RenderableType:
+    """Draw what `lake_summary` returned, with the next command for the pipeline file where it is given."""
     ran = "batches" in summary
     figures = RUN_FIGURES if ran else ()
     table = grid("table", ("rows", *figures))
     for name, facts in summary["tables"].items():
         shown = facts | {"written": facts.get("upserts", facts.get("appended"))}
-        table.add_row(name, *(_number(shown.get(figure)) for figure in ("rows", *figures)))
-    return Group(table, *_lines(summary))
+        table.add_row(name, *(number(shown.get(figure)) for figure in ("rows", *figures)))
+    return Group(table, *_lines(summary), *([] if file is None else [_next(summary, file)]))
+
+
+def next_command(command: str, when: str = "") -> Text:
+    """Draw the command that a reader of a result needs next."""
+    return Text.assemble(("next: ", "dim"), (command, "bold"), (f"  ({when})" if when else "", "dim"))
+
+
+def _next(summary: Mapping[str, Any], file: str) -> Text:
+    if summary["quarantined"]:
+        return next_command(f"headpond quarantine {file}")
+    if summary["unknown_tables"]:
+        return next_command(f"headpond suggest {file}")
+    return next_command(" ".join(["headpond show", file, *list(summary["tables"])[:1]]))
 
 
 def draw_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
@@ -248,7 +272,16 @@ def _lines(summary: Mapping[str, Any]) -> list[Text]:
     for table, columns in summary["columns"].items():
         names = ", ".join(f"{original!r} as {encoded}" for original, encoded in columns.items())
         lines.append(Text(f"{table} holds {names}"))
-    return [*lines, Text(f"lake: {summary['lake']}", overflow="fold")]
+    return [*lines, Text(f"lake: {summary['lake']}", overflow="ignore")]
+
+
+def many(count: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> many(1, "row"), many(1200, "row")
+    ('1 row', '1,200 rows')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _counts(title: str, counts: Mapping[str, int], none: str, style: str) -> Text:
@@ -256,10 +289,11 @@ def _counts(title: str, counts: Mapping[str, int], none: str, style: str) -> Tex
     return Text(f"{title}: {listed}", style=style if counts else "")
 
 
-def _number(value: int | None) -> str:
+def number(value: int | None) -> str:
+    """Return a whole number as all of headpond writes it: 1,234,567; nothing where there is none."""
     return "" if value is None else f"{value:,}"
 
 
 def _cell(value: Any) -> str:
-    shown = "·" if value is None else str(value)
+    shown = "·" if value is None else value.hex(" ") if isinstance(value, bytes) else str(value)
     return shown if len(shown) <= MAX_CELL else shown[: MAX_CELL - 1] + "…"

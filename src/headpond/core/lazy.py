@@ -10,31 +10,69 @@ key list the names.
 
 from __future__ import annotations
 
-import importlib.util
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headpond.core.errors import MissingRequirement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy(
+    package: str, homes: Mapping[str, str], on_spark: Collection[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package.
 
     Args:
         package: its name.
         homes: name → the module that defines it; a sub-package is at home in itself.
+        on_spark: names that need the extra `spark`, which brings all the rest.
     """
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(homes[name])
+        if name in on_spark:
+            needed("pyspark", f"{package}.{name}", "headpond[spark]")
+        try:
+            module = import_module(homes[name])
+        except ModuleNotFoundError as error:
+            known = lacking(error, f"{package}.{name}")
+            if known is None:
+                raise
+            raise known from error
         return module if homes[name] == f"{package}.{name}" else getattr(module, name)
 
     return find, lambda: sorted([*homes, "__doc__", "__file__", "__name__", "__path__"])
+
+
+EXTRAS = {
+    **dict.fromkeys(("pyspark", "py4j", "pandas", "google"), "spark"),
+    **dict.fromkeys(("deltalake", "arro3", "obstore", "pyroaring"), "lake"),
+    "prometheus_client": "prometheus",
+    "opentelemetry": "otel",
+}
+"""Package that headpond itself does not require → the extra that brings it."""
+
+
+def lacking(error: ModuleNotFoundError, purpose: str, extra: str | None = None) -> MissingRequirement | None:
+    """Return what is to be installed where an import failed for want of an extra; None where it did not.
+
+    Args:
+        error: what the import raised.
+        purpose: what needs the package, at the beginning of a sentence.
+        extra: what brings all that is needed, where that is more than the package's own.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return None
+    extra = extra or EXTRAS[package]
+    return MissingRequirement(
+        f"{purpose} needs {package}, which is not installed.",
+        next_step=f"Install it: pip install 'headpond[{extra}]'",
+        module=package,
+    )
 
 
 def needed(module: str, purpose: str, install: str) -> Any:
@@ -48,10 +86,11 @@ def needed(module: str, purpose: str, install: str) -> Any:
     Raises:
         MissingRequirement: it is not installed; the next step is the line that installs it.
     """
-    if importlib.util.find_spec(module) is None:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
         raise MissingRequirement(
             f"{purpose} needs {module}, which is not installed.",
             next_step=f"Install it: pip install '{install}'",
             module=module,
-        )
-    return import_module(module)
+        ) from error

@@ -91,3 +91,20 @@ def _is_number(value: Any) -> bool:
 def _cell(value: Any) -> str:
     style = ' style="text-align:right"' if _is_number(value) else ""
     return f"<td{style}>{escape(shown(value))}</td>"
+
+
+def said_ms(span_ms: float) -> str:
+    """Return a span of time in the unit that suits it.
+
+    >>> [said_ms(each) for each in (250, 12_340, 300_000, 7_200_000, 200_000_000)]
+    ['250 ms', '12.3 s', '5 min', '2.0 h', '2.3 days']
+    """
+    for unit, each_ms, digits in (
+        ("days", 86_400_000, 1),
+        ("h", 3_600_000, 1),
+        ("min", 60_000, 0),
+        ("s", 1_000, 1),
+    ):
+        if span_ms >= each_ms:
+            return f"{span_ms / each_ms:.{digits}f} {unit}"
+    return f"{span_ms:.0f} ms"

@@ -122,7 +122,14 @@ class Lake:
         remove_folder(self.catch_up_folder(table), self.storage_options)
 
     def prepare(self, *, rebuilt: Collection[str] | None = (), source: str | None = None) -> None:
-        """Create the tables that are not there, and check the others against the configuration.
+        """Create the tables that are not there, and check the others; arguments and errors as of `check`."""
+        inventory = self.check(rebuilt=rebuilt, source=source)
+        for typed in self.typed.values():
+            typed.prepare()
+        inventory.write(self._there(), source)
+
+    def check(self, *, rebuilt: Collection[str] | None = (), source: str | None = None) -> Inventory:
+        """Check what is there against the configuration; nothing is written.
 
         Args:
             rebuilt: tables that are not missed where they are gone, since all their changes are read again;
@@ -143,8 +150,9 @@ class Lake:
             if source is not None:
                 inventory.check_source(source)
         for typed in self.typed.values():
-            typed.prepare()
-        inventory.write(self._there(), source)
+            if typed.file.exists():
+                typed.check()
+        return inventory
 
     def _names(self) -> set[str]:
         return {*self.typed, *(f"{OWN_FOLDER}/{_folder(file)}" for file in self.own_files())}

@@ -134,8 +134,18 @@ class TypedTable:
                 partition_by=made.all_columns,
                 properties=made.properties() | self._key_property(),
             )
+        self.check()
+        if self._spec is not None:
+            asked = self._partitions(self._names)
+            self.file.set_property(FILE_SIZE, asked.properties().get(FILE_SIZE))
+            if self._spec.deletion_vectors is not None:
+                self.file.allow_marks(allowed=self._spec.deletion_vectors)
+        self._widen([*(self._field(c, self._names.encode(c), k) for c, k in self._declared.items()), *own])
+
+    def check(self) -> None:
+        """Raise where a table that is there contradicts the configuration; nothing is written."""
         self._look()
-        if (form := _form(self._fields)) != (wanted := _form(field.name for field in own)):
+        if (form := _form(self._fields)) != (wanted := _form(column for column, _ in self.own.values())):
             raise ConfigurationError(
                 f"table {self.name!r} in {self.file.uri} is kept as {form}, "
                 f"but the configuration says {wanted}",
@@ -154,12 +164,7 @@ class TypedTable:
                 )
         if self._spec is not None:
             self._check_keys(self._spec)
-            asked = self._partitions(self._names)
-            asked.check(self.name, self.file)
-            self.file.set_property(FILE_SIZE, asked.properties().get(FILE_SIZE))
-            if self._spec.deletion_vectors is not None:
-                self.file.allow_marks(allowed=self._spec.deletion_vectors)
-        self._widen([*(self._field(c, self._names.encode(c), k) for c, k in self._declared.items()), *own])
+            self._partitions(self._names).check(self.name, self.file)
 
     def _key_property(self) -> dict[str, str]:
         keys = self._spec.keys if self._spec is not None and self._spec.keep != "log" else ()

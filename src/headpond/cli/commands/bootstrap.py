@@ -49,7 +49,7 @@ def bootstrap(
     from_log: bool,
     from_start: bool,
 ) -> None:
-    """Load a TABLE of the pipeline FILE from PARQUET files: paths, URLs or patterns of them.
+    """Load a TABLE from PARQUET files, its log, or the start of its stream.
 
     Each row counts as written at --ts-ns: later changes win, whether they came before, come during or after
     the load. All rows are checked first; nothing is written when one does not fit.

@@ -67,7 +67,7 @@ MINUTE_MS = 60_000
 @click.option("--lake", "folder", type=click.Path(path_type=Path), help="A new folder for the lakes.")
 @with_output
 def demo(output: Output, folder: Path | None) -> int:
-    """Show everything on embedded parts: a local Kinesis, and Spark on this machine.
+    """Show everything on this machine: a local Kinesis, Spark, tables.
 
     Changes and a ledger become Delta tables, the ledger's journal is proven, and orders are joined with their
     payments. All of it is compared with what must come out.

@@ -40,7 +40,7 @@ def health(
     max_quarantined: int | None,
     max_pending: int | None,
 ) -> int:
-    """Check that the pipeline FILE is kept by a run that goes on, within limits.
+    """Check that a pipeline is running within limits, by the exit code.
 
     The exit code is 0, or 1 where it is not, for systemd, Kubernetes and other supervisors. Only what a limit
     asks for is looked at. With --max-age alone that is one small file of the lake.

@@ -388,7 +388,7 @@ def _moment(millis: int) -> str:
 
 @click.group()
 def join() -> None:
-    """Join two streams in time windows: try one on a time-line, look into one on Spark."""
+    """Join two streams in time windows: try one out, or look into one on Spark."""
 
 
 @join.command()

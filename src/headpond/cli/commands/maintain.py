@@ -1,7 +1,8 @@
-"""`headpond requeue`, `optimize` and `redact`: maintenance of a lake."""
+"""`headpond requeue`, `optimize`, `repair` and `redact`: maintenance of a lake."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +12,17 @@ from rich.text import Text
 
 from headpond.cli.inputs import with_output
 from headpond.cli.output import advice, grid
-from headpond.core.errors import UsageError
+from headpond.core.errors import InvalidData, UsageError
 from headpond.core.options import parse_span
 from headpond.lake.maintenance.optimize import check_retention, optimize_file
 from headpond.lake.maintenance.optimize import repartition as repartition_table
 from headpond.lake.maintenance.redact import redact as redact_lake
 from headpond.lake.maintenance.requeue import ALL
 from headpond.lake.maintenance.requeue import requeue as requeue_records
+from headpond.lake.state.run_mark import mark_in
 from headpond.pipeline import load
 from headpond.pipeline.lake import chunk_rules, open_lake
+from headpond.spark.following.checkpoint import take_away, torn_file
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from headpond.cli.output import Output
     from headpond.lake.maintenance.optimize import Optimized
     from headpond.lake.maintenance.requeue import Requeued
+    from headpond.pipeline import Pipeline
 
 RETAIN = "7 days"
 
@@ -37,7 +41,7 @@ RETAIN = "7 days"
 @click.option("--dry-run", is_flag=True, help="Only show what would become of them.")
 @with_output
 def requeue(output: Output, file: str, *, reason: str, dry_run: bool) -> None:
-    """Feed quarantined records of the pipeline FILE in again.
+    """Feed quarantined records in again.
 
     Do this after mending what they were quarantined for. A record that works now goes to its table, or to
     pending where it waits for others, and leaves the quarantine; the rest stays, under its reason of
@@ -123,7 +127,7 @@ def optimize(
     order: bool,
     repartition: bool,
 ) -> None:
-    """Make few large files out of many small ones, in the lake of the pipeline FILE.
+    """Make few large files out of many small ones.
 
     Without a TABLE all are taken, those in _headpond too. Rows stay as they are, and older versions stay
     readable until a --vacuum. Works beside a running pipeline, but for --repartition.
@@ -195,7 +199,7 @@ def _optimized_drawn(done: dict[str, Any]) -> RenderableType:
 @click.argument("file", type=click.Path(path_type=str))
 @with_output
 def redact(output: Output, file: str) -> None:
-    """Remove what a ledger redacted from every file of the lake of the pipeline FILE.
+    """Remove what a ledger redacted from every file of the lake.
 
     Rewrites tables, histories and quarantine where they hold such contents, and removes all older files and
     log entries of these tables: older versions cannot be read afterwards. Nothing else may use the lake
@@ -221,3 +225,60 @@ def _redacted_drawn(document: dict[str, Any]) -> RenderableType:
         words = f"{document['unreadable']:,} quarantined records cannot be read; look whether they may stay."
         parts.append(Text(words, style="yellow"))
     return Group(*parts)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@click.option("--yes", is_flag=True, help="Move the torn files of the checkpoint away; else only show them.")
+@with_output
+def repair(output: Output, file: str, *, yes: bool) -> int:
+    """Find what a power cut tore in the checkpoint and the tables.
+
+    Torn files of the checkpoint are moved, with --yes, to a folder beside it: reading again is harmless,
+    since versions decide. Tables are never touched: each damaged one is named, with what can be done. Ends
+    with 1 while something is left to do.
+    """
+    pipeline = load(file)
+    if yes:
+        mark_in(pipeline.target.path, pipeline.target.storage_options).refuse_another()
+    found = {"checkpoint": _torn(pipeline, yes=yes), "tables": _damaged(pipeline)}
+    output.result(found, lambda: Group(*map(Text, _repair_lines(found, yes=yes))))
+    return int(bool(found["tables"]) or (bool(found["checkpoint"]) and not yes))
+
+
+def _torn(pipeline: Pipeline, *, yes: bool) -> list[dict[str, Any]]:
+    """Return the torn files; with `yes` all, moved away, else the first that is in the way."""
+    place, options = pipeline.target.checkpoint.rstrip("/"), pipeline.target.storage_options
+    kept = f"{place}.torn-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    found: list[dict[str, Any]] = []
+    while (torn := torn_file(place, options)) is not None:
+        moved = [f"{place}/{name}" for name in torn.away] or [place]
+        found.append({"torn": f"{place}/{torn.name}", "away": moved, "to": kept, "then": torn.then})
+        if not yes:
+            break
+        take_away(place, torn, kept, options)
+    return found
+
+
+def _damaged(pipeline: Pipeline) -> list[dict[str, str | None]]:
+    """Return the tables whose logs are damaged."""
+    found: list[dict[str, str | None]] = []
+    for name, table in open_lake(pipeline).places().items():
+        try:
+            if table.exists():
+                table.check()
+        except InvalidData as error:
+            found.append({"table": name, "damage": error.message, "next_step": error.next_step})
+    return found
+
+
+def _repair_lines(found: dict[str, Any], *, yes: bool) -> list[str]:
+    lines = []
+    for torn in found["checkpoint"]:
+        lines.append(f"{torn['torn']} is not whole: it is missing, empty or cut.")
+        verb = "Moved" if yes else "To do, with --yes: move"
+        lines.append(f"  {verb} {' and '.join(torn['away'])} to {torn['to']}. {torn['then']}")
+    for table in found["tables"]:
+        lines.append(f"{table['table']}: {table['damage']}")
+        lines.append(f"  {table['next_step']}")
+    return lines or ["Nothing is torn: the checkpoint and the logs of the tables are whole."]

@@ -13,15 +13,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from headpond.api.records import VIEWS, View, seen_as
 from headpond.cli.inputs import input_argument, input_blob, input_lines, with_output
-from headpond.cli.output import JsonOutput
+from headpond.cli.output import JsonOutput, dumps
 from headpond.core.errors import HeadpondError, InvalidData
-from headpond.dsql import records as dsql
-from headpond.ion.binary import MARKER as ION_MARKER
 from headpond.kinesis.archive.lines import BAD_LINE, BadLine, read_line
 from headpond.kpl import MAGIC
-from headpond.kpl.documents import aggregate_line, inspect_blob
-from headpond.qldb.records import OK, VERDICTS, inspect_view
+from headpond.kpl.documents import aggregate_line
+from headpond.qldb.records import OK, VERDICTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from headpond.cli.output import Output
 
 SHOWN_BYTES = 60  # of a record's data, for a person
+OPERATIONS = {"c": "insert", "u": "update", "d": "delete"}
 
 
 @click.command()
@@ -44,19 +44,22 @@ SHOWN_BYTES = 60  # of a record's data, for a person
 @click.option("--raw", is_flag=True, help="The input is the data of one record, not an archive.")
 @input_argument
 @with_output
-def inspect(output: Output, file: str, view: str, *, raw: bool) -> None:
+def inspect(output: Output, file: str, view: View, *, raw: bool) -> None:
     """Show what Kinesis records hold.
 
     FILE (standard input when `-` or absent; gzip is recognised) is an archive: JSON Lines, one Kinesis
     record a line, its data in base64 under "data". With --json one line comes out per line that goes in:
-    kpl {"n", "outcome", "reason", "records"}, dsql {"n", "verdict", "reason", "detail"},
-    qldb {"n", "verdict", "record_type", "identity", "detail"}; n is the line's number. Ends with 1 when a
-    line is not a record.
+    kpl {"n", "outcome", "reason", "records"}, dsql {"n", "verdict", "reason", "detail", "table", "op", "key",
+    "row", "committed", "ts_ns", "tx_id", "size", "shard"}, qldb {"n", "verdict", "record_type", "identity",
+    "detail"}; n is the line's number. A DSQL change is "full", or in pieces: "chunked" and "fragment". Ends
+    with 1 when a line is not a record.
     """
     counts: Counter[str] = Counter()
-    records = iter([(1, input_blob(file), None)]) if raw else _archive(file)
-    for number, data, problem in records:
+    records = iter([(1, input_blob(file), None, None)]) if raw else _archive(file)
+    for number, data, problem, shard in records:
         document = {"n": number, **_look(data, problem, view)}
+        if "verdict" in document and "identity" not in document:
+            document |= {"size": len(data), "shard": shard}
         counts["aggregates"] += view in ("dsql", "qldb") and data.startswith(MAGIC)
         counts["unread"] += problem is not None
         output.result(document, partial(_shown, document))
@@ -70,31 +73,28 @@ def inspect(output: Output, file: str, view: str, *, raw: bool) -> None:
         )
 
 
-def _archive(file: str) -> Iterator[tuple[int, bytes, str | None]]:
-    """Yield number, data and problem of each line that is not empty; a wrong line is its own data."""
+def _archive(file: str) -> Iterator[tuple[int, bytes, str | None, str | None]]:
+    """Yield number, data, problem and shard of each line that is not empty; a wrong line is its own data."""
     for number, line in enumerate(input_lines(file), 1):
         text = line.rstrip(b"\r\n")
         if not text.strip():
             continue
         try:
-            yield number, read_line(text, file=file, line=number)[-1], None
+            record = read_line(text, file=file, line=number)
+            yield number, record[-1], None, None if record[0] == file else record[0]
         except BadLine as error:
-            yield number, text, str(error)
+            yield number, text, str(error), None
 
 
-def _look(data: bytes, problem: str | None, view: str) -> dict[str, Any]:
-    if view == "auto":
-        is_json = not data.startswith(MAGIC) and data.lstrip()[:1] == b"{"
-        view = "dsql" if is_json else "qldb" if data.startswith(ION_MARKER) else "kpl"
-    if problem is not None:
-        if view == "kpl":
-            return {"outcome": "malformed", "reason": BAD_LINE, "records": []}
-        if view == "qldb":
-            return {"verdict": BAD_LINE, "record_type": None, "identity": None, "detail": problem}
-        return {"verdict": "quarantine", "reason": BAD_LINE, "detail": problem}
-    if view == "qldb":
-        return inspect_view(data)
-    return inspect_blob(data) if view == "kpl" else dsql.inspect_view(data)
+def _look(data: bytes, problem: str | None, view: View) -> dict[str, Any]:
+    kind = seen_as(data) if view == "auto" else view
+    if problem is None:
+        return VIEWS[kind](data)
+    if kind == "kpl":
+        return {"outcome": "malformed", "reason": BAD_LINE, "records": []}
+    if kind == "qldb":
+        return {"verdict": BAD_LINE, "record_type": None, "identity": None, "detail": problem}
+    return {"verdict": "quarantine", "reason": BAD_LINE, "detail": problem}
 
 
 def _shown(document: dict[str, Any]) -> RenderableType:
@@ -102,9 +102,16 @@ def _shown(document: dict[str, Any]) -> RenderableType:
     word = document.get("outcome") or document["verdict"]
     facts = [document.get("reason"), document.get("record_type"), document.get("detail")]
     facts.extend(str(value) for value in (document.get("identity") or {}).values())
+    image = document.get("row") or document.get("key")
+    facts += [document.get("table"), OPERATIONS.get(str(document.get("op")), document.get("op"))]
+    facts.append(_cut(dumps(image).decode().strip()) if image else None)
     head = Text.assemble((f"{document['n']:>6} ", "dim"), (word, _colour(word)))
     head.append("".join(f"  {words}" for words in facts if words))
     records = document.get("records")
+    if "size" in document:
+        below = [document.get(name) for name in ("committed", "tx_id", "shard")]
+        below.append(f"{document['size']:,} bytes")
+        return Group(head, Text(f"{'':7}{'  '.join(filter(None, below))}", style="dim"))
     if not records:
         return head
     table = Table("sub", "partition key", "hash key", "data", box=None, padding=(0, 2, 0, 0))
@@ -116,13 +123,17 @@ def _shown(document: dict[str, Any]) -> RenderableType:
             _excerpt(base64.b64decode(record["data"])),
         )
         table.add_row(*(Text(cell) for cell in cells))
-    return Group(head, Padding(table, (0, 0, 0, 7)))
+    return Group(head, Padding.indent(table, 7))
 
 
 def _colour(word: str) -> str:
     if word in ("aggregate", "full", OK):
         return "green"
     return "red" if word in ("malformed", "quarantine", *VERDICTS) else "yellow"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_BYTES else text[: SHOWN_BYTES - 1] + "…"
 
 
 def _excerpt(data: bytes) -> str:

@@ -140,12 +140,12 @@ def run(
     grace: int,
     log_format: str | None,
 ) -> int:
-    """Keep the tables of a pipeline FILE in step with its stream.
+    """Keep the tables of a pipeline FILE up to date with its stream.
 
-    Goes on until stopped (Ctrl-C or SIGTERM), with --until-caught-up to the end of what is there, or with
-    --until to what arrived before a time, such as 2026-01-01T00:00:00Z, which may be ahead. Starting
-    again continues where the last run stopped; nothing is lost and nothing is applied twice. A stop lets the
-    batch in flight end; a second signal ends the process at once, which is safe too.
+    Runs until stopped (Ctrl-C or SIGTERM), with --until-caught-up to the end of what is there, or with
+    --until to what arrived before a time, which may be in the future. The next run continues where this one
+    stopped; nothing is lost and nothing is applied twice. A stop finishes the batch in flight; a second
+    signal ends the process at once, which is safe too.
     """
     begun = time.monotonic()
     pipeline = load(file)
@@ -165,8 +165,14 @@ def run(
     with logged(log_format, context, secrets(pipeline)), stopped_by_signals(job.stop) as claim:
         job.spark_is_up = claim
         if log_format is None:
-            with output.progress(f"headpond run {file}") as show:
-                job.say = show
+            from headpond.cli.live import RunView
+
+            seen = RunView(file, job.stop)
+            job.say, job.say_batches, job.sinks = seen.say, False, [seen]
+            with output.view(seen.draw) as is_terminal:
+                if not is_terminal:
+                    output.say(f"headpond run {file} …")
+                    seen.line = output.say
                 lake = job.go()
         else:
             # Every line of standard error is a log line then, the last one too.
@@ -180,7 +186,7 @@ def run(
         if job.left is not None:
             logger.warning("batch %d was not done within the grace and is left to the next start", job.left)
     summary = job.summary(lake, time.monotonic() - begun)
-    output.result(summary, lambda: draw_summary(summary))
+    output.result(summary, lambda: draw_summary(summary, file))
     if job.left is not None and log_format is None:
         output.say(f"Batch {job.left} was not done within {grace / 1000:g} s and is left to the next start.")
     digest = (summary.get("digest") or {}).get("verdict")

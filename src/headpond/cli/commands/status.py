@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
 from headpond import __version__
-from headpond.api.looking import LAST, SILENT_MS, look
+from headpond.api.looking import LAST, SILENT_MS, headline, look
 from headpond.cli.inputs import as_span, of_delta, with_output
 from headpond.cli.output import draw_summary, grid
 from headpond.cli.report import render_status
 from headpond.cli.report.page import figure
-from headpond.cli.report.status_page import size, span
+from headpond.cli.report.status_page import size
 from headpond.core.errors import HeadpondError, UsageError
+from headpond.core.tabular import said_ms
 from headpond.lake.reports import batches_in
 from headpond.pipeline import load
 
@@ -34,11 +36,17 @@ if TYPE_CHECKING:
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def draw(found: Mapping[str, Any], last: int = LAST) -> RenderableType:
-    """Draw what `look` found, with a list of the last batches; the small plots are of all that it found."""
-    done = "no batch is done yet" if found["batch"] is None else f"batch {found['batch']} is done"
-    begun = f", batch {found['planned']} is begun" if found["planned"] is not None else ""
-    parts: list[RenderableType] = [Text(f"{found['source']}: {done}{begun}", overflow="fold")]
+def draw(found: Mapping[str, Any], last: int = LAST, *, wide: bool = False) -> RenderableType:
+    """Draw what `look` found, with a list of the last batches; the small plots are of all that it found.
+
+    The lag comes first, and everything fits 80 columns unless `wide` asks for sequence numbers.
+    """
+    done = "no batch yet" if found["batch"] is None else f"batch {found['batch']} done"
+    begun = f", batch {found['planned']} running" if found["planned"] is not None else ""
+    parts: list[RenderableType] = [
+        Text(headline(found), style="bold"),
+        Text(f"{found['source']}: {done}{begun}", overflow="fold"),
+    ]
     if found["run"] is not None:
         parts.append(_run(found["run"]))
     if found.get("trouble"):
@@ -49,17 +57,21 @@ def draw(found: Mapping[str, Any], last: int = LAST) -> RenderableType:
             table.add_row(name, str(read.get("bytes", read.get("whole", ""))), str(read.get("lines", "")))
         parts.append(table)
     elif found["shards"]:
-        table = grid("shard", ("position", "sequence number", "lag"))
-        for name, shard in found["shards"].items():
-            lag = "" if shard["lag_ms"] is None else f"{shard['lag_ms'] / 1000:.1f} s"
-            table.add_row(name, shard["position"], shard["sequence_number"] or "", lag)
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("lag", justify="right", no_wrap=True)
+        for name in ("shard", "position", *(["sequence number"] if wide else [])):
+            table.add_column(name, overflow="fold")
+        for name, shard in sorted(found["shards"].items(), key=lambda item: -(item[1]["lag_ms"] or 0)):
+            lag = "unknown" if shard["lag_ms"] is None else said_ms(shard["lag_ms"])
+            more = [shard["sequence_number"] or ""] if wide else []
+            table.add_row(lag, name, shard["position"], *more)
         parts.append(table)
     if found["lag_unknown"]:
         parts.append(Text(f"The lag is unknown: {found['lag_unknown']}", style="yellow"))
     if found["last_batches"]:
-        parts += [Text(), *_batches(found["last_batches"], last)]
+        parts += [Text(), *drawn_batches(found["last_batches"], last)]
     taken = f"tables take {size(found['table_bytes'])}, state beside them {size(found['state_bytes'])}"
-    return Group(*parts, Text(), draw_summary(found), Text(taken))
+    return Group(*parts, Text(), draw_summary(found, found.get("file")), Text(taken))
 
 
 def sparks(values: Sequence[float]) -> str:
@@ -71,8 +83,7 @@ def sparks(values: Sequence[float]) -> str:
 
 
 def _run(run: Mapping[str, Any]) -> Text:
-    seconds = run["age_ms"] / 1000
-    said = f"run on {run['host']} (process {run['pid']}): {run['state']}, seen {span(seconds)} ago"
+    said = f"run on {run['host']} (process {run['pid']}): {run['state']}, seen {said_ms(run['age_ms'])} ago"
     if run["state"] == "running":
         gone = run["age_ms"] > SILENT_MS
         return Text(said + (": it may be gone" if gone else ""), style="red" if gone else "green")
@@ -80,15 +91,16 @@ def _run(run: Mapping[str, Any]) -> Text:
     return Text(f"{said}{': ' + run['error'] if run['error'] else ''}", style="red" if failed else "")
 
 
-def _batches(rows: Sequence[Mapping[str, Any]], last: int) -> list[RenderableType]:
+def drawn_batches(rows: Sequence[Mapping[str, Any]], last: int) -> list[RenderableType]:
+    """Draw the last ones of some batches as a table, and all of them as rows of blocks."""
     parts: list[RenderableType] = []
     if last:
         names = ("took", "records", "data", "applied", "duplicates", "stale", "quarantined", "lag")
         table = grid("batch", names)
         for row in rows[-last:]:
-            lag = "" if row["lag_ms"] is None else f"{row['lag_ms'] / 1000:.1f} s"
+            lag = "" if row["lag_ms"] is None else said_ms(row["lag_ms"])
             counted = [figure(row[name]) for name in ("applied", "duplicates", "stale", "quarantined")]
-            took = span(row["duration_ms"] / 1000)
+            took = said_ms(row["duration_ms"])
             table.add_row(
                 str(row["batch_id"]), took, figure(row["records"]), size(row["data_bytes"]), *counted, lag
             )
@@ -96,10 +108,10 @@ def _batches(rows: Sequence[Mapping[str, Any]], last: int) -> list[RenderableTyp
     seconds = [max(row["duration_ms"], 1) / 1000 for row in rows]
     rates = [row["records"] / took for row, took in zip(rows, seconds, strict=True)]
     parts.append(Text(f"records/s  {sparks(rates)} {figure(rates[-1])}"))
-    parts.append(Text(f"batch time {sparks(seconds)} {span(seconds[-1])}"))
+    parts.append(Text(f"batch time {sparks(seconds)} {said_ms(seconds[-1] * 1000)}"))
     if any(row["lag_ms"] is not None for row in rows):
         lags = [(row["lag_ms"] or 0) / 1000 for row in rows]
-        parts.append(Text(f"lag        {sparks(lags)} {span(lags[-1])}"))
+        parts.append(Text(f"lag        {sparks(lags)} {said_ms(lags[-1] * 1000)}"))
     return parts
 
 
@@ -114,10 +126,13 @@ LIVE = 60
               help="How long --watch waits between two looks.")  # fmt: skip
 @click.option("--last", type=click.IntRange(0, 1_000_000), default=LAST, metavar="N", show_default=True,
               help="How many of the last batches to show.")  # fmt: skip
+@click.option("--wide", is_flag=True, help="Also show each shard's sequence number.")
 @click.option("--html", metavar="OUT", help="Write a page with plots of all batches that are kept.")
 @with_output
-def status(output: Output, file: str, *, watch: bool, interval: int, last: int, html: str | None) -> None:
-    """Show where the pipeline FILE stands: positions, lag per shard, last batches, tables, quarantine.
+def status(
+    output: Output, file: str, *, watch: bool, interval: int, last: int, wide: bool, html: str | None
+) -> None:
+    """Show where a pipeline stands: lag, last batches, tables, quarantine.
 
     Reads the checkpoint and the lake, and asks the stream for the lag; where the stream cannot be reached the
     lag is unknown and the rest is shown all the same.
@@ -126,7 +141,7 @@ def status(output: Output, file: str, *, watch: bool, interval: int, last: int, 
         raise UsageError("--html and --watch do not go together.", next_step="Leave one of them out.")
     pipeline = load(file)
     if watch:
-        _watch(output, pipeline, interval / 1000, last)
+        _watch(output, pipeline, interval / 1000, last, wide=wide)
         return
     found = look(pipeline, last)
     if html is not None:
@@ -139,7 +154,7 @@ def status(output: Output, file: str, *, watch: bool, interval: int, last: int, 
                 file=html,
             ) from error
         output.say(f"Wrote {html}.")
-    output.result(found, lambda: draw(found))
+    output.result(found, lambda: draw(found | {"file": file}, last, wide=wide))
 
 
 def page_of(pipeline: Pipeline, found: dict[str, Any]) -> str:
@@ -149,13 +164,16 @@ def page_of(pipeline: Pipeline, found: dict[str, Any]) -> str:
     return render_status(found, log.last(pipeline.monitor.batches), made_at=made_at, version=__version__)
 
 
-def _watch(output: Output, pipeline: Pipeline, interval_s: float, last: int) -> None:
+def _watch(output: Output, pipeline: Pipeline, interval_s: float, last: int, *, wide: bool) -> None:
     """Show again and again; Ctrl-C ends it with 0."""
     try:
         found = look(pipeline, max(last, LIVE))
         with output.live() as show:
             while True:
-                show(found | {"last_batches": found["last_batches"][-last or LIVE :]}, draw(found, last))
+                show(
+                    found | {"last_batches": found["last_batches"][-last or LIVE :]},
+                    draw(found, last, wide=wide),
+                )
                 time.sleep(interval_s)
                 try:
                     found = look(pipeline, max(last, LIVE))

@@ -42,7 +42,7 @@ _directory = click.argument("directory", metavar="DIR", type=click.Path(path_typ
 
 @click.group()
 def store() -> None:
-    """Look into Kafka Streams' window stores, and migrate them.
+    """Show and migrate Kafka Streams' window stores.
 
     DIR is a store's directory: <state directory>/<application>/<task>/<store>. It holds one RocksDB for
     each time segment. Looking never changes it, and works while its application runs.

@@ -60,7 +60,7 @@ def verify(
     deletes_unchecked: bool,
     workers: int | None,
 ) -> int:
-    """Prove a QLDB journal from what was kept outside of it.
+    """Prove a QLDB journal from stream archives and journal exports.
 
     FILES are stream archives (JSON Lines, or records one after the other, in KPL aggregates or not) and
     journal exports (Ion, Ion text, JSON Lines, or a manifest that names the objects beside it); folders,

@@ -316,9 +316,8 @@ def template(name: str, **filters: Callable[..., str]) -> jinja2.Template:
 
 
 def figure(number: float) -> str:
-    """Return a number with thin spaces between thousands; decimals only below 10."""
-    text = f"{number:,.0f}" if number >= TWO_DIGITS or number == int(number) else f"{number:.2g}"
-    return text.replace(",", "\N{NARROW NO-BREAK SPACE}")
+    """Return a number with commas between thousands; decimals only below 10."""
+    return f"{number:,.0f}" if number >= TWO_DIGITS or number == int(number) else f"{number:.2g}"
 
 
 class Bar(NamedTuple):

@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headpond.cli.report.page import TWO_DIGITS, WIDTH, Bar, columns, figure, style, template
+from headpond.core.tabular import said_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _KIBI = 1024
 _STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
 
 def size(number: float) -> str:
@@ -44,11 +44,7 @@ def size(number: float) -> str:
 
 def span(seconds: float) -> str:
     """Return a span of time in the unit that suits it."""
-    if seconds < _MINUTE_S:
-        return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-    if seconds < _HOUR_S:
-        return f"{seconds / _MINUTE_S:.0f} min"
-    return f"{seconds / _HOUR_S:.1f} h" if seconds < _DAY_S else f"{seconds / _DAY_S:.1f} days"
+    return said_ms(seconds * 1000)
 
 
 def moment(at_ms: int, *, date: bool = False) -> str:

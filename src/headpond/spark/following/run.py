@@ -8,6 +8,8 @@ others go to the pipeline, which has read what comes after the tip. Killed, it r
 
 from __future__ import annotations
 
+import difflib
+import logging
 import tempfile
 import threading
 import time
@@ -18,11 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headpond.core.errors import ConfigurationError, MissingRequirement, RecordFault, ServiceFailure
+from headpond.core.errors import (
+    ConfigurationError,
+    InvalidData,
+    MissingRequirement,
+    RecordFault,
+    ServiceFailure,
+)
 from headpond.core.schemas import PENDING_SCHEMA
 from headpond.dsql.records import Chunked, parse
 from headpond.kinesis.api.calls import calls_of, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.archive.lines import BAD_LINE
 from headpond.kinesis.consumers import consumer_of
 from headpond.kinesis.reading.positions import parse_time_ms
 from headpond.lake.apply import Applied
@@ -103,6 +112,30 @@ def check_source(pipeline: Pipeline) -> None:
         consumer_of(calls_of(settings), settings, name, register=register)
 
 
+def doubts(pipeline: Pipeline) -> list[str]:
+    """Return what looks like a slip and may be meant: keys that are not among the declared columns."""
+    found = []
+    for table in pipeline.tables:
+        for key in table.keys if table.columns else ():
+            if key not in table.columns:
+                near = difflib.get_close_matches(key, table.columns, n=1, cutoff=0.5)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                found.append(
+                    f"The key {key} of {table.name} is not among its columns: a record without it is "
+                    f"quarantined as missing_key.{hint}"
+                )
+    return found
+
+
+def no_record(archive: str, lines: int) -> InvalidData:
+    """Return the error of an archive that holds no record at all."""
+    return InvalidData(
+        f"No line of the archive {archive} is a record ({lines:,} were read).",
+        next_step='Each line must be a JSON object with "data" in base64; see `headpond inspect`.',
+        reason=BAD_LINE,
+    )
+
+
 def _writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,6 +148,8 @@ def _writable(folder: Path) -> None:
             path=str(folder),
         ) from error
 
+
+logger = logging.getLogger(__name__)
 
 STOP_CHECK_S = 0.2
 """How often a waiting run looks whether it is to stop."""
@@ -134,6 +169,7 @@ class Run:
     grace_s: float = GRACE_S  # how long that batch is waited for; then it is left to the next start
     spark_is_up: Callable[[], None] = lambda: None  # called then: Spark takes the handler of SIGINT
     starting: Starting | None = None  # a Spark that is being started for this run already
+    sinks: Sequence[Sink] = ()  # where measurements go beside what the pipeline asks for
     applied: Applied = field(default_factory=Applied)
     lag_ms: int | None = None  # how far the last batch was planned behind the stream
     left: int | None = None  # a batch that was being applied when the grace was over
@@ -154,6 +190,8 @@ class Run:
             HeadpondError: whatever went wrong, as the class that says whose fault it is.
         """
         self.say("checking the source and the lake")
+        for doubt in doubts(self.pipeline):
+            logger.warning("%s", doubt)
         starting = self.starting or start_early(self.pipeline, self._options)
         with given_up_on_failure(starting):
             lake = preflight(self.pipeline, files_must_exist=self.until_caught_up, only=self.only)
@@ -162,13 +200,31 @@ class Run:
             if self.only is None:
                 mark_in(self.pipeline.target.path, self.pipeline.target.storage_options).refuse_another()
             # A catch-up leaves no measurements: they would be taken for its own.
-            sinks = sinks_of(self.pipeline) if self.only is None else []
+            sinks = [*sinks_of(self.pipeline), *self.sinks] if self.only is None else []
             with marked(sinks, self.stop):
                 self._follow(sinks, starting)
         if self.until_caught_up and not self.stop.is_set():
             self.say("concluding")
             lake.extras.close(ended=True)
+        self._check_archive(lake)
         return lake
+
+    def _check_archive(self, lake: Lake) -> None:
+        """Raise where what was read of an archive has no record, or is cut off."""
+        bad, count = self.applied.quarantined[BAD_LINE], self.applied.counters["records"]
+        if bad == 0:
+            return
+        if bad >= count:
+            raise no_record(self.pipeline.source.name, count)
+        rows = lake.quarantine.read(["shard_id", "data"], f"reason = '{BAD_LINE}'").to_pylist()
+        cut = [row for row in rows if (row["data"] or b"").startswith(b"gzip file of ")]
+        if cut:
+            raise InvalidData(
+                f"{cut[0]['shard_id']} is cut off or damaged: {cut[0]['data'].decode(errors='replace')}. "
+                "What comes before that place was applied.",
+                next_step="Fetch the file again under a new name and run again: repeats change nothing.",
+                reason=BAD_LINE,
+            )
 
     def summary(self, lake: Lake, seconds: float) -> dict[str, Any]:
         """Return what the run did and what the lake has now: the document of `headpond run --json`."""

@@ -104,10 +104,19 @@ def _logged_failure(sink: Sink) -> Iterator[None]:
 
 
 class LogLines(NothingElse):
-    """A line per batch, with its figures as fields."""
+    """A line per batch, with its figures as fields; a warning where nothing of the first could be used."""
+
+    def __init__(self) -> None:
+        self._is_first = True
 
     def batch(self, report: BatchReport) -> None:
         """Write the line."""
+        if self._is_first and 0 < report.records <= report.quarantined:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.reasons.items())
+            logger.warning(
+                "Every record of the first batch was quarantined (%s): see `headpond quarantine`", reasons
+            )
+        self._is_first = self._is_first and report.records == 0
         fields = {
             "batch_id": report.batch_id,
             "run_id": report.run_id,

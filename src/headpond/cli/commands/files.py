@@ -1,0 +1,161 @@
+"""`headpond check`, `init` and `completion`: a pipeline file looked at and written, and help for shells."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import get_completion_class
+from rich.console import Group
+from rich.text import Text
+
+from headpond.cli.inputs import with_output
+from headpond.cli.output import many, next_command
+from headpond.core.errors import HeadpondError, UsageError
+from headpond.pipeline import Pipeline, load
+
+if TYPE_CHECKING:
+    from headpond.cli.output import Output
+
+STYLES = {"ok": "green", "BAD": "red", "?": "yellow"}
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@with_output
+def check(output: Output, file: str) -> int:
+    """Check a pipeline FILE, its source and its lake, without running it.
+
+    Mistakes of the file are listed all at once, with their lines. Then the source is asked for, its first
+    records are read, and the tables of the lake are compared with the file. Nothing is written, and Spark is
+    not started. The exit code is that of `headpond run`.
+    """
+    from headpond.api.checking import checks_of
+
+    pipeline = load(file)
+    found: list[dict[str, Any]] = [
+        {"name": "file", "state": "ok", "says": f"{file} is valid.", "next_step": ""}
+    ]
+    code = 0
+    with output.progress(f"headpond check {file}") as show:
+        for name, look in checks_of(pipeline):
+            show(f"checking the {name}")
+            state, next_step, doubts = "ok", "", list[str]()
+            try:
+                says, doubts = look()
+            except HeadpondError as error:
+                state, says, next_step = "BAD", error.message, error.next_step
+                code = max(code, error.exit_code)
+            found.append({"name": name, "state": state, "says": says, "next_step": next_step})
+            found += [{"name": name, "state": "?", "says": each, "next_step": ""} for each in doubts]
+    document = {"file": file, "ok": code == 0, "checks": found}
+    output.result(document, lambda: Group(*_checks_drawn(document)))
+    return code
+
+
+def _checks_drawn(document: dict[str, Any]) -> list[Text]:
+    lines = []
+    for each in document["checks"]:
+        state = each["state"]
+        lines.append(Text.assemble((f"{state:<4}", STYLES[state]), f"{each['name']:<8}{each['says']}"))
+        if each["next_step"]:
+            lines.append(Text(f"{'':12}{each['next_step']}"))
+    return [*lines, next_command(f"headpond run {document['file']}")] if document["ok"] else lines
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str), default="pipeline.toml")
+@click.option("--stream", metavar="NAME", help="The Kinesis stream to read.")
+@click.option(
+    "--archive", metavar="PATTERN", help="Files to read instead of a stream, as in 'records/*.jsonl'."
+)
+@click.option("--format", "format_", type=click.Choice(["dsql", "qldb"]), help="What the records are.")
+@click.option("--region", metavar="REGION", help="The stream's region; else as boto3 finds it.")
+@click.option("--endpoint-url", metavar="URL", help="Another address of Kinesis, such as a local one.")
+@click.option("--lake", metavar="PATH", default="lake", show_default=True, help="Where the tables are kept.")
+@click.option("--records", type=click.IntRange(min=1), default=10_000, metavar="N", show_default=True,
+              help="Records to look at for the tables, at most.")  # fmt: skip
+@with_output
+def init(
+    output: Output,
+    file: str,
+    *,
+    stream: str | None,
+    archive: str | None,
+    format_: str | None,
+    region: str | None,
+    endpoint_url: str | None,
+    lake: str,
+    records: int,
+) -> None:
+    """Write a pipeline FILE for a stream or an archive.
+
+    What is not given is asked for. Keys and types are proposed as by `headpond suggest`, with the evidence as
+    comments: look at every line. A FILE that is there already is left alone.
+    """
+    from headpond.cli.commands.suggest import propose
+
+    place = Path(file)
+    if place.exists():
+        raise UsageError(f"{file} is there already.", next_step="Name another file, or remove it.", file=file)
+    if stream is None and archive is None:
+        archive, stream = _asked("Files to read, as in records/*.jsonl (empty for a stream)", ""), None
+        stream = None if archive else _asked("Name of the stream")
+    format_ = format_ or _asked("Format of the records (dsql, qldb)", "dsql")
+    source = {"stream": stream, "archive": archive or None, "format": format_, "region": region,
+              "endpoint_url": endpoint_url}  # fmt: skip
+    given = {name: value for name, value in source.items() if value is not None}
+    sections = [("source", given), ("target", {"path": lake})]
+    head = "\n\n".join(_section(name, values) for name, values in sections) + "\n"
+    # Checked as a file is, but for the tables, which come now.
+    pipeline = _without_tables(head, place)
+    with output.progress(f"headpond init {file}") as show:
+        proposal, tables = propose(pipeline, records, show)
+    if not proposal["tables"]:
+        output.say("No record names a table: add [tables] by hand.")
+    try:
+        place.write_text(f"{head}\n{tables}", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{file} cannot be written: {error.strerror or error}.",
+            next_step="Name a file in a folder that is there.",
+            file=file,
+        ) from error
+    document = {"file": file, "tables": sorted(proposal["tables"])}
+    words = f"Wrote {file} with {many(len(document['tables']), 'table')}: look at every line."
+    output.result(document, lambda: Group(Text(words), next_command(f"headpond check {file}")))
+
+
+def _asked(question: str, default: str | None = None) -> str:
+    return str(click.prompt(question, default=default, show_default=bool(default), err=True)).strip()
+
+
+def _section(name: str, values: dict[str, str]) -> str:
+    from headpond.cli.commands.suggest import quoted
+
+    return "\n".join([f"[{name}]", *(f"{key} = {quoted(value)}" for key, value in values.items())])
+
+
+def _without_tables(text: str, place: Path) -> Pipeline:
+    from headpond.pipeline import loads
+
+    return loads(text, place.parent, tables_needed=False)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), required=False)
+@with_output
+def completion(output: Output, shell: str | None) -> None:
+    """Print the completion script of a shell."""
+    from headpond.cli.main import headpond
+
+    named = shell or Path(os.environ.get("SHELL", "bash")).name
+    kind = get_completion_class(named)
+    if kind is None:
+        raise UsageError(
+            f"There is no completion for the shell {named}.", next_step="Name bash, zsh or fish."
+        )
+    script = kind(headpond, {}, "headpond", "_HEADPOND_COMPLETE").source()
+    output.result({"shell": named, "script": script}, lambda: Text(script.strip()))

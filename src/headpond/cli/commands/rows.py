@@ -1,0 +1,183 @@
+"""`headpond show` and `headpond quarantine`: rows of a lake's tables, and records that could not be used."""
+
+from __future__ import annotations
+
+import base64
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Group
+from rich.padding import Padding
+from rich.text import Text
+
+from headpond.api.reading import quarantine as open_quarantine
+from headpond.api.reading import tables as open_tables
+from headpond.cli.inputs import with_output
+from headpond.cli.output import draw_rows, dumps, grid, many, next_command, number
+from headpond.core.errors import UsageError
+from headpond.dsql.strict_json import utf8_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from headpond.api.reading import Quarantine
+    from headpond.cli.output import Output
+
+SHOWN_CHARACTERS = 400
+"""Of a record's text, for a person."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@click.argument("table", required=False)
+@click.option("--at", "moment", metavar="MOMENT", help="As it was: a time, or a version's number.")
+@click.option("--where", metavar="SQL", help="Only rows for which a condition holds, as in 'price > 10'.")
+@click.option("--limit", type=click.IntRange(1), default=20, metavar="N", show_default=True,
+              help="How many rows, at most.")  # fmt: skip
+@with_output
+def show(
+    output: Output, file: str, table: str | None, *, moment: str | None, where: str | None, limit: int
+) -> None:
+    """Show rows of a table.
+
+    FILE may be the path of a lake as well. With --json a document per row comes out.
+    """
+    found = open_tables(file)
+    if table is None:
+        listed = {name: {"rows": len(each), "version": each.version} for name, each in found.items()}
+        output.result({"tables": listed}, lambda: _tables_drawn(listed, file))
+        return
+    chosen = found[table] if moment is None else found[table].at(moment)
+    rows = chosen.to_arrow(where=where, limit=limit)
+    if output.json:
+        for row in rows.to_pylist():
+            output.result({name: _plain(value) for name, value in row.items()})
+        return
+    words = f"{table}, version {chosen.version}: {number(rows.num_rows)} of {many(len(chosen), 'row')}"
+    drawn = draw_rows(words, rows.column_names, [list(row.values()) for row in rows.to_pylist()])
+    output.result(None, lambda: drawn)
+
+
+def _tables_drawn(listed: dict[str, Any], file: str) -> RenderableType:
+    table = grid("table", ("rows", "version"))
+    for name, facts in listed.items():
+        table.add_row(name, number(facts["rows"]), number(facts["version"]))
+    first = next(iter(listed), None)
+    return Group(table, next_command(f"headpond show {file} {first}" if first else f"headpond run {file}"))
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@click.option("--reason", metavar="REASON", help="Only records that are there for this reason.")
+@click.option("--table", metavar="NAME", help="Only records that name this table, as in public.orders.")
+@click.option("--limit", type=click.IntRange(0), default=5, metavar="N", show_default=True,
+              help="How many records to show, at most.")  # fmt: skip
+@click.option("--export", metavar="OUT", help="Write the records there as an archive, bytes untouched.")
+@with_output
+def quarantine(
+    output: Output, file: str, *, reason: str | None, table: str | None, limit: int, export: str | None
+) -> None:
+    """Show the records that could not be used, and why.
+
+    Counts them by reason and table and shows the first ones decoded. FILE may be the path of a lake as well.
+    """
+    found = open_quarantine(file)
+    counts = [
+        each for each in found.counts() if reason in (None, each["reason"]) and table in (None, each["table"])
+    ]
+    if not counts and (reason is not None or table is not None) and len(found):
+        there = ", ".join(f"{each['reason']} ({each['table'] or 'no table'})" for each in found.counts())
+        raise UsageError(
+            "No quarantined record is of that reason and table.", next_step=f"There are: {there}."
+        )
+    chosen = _first(found, reason, table, limit)
+    if export is not None:
+        written = _export(found, reason, table, Path(export))
+        output.say(f"Wrote {many(written, 'record')} to {export}.")
+    count = sum(each["records"] for each in counts)
+    document = {"records": count, "counts": counts, "shown": [_document(record) for record in chosen]}
+    output.result(document, lambda: Group(*_drawn(document, chosen, file)))
+
+
+def _first(found: Quarantine, reason: str | None, table: str | None, limit: int) -> list[dict[str, Any]]:
+    return [record for _, record in zip(range(limit), found.records(reason, table), strict=False)]
+
+
+def _document(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record as JSON has it: its text where it is one, and its bytes in base64."""
+    return {name: _plain(value) for name, value in record.items() if name != "format_version"} | {
+        "text": _text(record["data"])
+    }
+
+
+def _text(data: bytes | None) -> str | None:
+    if data is None:
+        return None
+    try:
+        text = utf8_text(data)
+    except ValueError:
+        return None
+    return text if text.isprintable() else None
+
+
+def _drawn(document: dict[str, Any], chosen: list[dict[str, Any]], file: str) -> Iterator[RenderableType]:
+    if not document["records"]:
+        yield Text("Nothing is in quarantine.")
+        return
+    table = grid("reason", ("records",))
+    table.add_column("table", no_wrap=True)
+    table.add_column("detail of the first")
+    for each in document["counts"]:
+        table.add_row(each["reason"], number(each["records"]), each["table"] or "-", each["detail"] or "")
+    yield table
+    for record in chosen:
+        place = f"{record['stream']}  {record['shard_id']}  {record['sequence_number']}"
+        yield Text()
+        yield Text.assemble((record["reason"], "yellow"), f"  {record['detail'] or ''}")
+        size = len(record["data"] or b"")
+        yield Padding.indent(Text(f"{place}  {many(size, 'byte')}", style="dim"), 2)
+        shown = _text(record["data"]) or (record["data"] or b"")[: SHOWN_CHARACTERS // 4].hex(" ")
+        cut = shown if len(shown) <= SHOWN_CHARACTERS else shown[: SHOWN_CHARACTERS - 1] + "…"
+        yield Padding.indent(Text(cut or "its bytes were not kept"), 2)
+    yield Text()
+    reason = document["counts"][0]["reason"]
+    yield next_command(f"headpond requeue {file} --reason {reason} --dry-run", "when the cause is mended")
+
+
+def _export(found: Quarantine, reason: str | None, table: str | None, place: Path) -> int:
+    """Write records as lines of an archive; of those of one aggregate only the first has its place."""
+    written = 0
+    try:
+        with place.open("xb") as out:
+            for record in found.records(reason, table):
+                if record["data"] is None:
+                    continue
+                line: dict[str, Any] = {"data": base64.b64encode(record["data"]).decode()}
+                if record["sub_sequence_number"] == 0:
+                    line |= {"shard": record["shard_id"], "sequenceNumber": record["sequence_number"]}
+                if record["approximate_arrival_timestamp"] is not None:
+                    line["approximateArrivalTimestamp"] = record["approximate_arrival_timestamp"].isoformat()
+                out.write(dumps(line))
+                written += 1
+    except OSError as error:
+        raise UsageError(
+            f"The archive {place} cannot be written: {error.strerror or error}.",
+            next_step="Name a new file in a folder that is there.",
+            file=str(place),
+        ) from error
+    return written
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can have it: bytes in base64, decimals as text."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, Decimal) else value
