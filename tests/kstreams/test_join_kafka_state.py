@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from headpond.core.errors import InvalidData, UsageError
 from headpond.kstreams import (
-    ROCKSDB_STORES,
     ChangelogRecord,
     HeadersOf,
     JoinClock,
@@ -32,6 +31,7 @@ from headpond.kstreams import (
     StoreSettings,
     StreamJoin,
     ValueFormat,
+    WindowBytesStore,
     export_lines,
     fill_stores,
     find_task_stores,
@@ -41,13 +41,12 @@ from headpond.kstreams import (
 from headpond.kstreams.bytes.headers import SerializationError
 from headpond.kstreams.bytes.join_buffer import BufferFormat, encode_buffer_key, encode_buffer_list
 from headpond.kstreams.bytes.window_keys import encode_store_key
-from headpond.kstreams.bytes.window_values import decode_plain_headers
 from headpond.kstreams.join.scenario import read_scenario, results_document
 from headpond.kstreams.join.state import STATE_SCHEMA
 from headpond.kstreams.join.stores import RocksPairs
 from tests.kit.support import vector_json
 from tests.kstreams.join_lines import random_records, random_rules, records_of, run_all
-from tests.kstreams.vectors import headers_of, unhex, unpacked
+from tests.kstreams.vectors import headers_of, unhex, unpacked, value_and_headers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,8 +162,8 @@ def test_the_state_is_what_the_undivided_run_holds(name: str, tmp_path: Path) ->
         assert ours.equals(undivided.records)
     else:
         assert ours.drop_columns("payload").equals(undivided.records.drop_columns("payload"))
-        plain = [decode_plain_headers(each)[0] for each in undivided.records["payload"].to_pylist()]
-        assert [decode_plain_headers(each) for each in ours["payload"].to_pylist()] == [
+        plain = [value_and_headers(each)[0] for each in undivided.records["payload"].to_pylist()]
+        assert [value_and_headers(each) for each in ours["payload"].to_pylist()] == [
             (value, []) for value in plain
         ]
     given = handover.from_changelogs(stream_time=handover.vector["stream_time_at_cut"])
@@ -252,13 +251,13 @@ def test_waiting_records_that_no_store_has_keep_their_place() -> None:
     ]
     state = read_initial_state(rules, left=log, right=[], buffer=[ChangelogRecord(key, lists, 100)])
     rows = state.records.to_pylist()
-    assert [(decode_plain_headers(row["payload"])[0], row["buffered"]) for row in rows] == [
+    assert [(value_and_headers(row["payload"])[0], row["buffered"]) for row in rows] == [
         (b"a", True),
         (b"b", True),
         (b"other", False),
         (b"c", True),
     ]
-    assert decode_plain_headers(rows[1]["payload"])[1] == [("h", b"1")]
+    assert value_and_headers(rows[1]["payload"])[1] == [("h", b"1")]
 
 
 def test_the_buffer_s_headers_count_where_the_store_lost_them(tmp_path: Path) -> None:
@@ -280,7 +279,7 @@ def test_the_buffer_s_headers_count_where_the_store_lost_them(tmp_path: Path) ->
             join.process(each)
     found = find_task_stores(rules, tmp_path)
     state = read_initial_state(rules, left=found.left, right=found.right, buffer=found.buffer)
-    payloads = [decode_plain_headers(each) for each in state.records["payload"].to_pylist()]
+    payloads = [value_and_headers(each) for each in state.records["payload"].to_pylist()]
     assert payloads == [(b"v", [("h", b"\x01")]), (b"w", [])]
 
 
@@ -290,7 +289,7 @@ def test_expired_entries_are_left_out() -> None:
     puts = [(80, b"old"), (81, b"kept"), (90, b"x"), (95, b"gone"), (90, b"y"), (95, None), (100, b"z")]
     log = [ChangelogRecord(encode_store_key(b"k", ts, 1), value, ts) for ts, value in puts]
     state = read_initial_state(rules, left=log, right=[])
-    assert [decode_plain_headers(each)[0] for each in state.records["payload"].to_pylist()] == [
+    assert [value_and_headers(each)[0] for each in state.records["payload"].to_pylist()] == [
         b"kept",
         b"y",
         b"z",
@@ -335,7 +334,7 @@ def test_sources_that_cannot_be(tmp_path: Path) -> None:
 def test_a_store_of_other_windows_is_refused(tmp_path: Path) -> None:
     """Segments tell what retention wrote them; damage names the entry."""
     long = StoreSettings("s", 600_000, 600_000, retain_duplicates=True)
-    store = ROCKSDB_STORES[ValueFormat.PLAIN_HEADERS](tmp_path / "s", long)
+    store = WindowBytesStore(long, ValueFormat.PLAIN_HEADERS, tmp_path / "s")
     store.put(b"k", b"\x00v", 900_000)
     store.close()
     rules = JoinRules(JoinType.INNER, JoinWindows(0, 700_000))
@@ -343,7 +342,7 @@ def test_a_store_of_other_windows_is_refused(tmp_path: Path) -> None:
         read_initial_state(rules, left=tmp_path / "s", right=[])
     same = JoinRules(JoinType.INNER, JoinWindows(0, 600_000))
     assert len(read_initial_state(same, left=tmp_path / "s", right=[]).records) == 1
-    store = ROCKSDB_STORES[ValueFormat.PLAIN_HEADERS](tmp_path / "s", long)
+    store = WindowBytesStore(long, ValueFormat.PLAIN_HEADERS, tmp_path / "s")
     store.put(b"k", b"\x02", 900_001)
     store.close()
     with pytest.raises(SerializationError, match=r"Segment s\.900000, key 6b, window start 900001"):

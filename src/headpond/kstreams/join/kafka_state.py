@@ -30,18 +30,18 @@ import pyarrow.compute as pc
 
 from headpond.core.arrow import int64_array
 from headpond.core.errors import InvalidData, UsageError
-from headpond.kstreams.bytes.headers import SerializationError, decode_prefix
+from headpond.kstreams.bytes.headers import SerializationError, decode_prefix, encode_prefix, prefix_bounds
 from headpond.kstreams.bytes.join_buffer import BufferFormat, Side
 from headpond.kstreams.bytes.window_keys import SUFFIX_BYTES, decode_store_key
-from headpond.kstreams.bytes.window_values import ValueFormat, decode_plain_headers, encode_plain_headers
+from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.bytes.window_values_arrow import column_of, convert_values, numbers_of, window_starts
 from headpond.kstreams.join.by_record import JoinRecord, StreamJoin
 from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, HeadersOf, JoinClock, JoinType
 from headpond.kstreams.join.state import JoinState, Stored, Unmatched, state_from
 from headpond.kstreams.join.stores import JoinStoreNames, JoinStores, MemoryPairs, OuterJoinBuffer, RocksPairs
 from headpond.kstreams.migration.directory import StoreDirectory, damaged_entry, pairs_of
+from headpond.kstreams.stores.changelog import read_export
 from headpond.kstreams.stores.contract import ChangelogRecord, NotAStore
-from headpond.kstreams.stores.layers import read_export
 from headpond.kstreams.stores.rocks import is_database, require_directory
 from headpond.kstreams.stores.segments import check_start
 
@@ -200,7 +200,7 @@ def _read_window(source: Source, side: Side, rules: JoinRules) -> Stored:
     # Of one key the last record counts; a value of None deletes.
     latest = {record.key: record for record in _records(source)}
     kept = [record for record in latest.values() if record.value is not None]
-    payloads = [encode_plain_headers(record.value or b"", record.headers) for record in kept]
+    payloads = [encode_prefix(record.headers) + (record.value or b"") for record in kept]
     return _stored(side, [record.key for record in kept], column_of(payloads))
 
 
@@ -330,7 +330,7 @@ def _arrivals(stored: Stored) -> Iterator[JoinRecord]:
     order = pc.sort_indices(stored.seqnums)[-REPLAYED_RECORDS:]
     columns = (each.take(order).to_pylist() for each in (stored.keys, stored.payloads, stored.timestamps))
     for key, payload, timestamp in zip(*columns, strict=True):
-        yield JoinRecord(stored.side, key, decode_plain_headers(payload)[0], timestamp)
+        yield JoinRecord(stored.side, key, payload[prefix_bounds(payload)[1] :], timestamp)
 
 
 def _merged(sides: list[list[JoinRecord]]) -> Iterator[JoinRecord]:

@@ -37,10 +37,9 @@ import pyarrow.compute as pc
 
 from headpond.core.arrow import int64_array
 from headpond.core.errors import UsageError
-from headpond.kstreams.bytes.headers import prefix_bounds
+from headpond.kstreams.bytes.headers import decode_prefix, encode_prefix, prefix_bounds
 from headpond.kstreams.bytes.headers_arrow import canonical_headers, split_prefix
 from headpond.kstreams.bytes.join_buffer import Side
-from headpond.kstreams.bytes.window_values import decode_plain_headers, encode_plain_headers
 from headpond.kstreams.bytes.window_values_arrow import column_of, numbers_of
 from headpond.kstreams.join.alignment import dealt
 from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, cut
@@ -197,8 +196,8 @@ def fill_stores(state: JoinState, rules: JoinRules, stores: JoinStores) -> None:
                 stores.of(side).inner.put(key, payload, timestamp)
             if row["buffered"]:
                 assert stores.buffer is not None
-                value, headers = decode_plain_headers(payload)
-                stores.buffer.append(timestamp, side, key, value, headers)
+                headers, at = decode_prefix(payload)
+                stores.buffer.append(timestamp, side, key, payload[at:], headers)
 
 
 def _table(stored: Iterable[Stored]) -> pa.Table:
@@ -246,7 +245,7 @@ def _with_buffer(table: pa.Table, lists: list[Unmatched]) -> pa.Table:
                         "key": each.key,
                         "timestamp": each.timestamp,
                         "order": order,
-                        "payload": encode_plain_headers(waiting.value, waiting.headers),
+                        "payload": encode_prefix(waiting.headers) + waiting.value,
                         "buffered": True,
                     }
                 )
@@ -254,7 +253,7 @@ def _with_buffer(table: pa.Table, lists: list[Unmatched]) -> pa.Table:
             order = row.order
             waits[row.number] = True
             if waiting.headers and row.payload[:1] == b"\x00":
-                replaced[row.number] = encode_plain_headers(waiting.value, waiting.headers)
+                replaced[row.number] = encode_prefix(waiting.headers) + waiting.value
     table = table.set_column(table.column_names.index("buffered"), "buffered", _flags(waits))
     if replaced:
         payloads = table["payload"].to_pylist()

@@ -52,8 +52,7 @@ from headpond.kstreams.bytes.join_buffer import (
 )
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.rules import NO_MIN_TIME, HeadersOf, JoinClock, JoinType
-from headpond.kstreams.stores.contract import InconsistentStore, StoreFormatMismatch
-from headpond.kstreams.stores.layers import RecordContext
+from headpond.kstreams.stores.contract import InconsistentStore, RecordContext, StoreFormatMismatch
 from headpond.kstreams.stores.rocks import DEFAULT, Layout, column_families
 from headpond.kstreams.stores.rocks_store import RocksSegment
 from headpond.kstreams.stores.segments import OrderedBytes, StoreSettings
