@@ -16,7 +16,6 @@ from headpond.kstreams import (
     JoinStores,
     NotAStore,
     StreamJoin,
-    fill_stores,
     find_task_stores,
     read_initial_state,
 )
@@ -198,9 +197,9 @@ def test_going_on_where_kafka_streams_stopped(spark: SparkSession, tmp_path: Pat
     ]
     stores = find_task_stores(rules, directory)
     state = read_initial_state(rules, left=stores.left, right=stores.right, buffer=stores.buffer)
-    here = JoinStores.build(rules)
-    fill_stores(state, rules, here)
-    with StreamJoin(rules, here, state.clock) as join:
+    shutil.copytree(directory, tmp_path / "copy")
+    here = JoinStores.build(rules, tmp_path / "copy", join="j")
+    with StreamJoin(rules, here, state.task.clock) as join:
         expected = Counter(tuple(r) for _, event in in_order(events) for r in join.process(event.record()))
         old = {row[1] for row in expected} - {event.value for event in events}
     write(tmp_path, [events])

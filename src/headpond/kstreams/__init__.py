@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         JoinType,
         JoinWindows,
     )
-    from headpond.kstreams.join.state import JoinState, fill_stores, state_of
+    from headpond.kstreams.join.state import JoinState
     from headpond.kstreams.join.stores import JoinStores, OuterJoinBuffer
     from headpond.kstreams.migration.directory import FormatStats, SegmentStats, StoredEntry, StoreDirectory
     from headpond.kstreams.migration.migrate import MigrationReport, migrate
@@ -67,7 +67,7 @@ __all__ = [
     "Side", "StoreClosed", "StoreDirectory", "StoreFormatMismatch", "StoreLocked", "StoreSettings",
     "StoredEntry", "StreamJoin", "StringSerde", "TaskStores", "TimestampsWouldBeLost", "ValueAndHeaders",
     "ValueFormat", "WindowBytesStore", "WindowKey", "WindowStoreWithHeaders", "Windowed", "export_lines",
-    "fill_stores", "find_task_stores", "migrate", "read_export", "read_initial_state", "state_of",
+    "find_task_stores", "migrate", "read_export", "read_initial_state",
 ]  # fmt: skip
 _MODULES = (
     "bytes.headers", "bytes.join_buffer", "bytes.window_keys", "bytes.window_values", "join.rules",

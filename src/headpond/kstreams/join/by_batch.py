@@ -34,10 +34,10 @@ from headpond.kstreams.join.expiry import (
     BEFORE,
     NEVER,
     Candidates,
-    Expiry,
     Selection,
     Waiting,
     leaving,
+    rounds,
     walk_order,
 )
 from headpond.kstreams.join.pairs import MAX_CANDIDATES, MAX_PAIRS, PairFinder, Pairs, TooManyPairs
@@ -276,14 +276,7 @@ class BatchJoin:
             clock.min_time = NO_TIME  # should the next start ask for a task's own time: its first round looks
             return leaving(rules, walk, batch.stream, clock.stream_time)
         triggers = np.flatnonzero(batch.valid & (batch.ts == batch.stream))
-        done = Expiry(rules, walk).rounds(
-            triggers,
-            batch.left[triggers],
-            batch.ts[triggers],
-            now_ms=now_ms,
-            min_time=clock.min_time,
-            next_emit_ms=clock.next_emit_ms,
-        )
+        done = rounds(rules, walk, triggers, batch.left[triggers], batch.ts[triggers], now_ms, clock)
         clock.min_time, clock.next_emit_ms = done.min_time, done.next_emit_ms
         return np.array(done.at, np.int64), np.array(done.position, np.int64)
 
