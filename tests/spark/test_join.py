@@ -204,13 +204,16 @@ def test_going_on_where_kafka_streams_stopped(spark: SparkSession, tmp_path: Pat
         old = {row[1] for row in expected} - {event.value for event in events}
     write(tmp_path, [events])
     drained(joined(spark, tmp_path, rules.windows, tasks=1, initial_state=directory), tmp_path)
-    assert rows_of(spark, tmp_path) == expected
+    found = rows_of(spark, tmp_path)
+    assert without_headers(found) == without_headers(expected)
+    # Kafka Streams' buffer has no headers: here unmatched records have those of their store.
+    assert {row for row in found if None not in row[1:3]} == {row for row in expected if None not in row[1:3]}
     assert len(old) > 1  # values that only the directory held
     shutil.rmtree(directory)  # the checkpoint has it all: the same program goes on without it
     last = replace(events[-1], offset=len(events), micros=events[-1].micros + 10**9)
     write(tmp_path, [[last]], 1)
     drained(joined(spark, tmp_path, rules.windows, tasks=1, initial_state=directory), tmp_path)
-    assert not expected - rows_of(spark, tmp_path)
+    assert not found - rows_of(spark, tmp_path)
     frame = joined(spark, tmp_path, rules.windows, tasks=1, initial_state=directory)
     with pytest.raises(StreamingQueryException) as failure:
         drained(frame, tmp_path / "fresh")

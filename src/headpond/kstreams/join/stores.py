@@ -32,7 +32,7 @@ from bisect import bisect_right
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.headers import SerializationError
@@ -73,35 +73,14 @@ class Waiting(NamedTuple):
     headers: tuple[Header, ...] = ()
 
 
-class Pairs(Protocol):
-    """Where a buffer's bytes are: an ordered map."""
-
-    format: BufferFormat
-
-    def get(self, key: bytes) -> bytes | None:
-        """Read one list."""
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Write one list."""
-
-    def delete(self, key: bytes) -> None:
-        """Remove one list, if it is there."""
-
-    def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """Read all in byte order of their keys; those read already may be removed meanwhile."""
-
-    def close(self) -> None:
-        """Bring everything to disk and close."""
-
-
 class OuterJoinBuffer:
     """Unmatched records by time, side and key; several of one time, side and key are a list.
 
     Args:
-        pairs: Where the bytes are; decides whether headers are kept.
+        pairs: Where the bytes are, an ordered map; decides whether headers are kept.
     """
 
-    def __init__(self, pairs: Pairs) -> None:
+    def __init__(self, pairs: MemoryPairs | RocksPairs) -> None:
         self._pairs = pairs
 
     @property
@@ -337,7 +316,7 @@ class JoinStores:
             ]
             buffer = None
             if names.buffer is not None:
-                pairs: Pairs = MemoryPairs(buffer_format)
+                pairs: MemoryPairs | RocksPairs = MemoryPairs(buffer_format)
                 if directory is not None:
                     pairs = RocksPairs(Path(directory) / _KEY_VALUE_STORES / names.buffer, buffer_format)
                 buffer = OuterJoinBuffer(pairs)
