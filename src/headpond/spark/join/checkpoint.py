@@ -184,7 +184,8 @@ def kept_records(
     order: list[int] = []  # numbers of chunks, as they are looked at
     at_hand: dict[int, bytes] = {}
 
-    def load(_side: Side, number: int, _uid: bytes, _held: bool) -> Rows:  # noqa: FBT001 - a Load
+    def load(_side: Side, number: int, _uid: bytes, *, held: bool) -> Rows:
+        del held
         if number not in at_hand:
             at = order.index(number)
             some = ", ".join(map(str, order[at : at + CHUNKS_AT_ONCE]))
@@ -295,7 +296,8 @@ def _states(
     sides = (Side.LEFT,) if described["type"] == "self" else (Side.LEFT, Side.RIGHT)
 
     def loader(task: int) -> Any:
-        def load(_side: Side, number: int, _uid: bytes, _held: bool) -> Rows:  # noqa: FBT001 - a Load
+        def load(_side: Side, number: int, _uid: bytes, *, held: bool) -> Rows:
+            del held
             data = chunks[task, number]
             return decode_chunk(data, schema_of_chunk(data))
 
