@@ -2,7 +2,8 @@
 
     unequal   one input ten times as far ahead as the other: what is held costs, beside inputs in step
     hot       one key: as many candidates for pairs as records of both sides multiplied
-    waiting   a left join's batch of 1,000 records with 3M waiting, beside 0.1M
+    waiting   a left join's batch of 1,000 records with 3M waiting, beside 0.1M: through a long grace, where a
+              record may meet few of them, and in a window that holds all of them
     beyond    a state larger than the memory that a worker may have (RLIMIT_DATA), beside one without a cap
 
 CPU time of the process; memory is its greatest resident size, of which mapped files are a part.
@@ -118,9 +119,16 @@ def hot(rows: int) -> dict[str, float]:
 
 def waiting(rows: int) -> dict[str, float]:
     found = {}
-    for count in (rows // 30, rows):
+    for name, count, windows in (
+        (name, count, windows)
+        for name, windows in (
+            ("long grace", JoinWindows(10_000, 10_000, 4 * rows)),
+            ("wide window", JoinWindows(4 * rows, 4 * rows)),
+        )
+        for count in (rows // 30, rows)
+    ):
         chance = np.random.default_rng(1)
-        join = BatchJoin(JoinRules("left", JoinWindows(4 * rows, 4 * rows)), SCHEMAS)
+        join = BatchJoin(JoinRules("left", windows), SCHEMAS)
         state = initial_state(join.rules)
         for start in range(0, count, 100_000):
             ts = START_MS + np.arange(start, min(count, start + 100_000))
@@ -132,7 +140,7 @@ def waiting(rows: int) -> dict[str, float]:
             started = time.process_time()
             state, _ = run(join, state, small)
             spent.append(time.process_time() - started)
-        found[f"{count:,} waiting: ms a batch of 1,000"] = sorted(spent)[4] * 1e3
+        found[f"{name}, {count:,} waiting: ms a batch of 1,000"] = sorted(spent)[4] * 1e3
     return found
 
 

@@ -161,7 +161,8 @@ def test_inspecting_and_rescaling_a_checkpoint(spark: SparkSession, tmp_path: Pa
     assert sum(each["bytes"] for each in tasks) == told["state_bytes"]
     assert max(each["stream_time"] for each in tasks) == max(e.micros for e in batches[0]) // 1000
     new = str(tmp_path / "rescaled")
-    done = rescale(spark, checkpoint, 2, new)
+    # By a URL, as in an object store: all files go through Hadoop's file systems.
+    done = rescale(spark, f"file://{checkpoint}", 2, f"file://{new}")
     assert (done["from_tasks"], done["to_tasks"]) == (3, 2)
     shutil.rmtree(checkpoint)
     write(tmp_path, batches[1:], 1)

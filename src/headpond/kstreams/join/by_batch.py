@@ -246,10 +246,12 @@ class BatchJoin:
             old = hit[hit < batch.base[side]]
             selections[side] = Selection(state.sides[side], old, stream_time - after)
         if rules.stream_time is StreamTime.TASK:
-            marks = [each.times() for each in selections.values()]
-            marks += [batch.incoming[side].ts[begin] for side, begin in fresh.items()]
-            firsts = [each.first_staying() for each in selections.values()]
-            marks.append(np.array([each for each in firsts if each is not None], np.int64))
+            marks = []
+            for side, each in selections.items():
+                times = np.concatenate((each.times(), batch.incoming[side].ts[fresh[side]]))
+                first = each.first_staying()
+                # What is behind the first that stays is never the first open one of its side.
+                marks.append(times if first is None else np.append(times[times <= first], first))
             for each in selections.values():
                 each.mark(np.unique(np.concatenate(marks)))
                 each.mark_last()

@@ -308,7 +308,7 @@ def next_side_state(
         start, stop = np.searchsorted(gone, (base, base + chunk.rows))
         rows = before
         if stop > start:
-            rows = np.setdiff1d(before, gone[start:stop] - base, assume_unique=True)
+            rows = without(before, gone[start:stop] - base)
         if chunk.max_ts >= readable_from or len(rows):
             chunks.append(chunk)
             waits.append(rows)
@@ -320,6 +320,21 @@ def next_side_state(
             chunks.append(chunk)
             waits.append(rows)
     return compacted(SideState(tuple(chunks), tuple(waits)), numbers)
+
+
+def among(some: Int64, rows: Int64) -> Bool:
+    """Return which of some numbers are among others, both ascending: searched for, so few cost little."""
+    if not len(rows):
+        return np.zeros(len(some), np.bool_)
+    found: Bool = rows[np.minimum(np.searchsorted(rows, some), len(rows) - 1)] == some
+    return found
+
+
+def without(rows: Int64, gone: Int64) -> Int64:
+    """Return numbers without others, both ascending."""
+    keep = np.ones(len(rows), np.bool_)
+    keep[np.searchsorted(rows, gone[among(gone, rows)])] = False
+    return rows[keep]
 
 
 def cut(

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.chunks import among, without
 from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, OTHER_SIDE, JoinRules, wrapped
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def rounds(
         due = done.min_time + after[is_left]
         if done.min_time == NO_MIN_TIME:
             due = wrapped(due)  # the empty buffer's number may wrap around: a round begins, and finds nothing
-        if due < stream_time and now_ms >= done.next_emit_ms:
+        if trigger < NEVER and due < stream_time and now_ms >= done.next_emit_ms:
             done.next_emit_ms = now_ms + rules.emit_interval_ms
             left_now: list[int] = []
             for side, mine in enumerate(waits):
@@ -197,7 +198,8 @@ class Selection:
             base = self._bases[place]
             start, stop = np.searchsorted(hit, (base, base + chunk.rows))
             if stop > start:
-                self._add(place, np.intersect1d(rows, hit[start:stop] - base, assume_unique=True))
+                met = hit[start:stop] - base
+                self._add(place, met[among(met, rows)])
             if chunk.min_ts < closed_before:
                 self._add(place, rows[chunk.data.ts[rows] < closed_before])
         self._hits = {place: np.unique(np.concatenate(rows)) for place, rows in self._chosen.items()}
@@ -210,7 +212,7 @@ class Selection:
         """Return the rows of a chunk that stay whatever happens, by time, and their times."""
         rows, chosen = self._state.waiting[place], self._hits.get(place)
         if chosen is not None:
-            rows = np.setdiff1d(rows, chosen, assume_unique=True)
+            rows = without(rows, chosen)
         ts = self._state.chunks[place].data.ts[rows]
         order = np.argsort(ts, kind="stable")
         return rows[order], ts[order]
