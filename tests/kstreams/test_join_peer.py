@@ -26,6 +26,7 @@ from headpond.kstreams import (
 )
 from tests.kstreams.join_cuts import Result, run
 from tests.kstreams.join_lines import random_records, random_rules, run_all
+from tests.kstreams.test_join_alignment import divided, random_lines, shares_in_order
 from tests.kstreams.test_join_kafka_state import held, record_of
 from tests.kstreams.test_peer import jars
 
@@ -109,6 +110,32 @@ def test_random_streams_give_equal_results(jars: Path, tmp_path: Path) -> None:
             found = run_all(join, records)
         expected = [next(steps) for _ in records]
         assert [[line_of(each) for each in step] for step in found] == expected, (number, rules)
+
+
+@pytest.mark.timeout(1800)
+def test_unequal_inputs_give_equal_results(jars: Path, tmp_path: Path) -> None:
+    """500 joins of partitions that progress by rates of their own, in batches of any size, in two tasks each.
+
+    The peer gets each task's records in the order in which Kafka Streams takes them from its partitions:
+    always the one whose partition's next record is the oldest.
+    """
+    cases = []
+    lines = []
+    for seed in range(500):
+        chance = Random(seed)
+        rules = replace(random_rules(chance), headers=HeadersOf.TRIGGER, emit=Emit.EAGER, emit_interval_ms=0)
+        inputs = random_lines(chance, self_join=rules.type is JoinType.SELF, count=30)
+        shares = shares_in_order(inputs)
+        cases.append((rules, inputs, chance, [len(share) for share in shares]))
+        for share in shares:
+            lines += [join_line(rules), *map(told, share)]
+    steps = iter(ask(jars, tmp_path, lines))
+    for number, (rules, inputs, chance, sizes) in enumerate(cases):
+        expected = [[line for _ in range(size) for line in next(steps)] for size in sizes]
+        found = divided(rules, inputs, chance)
+        for task, wanted in enumerate(expected):
+            mine = [JoinResult(*result[1:]) for result in found if result[0] == task]
+            assert [line_of(each) for each in mine] == wanted, (number, rules)
 
 
 def test_a_join_without_width_and_grace_finds_nothing(jars: Path, tmp_path: Path) -> None:

@@ -278,9 +278,7 @@ class BatchJoin:
             clock.min_time = NO_TIME  # should the next start ask for a task's own time: its first round looks
             return leaving(rules, walk, batch.stream, clock.stream_time)
         triggers = np.flatnonzero(batch.valid & (batch.ts == batch.stream))
-        done = rounds(rules, walk, triggers, batch.left[triggers], batch.ts[triggers], now_ms, clock)
-        clock.min_time, clock.next_emit_ms = done.min_time, done.next_emit_ms
-        return np.array(done.at, np.int64), np.array(done.position, np.int64)
+        return rounds(rules, walk, triggers, batch.left[triggers], batch.ts[triggers], now_ms, clock)
 
 
 def _refused(many: TooManyPairs, bound: int) -> UsageError:

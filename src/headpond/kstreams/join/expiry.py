@@ -57,23 +57,6 @@ class Waiting:
     taken: Int64
 
 
-@dataclass(slots=True)
-class Rounds:
-    """What the rounds of a batch did.
-
-    Attributes:
-        at: per result the record of the batch at which it left.
-        position: ... and its position among the waiting.
-        min_time: as the last round left it, and later insertions lowered it.
-        next_emit_ms: wall-clock time before which no round may begin.
-    """
-
-    at: list[int]
-    position: list[int]
-    min_time: int
-    next_emit_ms: int
-
-
 def rounds(
     rules: JoinRules,
     waiting: Waiting,
@@ -82,8 +65,10 @@ def rounds(
     times: Int64,
     now_ms: int,
     clock: JoinClock,
-) -> Rounds:
+) -> tuple[Int64, Int64]:
     """Visit the records at the top of stream time, and begin a round where one is due.
+
+    Returns who leaves: at which record of the batch, and which position.
 
     Args:
         rules: the join.
@@ -92,9 +77,11 @@ def rounds(
         left: whether each is a left one.
         times: their timestamps, which are the stream time then.
         now_ms: wall-clock time, one for the whole batch.
-        clock: the times as the batch before left them.
+        clock: the smallest time in the buffer and the throttle's end as the batch before left them; as this
+            one leaves them, afterwards.
     """
-    done = Rounds([], [], clock.min_time, clock.next_emit_ms)
+    at: list[int] = []
+    positions: list[int] = []
     after = [rules.after_ms(side) + rules.windows.grace_ms for side in Side]
     ts = waiting.ts.tolist()
     of_left = waiting.left.tolist()
@@ -121,13 +108,13 @@ def rounds(
             waits[side][position] = begun
             if begun:
                 first[side] = min(first[side], position)
-                done.min_time = min(done.min_time, ts[position])
+                clock.min_time = min(clock.min_time, ts[position])
             change = next(upcoming, None)
-        due = done.min_time + after[is_left]
-        if done.min_time == NO_MIN_TIME:
+        due = clock.min_time + after[is_left]
+        if clock.min_time == NO_MIN_TIME:
             due = wrapped(due)  # the empty buffer's number may wrap around: a round begins, and finds nothing
-        if trigger < NEVER and due < stream_time and now_ms >= done.next_emit_ms:
-            done.next_emit_ms = now_ms + rules.emit_interval_ms
+        if trigger < NEVER and due < stream_time and now_ms >= clock.next_emit_ms:
+            clock.next_emit_ms = now_ms + rules.emit_interval_ms
             left_now: list[int] = []
             for side, mine in enumerate(waits):
                 position = mine.find(1, first[side])
@@ -136,10 +123,10 @@ def rounds(
                     left_now.append(position)
                     position = mine.find(1, position + 1)
                 first[side] = position if position >= 0 else len(ts)
-            done.at += [trigger] * len(left_now)
-            done.position += sorted(left_now)
-            done.min_time = _stop(waits, first, left_now, ts)
-    return done
+            at += [trigger] * len(left_now)
+            positions += sorted(left_now)
+            clock.min_time = _stop(waits, first, left_now, ts)
+    return np.array(at, np.int64), np.array(positions, np.int64)
 
 
 def _stop(waits: list[bytearray], first: list[int], left_now: list[int], ts: list[int]) -> int:

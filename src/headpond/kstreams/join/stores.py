@@ -249,25 +249,20 @@ class JoinStoreNames(NamedTuple):
 
 
 class JoinStores:
-    """A task's stores, open.
-
-    Args:
-        left: The left side's store.
-        right: The right side's; the left one again in a self-join.
-        buffer: The buffer; None for joins without unmatched results.
-        context: The record being processed; shared with the stores' changelog layers.
-    """
+    """A task's stores, open; `build` makes them."""
 
     def __init__(
         self,
-        left: WindowStoreWithHeaders[bytes, bytes],
-        right: WindowStoreWithHeaders[bytes, bytes],
+        rules: JoinRules,
+        windows: list[WindowStoreWithHeaders[bytes, bytes]],
         buffer: OuterJoinBuffer | None,
-        context: RecordContext | None = None,
+        context: RecordContext,
     ) -> None:
-        self._sides = {Side.LEFT: left, Side.RIGHT: right}
+        self._rules = rules
+        # A self-join has one store for both sides.
+        self._sides = {Side.LEFT: windows[0], Side.RIGHT: windows[-1]}
         self.buffer = buffer
-        self.context = context or RecordContext()
+        self.context = context
 
     @classmethod
     def build(
@@ -321,7 +316,7 @@ class JoinStores:
                     pairs = RocksPairs(Path(directory) / _KEY_VALUE_STORES / names.buffer, buffer_format)
                 buffer = OuterJoinBuffer(pairs)
             undo.pop_all()
-        return cls(windows[0], windows[-1], buffer, context)
+        return cls(rules, windows, buffer, context)
 
     def of(self, side: Side) -> WindowStoreWithHeaders[bytes, bytes]:
         """Return a side's store."""
@@ -331,22 +326,12 @@ class JoinStores:
         """Raise for rules that these stores were not made for.
 
         Raises:
-            UsageError: A store drops duplicates or has another retention, or the buffer is missing, not
-                needed or without the headers that the rules ask for.
+            UsageError: They are those of another join, or the buffer lacks headers that the rules ask for.
         """
-        for each in self._sides.values():
-            if not each.settings.retain_duplicates or each.settings.retention_ms != rules.retention_ms:
-                raise UsageError(
-                    f"Store {each.settings.name} is not one of this join, which keeps duplicates and "
-                    f"retains {rules.retention_ms} ms: it retains {each.settings.retention_ms} ms and "
-                    f"keeps {'' if each.settings.retain_duplicates else 'no '}duplicates.",
-                    next_step="Make the stores with JoinStores.build and the same rules.",
-                    name=each.settings.name,
-                )
-        if (self.buffer is not None) != rules.buffers:
+        if rules.fingerprint != self._rules.fingerprint:
             raise UsageError(
-                f"A join of type {rules.type} has {'a' if rules.buffers else 'no'} buffer of unmatched "
-                f"records, and these stores have {'one' if self.buffer is not None else 'none'}.",
+                f"These stores are made for the join {self._rules.fingerprint}, and this one is "
+                f"{rules.fingerprint}.",
                 next_step="Make the stores with JoinStores.build and the same rules.",
             )
         if (
