@@ -34,6 +34,7 @@ from headpond.kstreams import (
 from headpond.kstreams.bytes.headers import SerializationError, decode_headers
 from headpond.kstreams.bytes.join_buffer import BufferFormat, encode_buffer_key, encode_buffer_list
 from headpond.kstreams.bytes.window_keys import encode_store_key
+from headpond.kstreams.join import kafka_state
 from headpond.kstreams.join.scenario import read_scenario, results_document
 from headpond.kstreams.join.stores import RocksPairs
 from tests.kit.support import vector_json
@@ -227,6 +228,17 @@ def test_a_buffer_that_no_replay_explains_begins_with_its_first_record() -> None
         handover.rules, left=[*logs["left"], gone], right=logs["right"], buffer=logs["outer"]
     ).task
     assert state.clock.min_time in {each.timestamp for each in held(state, handover.rules)}
+
+
+def test_a_state_of_any_size_becomes_chunks_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A side may have more bytes than one array of Arrow's holds: records are the same, in more chunks."""
+    handover = Handover("outer-headers")
+    whole = handover.from_changelogs().task
+    monkeypatch.setattr(kafka_state, "PART_BYTES", 500)
+    parts = handover.from_changelogs().task
+    assert held(parts, handover.rules) == held(whole, handover.rules)
+    assert len(list(parts.chunks())) > len(list(whole.chunks()))
+    assert handover.go_on(parts) == handover.expected
 
 
 def test_exports_are_read_from_files(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ REPLAYED_RECORDS = 5_000
 """Records of each side that are played again at most, the last ones."""
 PHASES = 4
 """Times at which the first round may have been, except at once: over the time between two rounds."""
+PART_BYTES = 256 << 20
+"""About so many bytes of records become chunks at once."""
 _ORDER_STEP = 1 << 20  # room between two stored entries for waiting ones that the store lost
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -184,7 +186,13 @@ def read_initial_state(
     for side, entries in stored.items():
         rows, waiting = _together(entries, [each for each in unmatched if each.side is side])
         kept = np.flatnonzero((rows.ts >= observed[side] - rules.retention_ms + 1) | waiting)
-        sides[side] = SideState.of(cut(rows.take(kept), waiting[kept], rules.retention_ms, numbers))
+        size = max(1, PART_BYTES * len(rows) // max(1, int(rows.records.nbytes)))
+        parts = [kept[start : start + size] for start in range(0, len(kept), size)]
+        sides[side] = SideState.of(
+            pair
+            for part in parts
+            for pair in cut(_narrow(rows.take(part)), waiting[part], rules.retention_ms, numbers)
+        )
         next_seq = max(next_seq, len(rows))
     return JoinState(rules.fingerprint, TaskState(clock, next_seq, numbers.following, sides))
 
@@ -252,8 +260,16 @@ def _stored(stored_keys: list[bytes], headers: list[bytes], values: list[bytes])
     found = [decode_store_key(each) for each in stored_keys]
     ts = np.array([each.timestamp for each in found], np.int64)
     order = np.array([each.seqnum for each in found], np.int64) * _ORDER_STEP
-    keys = pa.array([each.key for each in found], pa.binary())
-    return Stored(keys, pa.array(headers, pa.binary()), pa.array(values, pa.binary()), ts, order)
+    columns = ([each.key for each in found], headers, values)
+    keys, blocks, plain = (pa.array(each, pa.large_binary()) for each in columns)
+    return Stored(keys, blocks, plain, ts, order)
+
+
+def _narrow(rows: Rows) -> Rows:
+    """Return rows with the join's own types: a side may have more bytes than one array of them holds."""
+    columns = [column.cast(pa.binary()) for column in rows.records.columns]
+    records = pa.RecordBatch.from_arrays(columns, names=rows.records.schema.names)
+    return replace(rows, records=records)
 
 
 def _together(stored: Stored, unmatched: list[Unmatched]) -> tuple[Rows, Bool]:
@@ -286,10 +302,11 @@ def _together(stored: Stored, unmatched: list[Unmatched]) -> tuple[Rows, Bool]:
                 headers[entry] = own
     known = stored.headers
     if headers:
-        known = pa.array([headers.get(row, each) for row, each in enumerate(known.to_pylist())], pa.binary())
+        every = enumerate(known.to_pylist())
+        known = pa.array([headers.get(row, each) for row, each in every], pa.large_binary())
     more = [[row[column] for row in added] for column in range(5)]
     columns = [
-        pa.concat_arrays([first, pa.array(rest, pa.binary())])
+        pa.concat_arrays([first, pa.array(rest, pa.large_binary())])
         for first, rest in zip((stored.keys, known, stored.values), more[:3], strict=True)
     ]
     ts = np.append(stored.ts, np.array(more[3], np.int64))

@@ -21,7 +21,7 @@ import numpy as np
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.join.alignment import dealt
-from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, cut
+from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, compacted, cut
 from headpond.kstreams.join.keys import task_of
 from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import JoinClock
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headpond.kstreams.bytes.join_buffer import Side
-    from headpond.kstreams.join.pairs import Bool
+    from headpond.kstreams.join.chunks import Chunk
+    from headpond.kstreams.join.pairs import Bool, Int64
     from headpond.kstreams.join.rules import JoinRules
 
 
@@ -109,12 +110,12 @@ def _shares(states: Sequence[TaskState], side: Side, tasks: int) -> list[list[tu
 
 
 def _side(parts: list[tuple[Rows, Bool]], observed: int, rules: JoinRules, numbers: Numbers) -> SideState:
-    if not parts:
-        return SideState()
-    rows, order = Rows.in_order([rows for rows, _ in parts])
-    waiting = np.concatenate([flags for _, flags in parts])[order]
-    matters = np.flatnonzero((rows.ts >= observed - rules.retention_ms + 1) | waiting)
-    return SideState.of(cut(rows.take(matters), waiting[matters], rules.retention_ms, numbers))
+    """Cut a side's records part by part: of a state beyond memory no two parts are needed at once."""
+    found: list[tuple[Chunk, Int64]] = []
+    for rows, waiting in parts:
+        matters = np.flatnonzero((rows.ts >= observed - rules.retention_ms + 1) | waiting)
+        found += cut(rows.take(matters), waiting[matters], rules.retention_ms, numbers)
+    return compacted(SideState.of(found), numbers)
 
 
 def _clock(states: list[TaskState]) -> JoinClock:
