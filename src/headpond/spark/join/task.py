@@ -289,6 +289,7 @@ class _Work:
         self._bind(state)
         manifest = encode_manifest(state, self._fingerprint)
         self._manifest.update((manifest,))
+        self._at_hand = {}  # what the state keeps at hand is not kept here, too
         _MEMORY.put(self._name, manifest, state)
 
     def figures(self, state: TaskState) -> dict[str, int]:
