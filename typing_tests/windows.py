@@ -16,8 +16,8 @@ from headpond.kstreams import (
 from headpond.kstreams.bytes.window_values import (
     ValueFormat,
     conversion,
-    decode_plain_headers,
-    encode_plain_headers,
+    decode_value,
+    encode_value,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def keep_headers(task: Path) -> list[bytes | None]:
 
 
 def convert(data: bytes) -> bytes | None:
-    value, headers = decode_plain_headers(encode_plain_headers(data, [("k", None)]))
+    encoded = encode_value(data, 0, [("k", None)], ValueFormat.PLAIN_HEADERS)
+    value, _, headers = decode_value(encoded, ValueFormat.PLAIN_HEADERS)
     assert_type(value, bytes)
     assert_type(headers, list[tuple[str, bytes | None]])
     return conversion(ValueFormat.TIMESTAMPED_HEADERS, ValueFormat.PLAIN_HEADERS)(data)

@@ -30,10 +30,10 @@ import pyarrow as pa
 from rocksdict import AccessType, CompactOptions, Options, Rdict, WriteOptions
 
 from headpond.kstreams import (
-    ROCKSDB_STORES,
     BytesSerde,
     StoreSettings,
     ValueAndHeaders,
+    WindowBytesStore,
     WindowStoreWithHeaders,
     migrate,
 )
@@ -84,7 +84,7 @@ def timed(action: Callable[[], object]) -> float:
 def filled(folder: Path, value_format: ValueFormat, records: int, headers: Any = ()) -> Path:
     chance = random.Random(1)
     directory = folder / value_format / "win"
-    store = ROCKSDB_STORES[value_format](directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, value_format, directory)
     for key, start in keys_and_starts(records):
         store.put(key, encode_value(chance.randbytes(100), start, headers, value_format), start)
     store.close()
@@ -240,7 +240,7 @@ def bare_round(place: Path, plan: Any, fetches: Any) -> tuple[float, float]:
 
 
 def bytes_round(place: Path, plan: Any, fetches: Any) -> tuple[float, float]:
-    store = ROCKSDB_STORES[ValueFormat.PLAIN_HEADERS](place / "win", SETTINGS)
+    store = WindowBytesStore(SETTINGS, ValueFormat.PLAIN_HEADERS, place / "win")
     stored = [(key, start, b"\x00" + value) for key, start, value in plan]
 
     def put() -> None:

@@ -129,7 +129,10 @@ def test_stats_count_and_foretell_the_migration(unpacked: Any, capsys: pytest.Ca
     assert [each["entries"] for each in found["segments"]] == [6, 109, 235]
     assert found["formats"]["timestamped_headers"]["entries"] == 350
     assert found["migration_saves_bytes"] == 8 * 350
-    assert main(["store", "migrate", directory, "--to", "plain-headers", "--drop-timestamps", "--json"]) == 0
+    assert (
+        main(["store", "migrate", directory, "--to", "plain-headers", "--yes", "--drop-timestamps", "--json"])
+        == 0
+    )
     (report,) = lines(capsys)
     assert report == {
         "store": "win",
@@ -137,7 +140,6 @@ def test_stats_count_and_foretell_the_migration(unpacked: Any, capsys: pytest.Ca
         "format": "plain_headers",
         "already_done": False,
         "segments": 3,
-        "resumed_segments": 0,
         "entries": 350,
         "saved_bytes": found["migration_saves_bytes"],
         "dropped_timestamps": 350,
@@ -167,12 +169,14 @@ def test_stats_draw_a_chart(unpacked: Any, capsys: pytest.CaptureFixture[str]) -
 def test_migrate_asks_before_timestamps_go(unpacked: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Wrong use is exit code 2 and changes nothing; with the switch it is done, a second time not again."""
     directory = unpacked("disk/timestamped-duplicates")
-    assert main(["store", "migrate", str(directory), "--to", "plain-headers"]) == 2
+    assert main(["store", "migrate", str(directory), "--to", "plain-headers", "--yes"]) == 2
     assert "--drop-timestamps" in capsys.readouterr().err
     assert {str(each) for each in StoreDirectory(directory).formats()} == {"timestamped"}
-    assert main(["store", "migrate", str(directory), "--to", "plain-headers", "--drop-timestamps"]) == 0
+    assert (
+        main(["store", "migrate", str(directory), "--to", "plain-headers", "--yes", "--drop-timestamps"]) == 0
+    )
     assert "350 timestamps were dropped" in " ".join(capsys.readouterr().out.split())
-    assert main(["store", "migrate", str(directory), "--to", "plain-headers"]) == 0
+    assert main(["store", "migrate", str(directory), "--to", "plain-headers", "--yes"]) == 0
     assert "nothing was done" in capsys.readouterr().out
 
 
@@ -217,3 +221,22 @@ def test_progress_is_drawn_as_a_bar() -> None:
     """Half is half; an estimate that was too low does not go beyond the end."""
     assert _progress(500, 1000) == "██████████░░░░░░░░░░  50%, 500 entries"
     assert _progress(1500, 1000) == "█" * 20 + " 100%, 1,500 entries"
+
+
+def test_migrate_in_place_asks(
+    unpacked: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It tells who can open the result; without a terminal, or by a no, nothing is done."""
+    directory = unpacked("disk/plain-duplicates")
+    command = ["store", "migrate", str(directory), "--to", "plain-headers"]
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert "is plain and becomes plain-headers: no released Kafka Streams (4.3 and before) opens" in told
+    assert "--yes" in told
+    for answer, formats in (("n", {"plain"}), ("y", {"plain_headers"})):
+        stdin = io.StringIO(f"{answer}\n")
+        monkeypatch.setattr(stdin, "isatty", lambda: True)
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert (main(command) == 0) is (answer == "y")
+        assert "Go on? [y/N]" in capsys.readouterr().err
+        assert StoreDirectory(directory).formats() == formats

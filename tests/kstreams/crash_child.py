@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from headpond.kstreams import ChangelogRecord, RocksDBWindowStoreWithHeaders, StoreSettings, migrate
+from headpond.kstreams import ChangelogRecord, StoreSettings, WindowBytesStore, migrate
 from headpond.kstreams.bytes.window_keys import encode_store_key
 from headpond.kstreams.bytes.window_values import ValueFormat, encode_value
 
@@ -41,7 +41,7 @@ def say(number: int) -> None:
     sys.stdout.flush()
 
 
-def puts(store: RocksDBWindowStoreWithHeaders) -> None:
+def puts(store: WindowBytesStore) -> None:
     for number in range(10**6):
         store.put(key_of(number), value_of(number), start_of(number))
         if number % 700 == 699:
@@ -49,7 +49,7 @@ def puts(store: RocksDBWindowStoreWithHeaders) -> None:
             say(number + 1)
 
 
-def restore(store: RocksDBWindowStoreWithHeaders) -> None:
+def restore(store: WindowBytesStore) -> None:
     for first in range(0, 10**6, 500):
         store.restore(
             ChangelogRecord(
@@ -64,7 +64,7 @@ def restore(store: RocksDBWindowStoreWithHeaders) -> None:
         say(first + 500)
 
 
-def upgrade(store: RocksDBWindowStoreWithHeaders) -> None:
+def upgrade(store: WindowBytesStore) -> None:
     for number in range(OLD_ENTRIES):
         if number % 3 == 0:
             assert store.fetch_at(key_of(number), start_of(number)) == value_of(number)
@@ -81,7 +81,7 @@ def main(what: str, directory: Path) -> None:
         say(0)
         migrate(directory)
         return
-    store = RocksDBWindowStoreWithHeaders(directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, ValueFormat.PLAIN_HEADERS, directory)
     say(0)
     {"puts": puts, "restore": restore, "upgrade": upgrade}[what](store)
 

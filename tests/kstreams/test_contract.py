@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from headpond.core.errors import UsageError
 from headpond.kstreams import (
     ChangelogRecord,
-    InMemoryWindowStore,
-    RocksDBWindowStore,
     StoreClosed,
     StoreSettings,
     ValueFormat,
+    WindowBytesStore,
 )
 from headpond.kstreams.bytes.window_keys import encode_store_key
 from headpond.kstreams.bytes.window_values import encode_value
@@ -31,11 +30,11 @@ DUPLICATES = StoreSettings("s", RETENTION_MS, 10_000, retain_duplicates=True)
 
 
 def in_memory(tmp_path: Path, store_settings: StoreSettings) -> Any:
-    return InMemoryWindowStore(store_settings, ValueFormat.PLAIN)
+    return WindowBytesStore(store_settings, ValueFormat.PLAIN)
 
 
 def on_rocksdb(tmp_path: Path, store_settings: StoreSettings) -> Any:
-    return RocksDBWindowStore(tmp_path / store_settings.name, store_settings)
+    return WindowBytesStore(store_settings, ValueFormat.PLAIN, tmp_path / store_settings.name)
 
 
 @pytest.fixture(params=[in_memory, on_rocksdb])
@@ -186,16 +185,6 @@ def test_an_iterator_does_not_see_later_puts(make: Any) -> None:
     store.close()
 
 
-def test_a_range_of_stored_keys_can_be_deleted(make: Any) -> None:
-    """From the first key up to, and without, the second."""
-    store = make(UNIQUE)
-    for key in (b"a", b"b", b"c"):
-        store.put(key, b"v", 1000)
-    store.delete_range(encode_store_key(b"a", 1000), encode_store_key(b"c", 1000))
-    assert keys_of(store.all()) == [(b"c", 1000, 0)]
-    store.close()
-
-
 def test_a_closed_store_says_so(make: Any) -> None:
     """Nothing works after closing, except closing again."""
     store = make(UNIQUE)
@@ -208,7 +197,6 @@ def test_a_closed_store_says_so(make: Any) -> None:
         lambda: store.fetch(b"k", 0, 1),
         store.all,
         store.flush,
-        store.approximate_count,
     ):
         with pytest.raises(StoreClosed, match="closed"):
             call()
@@ -329,25 +317,25 @@ def test_a_restart_overwrites_nothing(tmp_path: Path) -> None:
     for seed, expected in ((True, [b"first", b"second"]), (False, [b"second"])):
         directory = tmp_path / str(seed) / "s"
         for value in (b"first", b"second"):
-            store = RocksDBWindowStore(directory, DUPLICATES, seed_counter=seed)
+            store = WindowBytesStore(DUPLICATES, ValueFormat.PLAIN, directory, seed_counter=seed)
             store.put(b"k", value, 1000)
             store.close()
-        store = RocksDBWindowStore(directory, DUPLICATES, seed_counter=seed)
+        store = WindowBytesStore(DUPLICATES, ValueFormat.PLAIN, directory, seed_counter=seed)
         assert [value for _, value in store.fetch(b"k", 0, 2000)] == expected
         store.close()
 
 
 def test_stream_time_after_a_restart(tmp_path: Path) -> None:
     """Upstream starts blind and shows expired entries until the first put; recovering can be asked for."""
-    store = RocksDBWindowStore(tmp_path / "s", UNIQUE)
+    store = WindowBytesStore(UNIQUE, ValueFormat.PLAIN, tmp_path / "s")
     store.put(b"k", b"old", 61_000)
     store.put(b"k", b"new", 61_000 + RETENTION_MS)
     store.close()
-    store = RocksDBWindowStore(tmp_path / "s", UNIQUE)
+    store = WindowBytesStore(UNIQUE, ValueFormat.PLAIN, tmp_path / "s")
     assert store.observed_stream_time == -1
     assert len(list(store.all())) == 2
     store.close()
-    store = RocksDBWindowStore(tmp_path / "s", UNIQUE, recover_stream_time=True)
+    store = WindowBytesStore(UNIQUE, ValueFormat.PLAIN, tmp_path / "s", recover_stream_time=True)
     assert store.observed_stream_time == 61_000 + RETENTION_MS
     assert [value for _, value in store.all()] == [b"new"]
     store.close()
@@ -356,7 +344,7 @@ def test_stream_time_after_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value_format", list(ValueFormat))
 def test_restored_values_have_the_stores_format(value_format: ValueFormat) -> None:
     """Record timestamp and headers go where the format has a place for them; a null stays null."""
-    store = InMemoryWindowStore(UNIQUE, value_format)
+    store = WindowBytesStore(UNIQUE, value_format)
     headers = (("k", b"v"), ("k", None))
     store.restore([ChangelogRecord(encode_store_key(b"k", 1000), b"value", 55, headers)])
     assert store.fetch_at(b"k", 1000) == encode_value(b"value", 55, headers, value_format)

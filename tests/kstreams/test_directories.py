@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headpond.kstreams import (
-    ROCKSDB_STORES,
-    ChangeLoggingWindowBytesStore,
     ChangelogRecord,
     RecordContext,
-    RocksDBWindowStoreWithHeaders,
     StoreFormatMismatch,
     StoreLocked,
     StoreSettings,
     ValueFormat,
-    adapted,
+    WindowBytesStore,
 )
 from headpond.kstreams.bytes.window_values import decode_value, encode_value
 from headpond.kstreams.stores.rocks import COLUMN_FAMILIES, Database, column_families
@@ -73,7 +70,9 @@ def test_a_directory_lists_as_its_store_did(kind: str, tmp_path: Path) -> None:
     vector = disk_vector(f"{kind}-duplicates")
     directory = unpacked(f"disk/{kind}-duplicates", tmp_path) / "win"
     inner, outer = KINDS[kind]
-    store = adapted(ROCKSDB_STORES[inner](directory, settings_of(vector), recover_stream_time=True), outer)
+    store = WindowBytesStore(
+        settings_of(vector), outer, directory, disk_format=inner, recover_stream_time=True
+    )
     assert contents(store) == expected_contents(vector["contents"])
     assert list(store.all(backward=True)) == list(store.all())[::-1]
     store.close()
@@ -86,7 +85,7 @@ def test_a_directory_can_be_read_untouched(kind: str, tmp_path: Path) -> None:
     directory = unpacked(f"disk/{kind}-duplicates", tmp_path) / "win"
     before = {path: path.is_dir() or path.read_bytes() for path in directory.rglob("*")}
     vector = disk_vector(f"{kind}-duplicates")
-    store = ROCKSDB_STORES[KINDS[kind][0]](directory, settings_of(vector), read_only=True)
+    store = WindowBytesStore(settings_of(vector), KINDS[kind][0], directory, read_only=True)
     # A new store object has seen no time yet, so entries beyond the retention still show.
     assert len(list(store.all())) == sum(
         len(pairs) for families in without_offsets(vector["raw"]).values() for pairs in families.values()
@@ -103,8 +102,9 @@ def test_the_same_puts_write_the_same_bytes_and_log(kind: str, tmp_path: Path) -
     inner, outer = KINDS[kind]
     records: list[Any] = []
     context = RecordContext()
-    bare = adapted(ROCKSDB_STORES[inner](tmp_path / "win", settings_of(vector)), outer)
-    store = ChangeLoggingWindowBytesStore(bare, records.append, context)
+    store = WindowBytesStore(
+        settings_of(vector), outer, tmp_path / "win", disk_format=inner, log=records.append, context=context
+    )
     for operation in vector["operations"]:
         value = unhex(operation["value"])
         timestamp, headers = operation["value_timestamp"], headers_of(operation["headers"])
@@ -140,8 +140,8 @@ def test_a_changelog_restores_into_every_format(kind: str, tmp_path: Path) -> No
         kept[record.key] = record
     newest = max(int(key[-12:-4].hex(), 16) for key in kept)
     oldest = newest - settings.retention_ms + 1
-    for value_format, store_class in ROCKSDB_STORES.items():
-        store = store_class(tmp_path / value_format / "win", settings)
+    for value_format in ValueFormat:
+        store = WindowBytesStore(settings, value_format, tmp_path / value_format / "win")
         store.restore(iter(records))
         assert store.observed_stream_time == newest
         found = {
@@ -170,7 +170,7 @@ def test_the_stores_of_a_stopped_join_list_as_on_reopening(name: str, tmp_path: 
             store_name, config["retention_ms"], config["window_size_ms"], retain_duplicates=True
         )
         directory = tmp_path / config["directories"][side]
-        store = adapted(ROCKSDB_STORES[inner](directory, settings), ValueFormat.TIMESTAMPED_HEADERS)
+        store = WindowBytesStore(settings, ValueFormat.TIMESTAMPED_HEADERS, directory, disk_format=inner)
         found = [
             {
                 **entry,
@@ -186,7 +186,7 @@ def test_the_stores_of_a_stopped_join_list_as_on_reopening(name: str, tmp_path: 
 def test_a_plain_headers_directory_has_the_bytes_that_the_spec_predicts(tmp_path: Path) -> None:
     """One entry: its segment's name, column families, key and value, byte by byte."""
     settings = StoreSettings("win", 600_000, 60_000, retain_duplicates=True)
-    store = RocksDBWindowStoreWithHeaders(tmp_path / "win", settings)
+    store = WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, tmp_path / "win")
     store.put(b"k", encode_value(b"value", -1, [("k", b"v")], ValueFormat.PLAIN_HEADERS), 1_700_000_000_123)
     store.flush({"app-win-changelog-0": 7})
     store.close()
@@ -210,17 +210,17 @@ def test_a_plain_headers_directory_has_the_bytes_that_the_spec_predicts(tmp_path
 def test_no_class_opens_a_newer_directory(writer: ValueFormat, reader: ValueFormat, tmp_path: Path) -> None:
     """An older class says so and changes nothing; a newer one upgrades."""
     settings = StoreSettings("win", 600_000, 60_000)
-    store = ROCKSDB_STORES[writer](tmp_path / "win", settings)
+    store = WindowBytesStore(settings, writer, tmp_path / "win")
     store.put(b"k", encode_value(b"v", 5, [], writer), 1000)
     store.close()
     before = raw(tmp_path / "win")
     order = list(ValueFormat)
     if order.index(reader) < order.index(writer):
         with pytest.raises(StoreFormatMismatch, match=str(writer)):
-            ROCKSDB_STORES[reader](tmp_path / "win", settings)
+            WindowBytesStore(settings, reader, tmp_path / "win")
         assert raw(tmp_path / "win") == before
     else:
-        store = ROCKSDB_STORES[reader](tmp_path / "win", settings)
+        store = WindowBytesStore(settings, reader, tmp_path / "win")
         assert decode_value(store.fetch_at(b"k", 1000) or b"", reader)[0] == b"v"
         store.close()
 
@@ -228,16 +228,16 @@ def test_no_class_opens_a_newer_directory(writer: ValueFormat, reader: ValueForm
 def test_two_stores_cannot_share_a_directory(tmp_path: Path) -> None:
     """The second one is told that it is open; once the first is closed it may."""
     settings = StoreSettings("win", 600_000, 60_000)
-    first = RocksDBWindowStoreWithHeaders(tmp_path / "win", settings)
+    first = WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, tmp_path / "win")
     first.put(b"k", b"\x00v", 1000)
     with pytest.raises(StoreLocked, match="this process"):
-        RocksDBWindowStoreWithHeaders(tmp_path / "win", settings)
+        WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, tmp_path / "win")
     first.flush()
-    reader = RocksDBWindowStoreWithHeaders(tmp_path / "win", settings, read_only=True)
+    reader = WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, tmp_path / "win", read_only=True)
     assert reader.fetch_at(b"k", 1000) == b"\x00v"
     reader.close()
     first.close()
-    RocksDBWindowStoreWithHeaders(tmp_path / "win", settings).close()
+    WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, tmp_path / "win").close()
 
 
 @pytest.mark.parametrize(
@@ -246,15 +246,15 @@ def test_two_stores_cannot_share_a_directory(tmp_path: Path) -> None:
 def test_older_names_of_segments_are_renamed(old: str, start: int, tmp_path: Path) -> None:
     """Both older forms are found on open and get today's name."""
     settings = StoreSettings("win", 600_000, 60_000)
-    store = RocksDBWindowStoreWithHeaders(tmp_path / "win", settings)
+    store = WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, tmp_path / "win")
     store.put(b"k", b"\x00v", start + 1)
     store.close()
     (tmp_path / "win" / f"win.{start}").rename(tmp_path / "win" / old)
-    reader = RocksDBWindowStoreWithHeaders(tmp_path / "win", settings, read_only=True)
+    reader = WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, tmp_path / "win", read_only=True)
     assert reader.fetch_at(b"k", start + 1) == b"\x00v"
     reader.close()
     assert [path.name for path in (tmp_path / "win").iterdir()] == [old]
-    store = RocksDBWindowStoreWithHeaders(tmp_path / "win", settings)
+    store = WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, tmp_path / "win")
     assert store.fetch_at(b"k", start + 1) == b"\x00v"
     store.close()
     assert [path.name for path in (tmp_path / "win").iterdir()] == [f"win.{start}"]
@@ -262,24 +262,28 @@ def test_older_names_of_segments_are_renamed(old: str, start: int, tmp_path: Pat
 
 def test_another_retention_is_refused(tmp_path: Path) -> None:
     """Segments of another length would be read in pieces; nothing is renamed."""
-    store = RocksDBWindowStoreWithHeaders(tmp_path / "win", StoreSettings("win", 600_000, 60_000))
+    store = WindowBytesStore(
+        StoreSettings("win", 600_000, 60_000), ValueFormat.PLAIN_HEADERS, tmp_path / "win"
+    )
     store.put(b"k", b"\x00v", 1_700_000_100_001)
     store.close()
     with pytest.raises(StoreFormatMismatch, match="retention"):
-        RocksDBWindowStoreWithHeaders(tmp_path / "win", StoreSettings("win", 10_000_000, 60_000))
+        WindowBytesStore(
+            StoreSettings("win", 10_000_000, 60_000), ValueFormat.PLAIN_HEADERS, tmp_path / "win"
+        )
     assert [path.name for path in (tmp_path / "win").iterdir()] == ["win.1700000100000"]
 
 
 def test_what_a_kill_left_of_a_segment_is_removed(tmp_path: Path) -> None:
     """A segment's folder without a database, from its making or its removal, is no segment."""
     settings = StoreSettings("win", 600_000, 60_000)
-    store = RocksDBWindowStoreWithHeaders(tmp_path / "win", settings)
+    store = WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, tmp_path / "win")
     store.put(b"k", b"\x00v", 1_700_000_100_001)
     store.close()
     half = tmp_path / "win" / "win.1699999800000"
     shutil.copytree(tmp_path / "win" / "win.1700000100000", half)
     (half / "CURRENT").unlink()
-    store = RocksDBWindowStoreWithHeaders(tmp_path / "win", settings)
+    store = WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, tmp_path / "win")
     assert [key.timestamp for key, _ in store.all()] == [1_700_000_100_001]
     store.close()
     assert not half.exists()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headpond.kstreams import RocksDBWindowStoreWithHeaders, StoreSettings
-from headpond.kstreams.bytes.window_values import encode_plain_headers
+from headpond.kstreams import StoreSettings, ValueFormat, WindowBytesStore
+from headpond.kstreams.bytes.headers import encode_prefix
 from headpond.kstreams.stores.rocks import Database, column_families
 from tests.kit.support import vector_json
 from tests.kstreams.vectors import unpacked
@@ -73,13 +73,13 @@ def test_the_pages_restore_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     exec(compile(code_of("how-to/window-store-restore.md")[-1], "restore.md", "exec"), {})
     directory = tmp_path / "state/app/0_0/orders"
     settings = StoreSettings("orders", 600_000, 60_000, retain_duplicates=True)
-    store = RocksDBWindowStoreWithHeaders(directory, settings)
+    store = WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, directory)
     (segment,) = directory.iterdir()
     found = [(tuple(key), value) for key, value in store.all()]
     store.close()
     document = json.loads(line)
     headers = [(name, None if value is None else bytes.fromhex(value)) for name, value in document["headers"]]
-    value = encode_plain_headers(bytes.fromhex(document["value"]), headers)
+    value = encode_prefix(headers) + bytes.fromhex(document["value"])
     assert found == [((b"k", document["timestamp"], 1), value)]
     with Database(segment, column_families(segment), read_only=True) as database:
         assert database.offsets() == {b"app-orders-changelog-0": (41).to_bytes(8, "big")}

@@ -15,6 +15,7 @@ from headpond.kstreams.bytes.headers import (
     SerializationError,
     decode_headers,
     encode_headers,
+    encode_prefix,
     encode_varint,
 )
 from headpond.kstreams.bytes.headers_arrow import (
@@ -27,8 +28,8 @@ from headpond.kstreams.bytes.headers_arrow import (
     split_prefix,
     varints,
 )
-from headpond.kstreams.bytes.window_values import decode_plain_headers, encode_plain_headers
 from tests.kit.support import vector_json
+from tests.kstreams.vectors import value_and_headers
 
 HEADERS = st.lists(
     st.tuples(
@@ -68,7 +69,7 @@ def test_columns_are_what_single_records_are(rows: list[Any], others: list[Any])
     values = pa.array([b"v" * len(each) for each in rows], pa.binary())
     payloads = join_prefix(encoded, values)
     assert payloads.to_pylist() == [
-        encode_plain_headers(v, h) for v, h in zip(values.to_pylist(), rows, strict=True)
+        encode_prefix(h) + v for v, h in zip(values.to_pylist(), rows, strict=True)
     ]
     blocks, back = split_prefix(payloads)
     assert (blocks, back) == (encoded, values)
@@ -96,13 +97,13 @@ def test_any_bytes_have_the_outcome_of_the_scalar_reader(blocks: list[bytes]) ->
 
 
 @settings(max_examples=150)
-@given(st.lists(st.binary(max_size=8) | HEADERS.map(lambda h: encode_plain_headers(b"v", h)), max_size=4))
+@given(st.lists(st.binary(max_size=8) | HEADERS.map(lambda h: encode_prefix(h) + b"v"), max_size=4))
 @pytest.mark.slow
 def test_any_payload_is_split_as_the_scalar_reader_splits_it(payloads: list[bytes]) -> None:
     """Or refused for the reason of the first one that cannot be."""
     sound = True
     try:
-        wanted = [decode_plain_headers(each)[0] for each in payloads]
+        wanted = [value_and_headers(each)[0] for each in payloads]
     except SerializationError:
         sound = False
     try:

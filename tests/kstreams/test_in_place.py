@@ -10,12 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headpond.kstreams import (
-    ROCKSDB_STORES,
     InconsistentStore,
-    RocksDBTimestampedWindowStoreWithHeaders,
-    RocksDBWindowStoreWithHeaders,
     StoreSettings,
     ValueFormat,
+    WindowBytesStore,
 )
 from headpond.kstreams.bytes.headers import SerializationError
 from headpond.kstreams.bytes.window_keys import encode_store_key
@@ -35,7 +33,7 @@ STARTS = (1_700_000_000_000, 1_700_000_100_000, 1_700_000_300_500)
 
 def old_directory(folder: Path, value_format: ValueFormat) -> Path:
     """Three entries in two segments, in an older format."""
-    store = ROCKSDB_STORES[value_format](folder / "win", SETTINGS)
+    store = WindowBytesStore(SETTINGS, value_format, folder / "win")
     for start in STARTS:
         store.put(b"k", encode_value(b"v%d" % start, start, [("h", b"x")], value_format), start)
     store.close()
@@ -59,7 +57,9 @@ def test_the_vectors_operations_move_the_same_entries(tmp_path: Path) -> None:
     vector = disk_vector("migration-timestamped-to-headers")
     directory = unpacked("disk/migration-timestamped-to-headers-before", tmp_path) / "win"
     assert raw(directory) == raw_pairs(vector["raw_before"])
-    store = RocksDBTimestampedWindowStoreWithHeaders(directory, settings_of(vector), recover_stream_time=True)
+    store = WindowBytesStore(
+        settings_of(vector), ValueFormat.TIMESTAMPED_HEADERS, directory, recover_stream_time=True
+    )
     for operation in vector["operations_after"]:
         key, start = bytes.fromhex(operation["key"]), operation["window_start"]
         match operation["op"]:
@@ -94,7 +94,9 @@ def test_the_vectors_result_opens_too(tmp_path: Path) -> None:
     vector = disk_vector("migration-timestamped-to-headers")
     directory = unpacked("disk/migration-timestamped-to-headers-after", tmp_path) / "win"
     for read_only in (True, False):
-        store = RocksDBTimestampedWindowStoreWithHeaders(directory, settings_of(vector), read_only=read_only)
+        store = WindowBytesStore(
+            settings_of(vector), ValueFormat.TIMESTAMPED_HEADERS, directory, read_only=read_only
+        )
         found = ((key, decode_value(data, store.value_format)) for key, data in store.all())
         assert list(listed(found)) == expected_contents(vector["contents_after"])
         store.close()
@@ -105,13 +107,13 @@ def test_the_vectors_result_opens_too(tmp_path: Path) -> None:
 def test_a_fetch_moves_one_entry_and_a_scan_none(old: ValueFormat, new: ValueFormat, tmp_path: Path) -> None:
     """Point reads convert, write and delete; range reads only convert."""
     directory = old_directory(tmp_path, old)
-    store = ROCKSDB_STORES[new](directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, new, directory)
     assert [value for _, value in store.all()] == [expected(b"v%d" % s, s, old, new) for s in STARTS]
     assert [each.upgrading for each in store.segments().values()] == [old, old]
     store.close()
     assert len(families_of(directory, old)) == 3
     assert families_of(directory, new) == {}
-    store = ROCKSDB_STORES[new](directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, new, directory)
     assert store.fetch_at(b"k", STARTS[0]) == expected(b"v%d" % STARTS[0], STARTS[0], old, new)
     assert store.fetch_at(b"k", STARTS[0]) == expected(b"v%d" % STARTS[0], STARTS[0], old, new)
     store.close()
@@ -119,7 +121,7 @@ def test_a_fetch_moves_one_entry_and_a_scan_none(old: ValueFormat, new: ValueFor
     assert families_of(directory, new) == {moved: expected(b"v%d" % STARTS[0], STARTS[0], old, new)}
     assert moved not in families_of(directory, old)
     # That segment is done with; the others are not.
-    store = ROCKSDB_STORES[new](directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, new, directory)
     assert [each.upgrading for each in store.segments().values()] == [None, old]
     store.close()
     left = column_families(directory / "win.1699999800000")
@@ -133,11 +135,11 @@ def test_puts_and_deletes_reach_both_column_families(
 ) -> None:
     """A put leaves the entry in the new one only, a delete in neither; a restored record is a put."""
     directory = old_directory(tmp_path, old)
-    store = ROCKSDB_STORES[new](directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, new, directory)
     fresh = encode_value(b"fresh", 9, [], new)
     store.put(b"k", fresh, STARTS[0])
     store.put(b"k", None, STARTS[1])
-    store.delete_range(encode_store_key(b"k", STARTS[2]), encode_store_key(b"k", STARTS[2] + 1))
+    store.put(b"k", None, STARTS[2])
     assert [value for _, value in store.all(backward=True)] == [fresh]
     store.close()
     assert families_of(directory, old) == {}
@@ -150,7 +152,7 @@ def test_reading_only_converts_without_writing(old: ValueFormat, new: ValueForma
     """Point reads of a store opened for reading leave everything where it is."""
     directory = old_directory(tmp_path, old)
     before = raw(directory)
-    store = ROCKSDB_STORES[new](directory, SETTINGS, read_only=True)
+    store = WindowBytesStore(SETTINGS, new, directory, read_only=True)
     assert store.fetch_at(b"k", STARTS[1]) == expected(b"v%d" % STARTS[1], STARTS[1], old, new)
     assert len(list(store.all())) == 3
     store.close()
@@ -165,7 +167,7 @@ def test_entries_of_two_older_formats_are_refused(tmp_path: Path) -> None:
         database.family("default")[encode_store_key(b"k", STARTS[0])] = b"plain"
     before = raw(directory)
     with pytest.raises(InconsistentStore, match="plain and timestamped") as caught:
-        RocksDBWindowStoreWithHeaders(directory, SETTINGS)
+        WindowBytesStore(SETTINGS, ValueFormat.PLAIN_HEADERS, directory)
     assert caught.value.facts["reason"] == "two_older_formats"
     assert raw(directory) == before
 
@@ -173,10 +175,10 @@ def test_entries_of_two_older_formats_are_refused(tmp_path: Path) -> None:
 def test_damaged_old_values_are_an_error_and_stay(tmp_path: Path) -> None:
     """A value that cannot be converted is never skipped."""
     directory = tmp_path / "win"
-    store = ROCKSDB_STORES[ValueFormat.TIMESTAMPED_HEADERS](directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, ValueFormat.TIMESTAMPED_HEADERS, directory)
     store.put(b"k", b"\x06\x00", STARTS[0])
     store.close()
-    new = RocksDBWindowStoreWithHeaders(directory, SETTINGS)
+    new = WindowBytesStore(SETTINGS, ValueFormat.PLAIN_HEADERS, directory)
     with pytest.raises(SerializationError):
         new.fetch_at(b"k", STARTS[0])
     with pytest.raises(SerializationError):
@@ -210,13 +212,13 @@ def test_any_operations_give_what_a_migrated_store_gives(
     old, new = pair
     directory = tmp_path_factory.mktemp("in-place") / "win"
     model: dict[tuple[bytes, int], bytes | None] = {}
-    store: Any = ROCKSDB_STORES[old](directory, SETTINGS)
+    store: Any = WindowBytesStore(SETTINGS, old, directory)
     for key, start in old_entries:
         data = encode_value(key + b"old", start, [("h", None)], old)
         store.put(key, data, start)
         model[key, start] = conversion(old, new)(data)
     store.close()
-    store = ROCKSDB_STORES[new](directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, new, directory)
     for number, (name, key, start) in enumerate(operations):
         if name == "put":
             model[key, start] = encode_value(b"%d" % number, start, [], new)
@@ -228,7 +230,7 @@ def test_any_operations_give_what_a_migrated_store_gives(
             assert store.fetch_at(key, start) == model.get((key, start))
         else:
             store.close()
-            store = ROCKSDB_STORES[new](directory, SETTINGS)
+            store = WindowBytesStore(SETTINGS, new, directory)
         in_order = sorted(model.items(), key=lambda each: (each[0][1] // 300_000, encode_store_key(*each[0])))
         assert [(key.key, key.timestamp) for key, _ in store.all()] == [place for place, _ in in_order]
         assert [value for _, value in store.all(backward=True)] == [value for _, value in in_order][::-1]

@@ -12,7 +12,7 @@ from headpond.core.errors import UsageError
 from headpond.kstreams import JoinRules, JoinWindows
 from headpond.kstreams.join.state import adopted
 from tests.kstreams.join_cuts import run
-from tests.kstreams.test_join_kafka_state import NAMES, Handover
+from tests.kstreams.test_join_kafka_state import NAMES, Handover, held
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,9 +73,9 @@ def test_dealt_out_among_several_tasks_nothing_is_lost(name: str) -> None:
             zip(chunk.records.column("key").to_pylist(), chunk.data.ts.tolist(), strict=True)
         )
     )
-    names = ("side", "key", "timestamp", "buffered")
-    assert rows == Counter(zip(*(state.records[each].to_pylist() for each in names), strict=True))
-    assert {task.clock.stream_time for task in tasks} == {state.clock.stream_time}
+    whole = held(state.task, handover.rules)
+    assert rows == Counter((each.side, each.key, each.timestamp, each.waits) for each in whole)
+    assert {task.clock.stream_time for task in tasks} == {state.task.clock.stream_time}
 
 
 def test_the_state_of_another_join_is_not_adopted() -> None:

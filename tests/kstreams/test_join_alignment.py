@@ -71,25 +71,36 @@ def task_of_record(record: JoinRecord, partition: int) -> int:
     return partition % TASKS if record.key is None else int(task_of(pa.array([record.key]), TASKS)[0])
 
 
-def undivided(rules: JoinRules, lines: Lines) -> list[object]:
-    """What one engine a task gives that takes, of all next records, always the oldest."""
+def in_order(lines: Lines) -> list[tuple[int, int, JoinRecord]]:
+    """Task and head of all records, and themselves, in the order in which they are taken."""
     keyed = []
     for (side, partition), line in lines.items():
         place = side is Side.RIGHT, partition
         heads = enumerate(zip(heads_of(line), line, strict=True))
         keyed += [(head, place, n, record, partition) for n, (head, record) in heads]
     keyed.sort(key=lambda each: each[:3])
+    return [(task_of_record(record, partition), head, record) for head, _, _, record, partition in keyed]
+
+
+def shares_in_order(lines: Lines) -> list[Line]:
+    """Each task's records in that order."""
+    return [[record for at, _, record in in_order(lines) if at == task] for task in range(TASKS)]
+
+
+def undivided(rules: JoinRules, lines: Lines) -> list[object]:
+    """What one engine a task gives that takes, of all next records, always the oldest."""
+    keyed = in_order(lines)
     out: list[object] = []
     for task in range(TASKS):
         stores = JoinStores.build(rules, buffer_format=BufferFormat.HEADERS, join="j")
         with StreamJoin(rules, stores) as join:
-            for head, _, _, record, partition in keyed:
-                if task_of_record(record, partition) == task:
+            for at, head, record in keyed:
+                if at == task:
                     if rules.stream_time is StreamTime.QUERY:
                         out += [(task, *result) for result in join.advance(head)]
                     out += [(task, *result) for result in join.process(record)]
             if rules.stream_time is StreamTime.QUERY and keyed:
-                out += [(task, *result) for result in join.advance(keyed[-1][0])]
+                out += [(task, *result) for result in join.advance(keyed[-1][1])]
     return out
 
 

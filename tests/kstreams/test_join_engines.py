@@ -73,7 +73,7 @@ def written_and_read(state: TaskState, rules: JoinRules) -> TaskState:
     return state_of(
         document,
         tuple(state.sides),
-        lambda side, number, _uid, _held: decode_chunk(chunks[number], SCHEMAS[side]),
+        lambda side, number, _uid, **_: decode_chunk(chunks[number], SCHEMAS[side]),
     )
 
 

@@ -5,22 +5,16 @@ from __future__ import annotations
 import gzip
 import shutil
 from collections import Counter
-from dataclasses import replace
-from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from headpond.core.errors import InvalidData, UsageError
 from headpond.kstreams import (
-    ROCKSDB_STORES,
     ChangelogRecord,
     HeadersOf,
     JoinClock,
-    JoinResult,
+    JoinRecord,
     JoinRules,
     JoinState,
     JoinStores,
@@ -32,25 +26,26 @@ from headpond.kstreams import (
     StoreSettings,
     StreamJoin,
     ValueFormat,
+    WindowBytesStore,
     export_lines,
-    fill_stores,
     find_task_stores,
     read_initial_state,
-    state_of,
 )
-from headpond.kstreams.bytes.headers import SerializationError
+from headpond.kstreams.bytes.headers import SerializationError, decode_headers
 from headpond.kstreams.bytes.join_buffer import BufferFormat, encode_buffer_key, encode_buffer_list
 from headpond.kstreams.bytes.window_keys import encode_store_key
-from headpond.kstreams.bytes.window_values import decode_plain_headers
+from headpond.kstreams.join import kafka_state
 from headpond.kstreams.join.scenario import read_scenario, results_document
-from headpond.kstreams.join.state import STATE_SCHEMA
 from headpond.kstreams.join.stores import RocksPairs
 from tests.kit.support import vector_json
-from tests.kstreams.join_lines import random_records, random_rules, records_of, run_all
+from tests.kstreams.join_cuts import Record, Result, run
+from tests.kstreams.join_lines import records_of, run_all
 from tests.kstreams.vectors import headers_of, unhex, unpacked
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from headpond.kstreams.join.chunks import TaskState
 
 NAMES = ["inner-headers", "left-default-segments", "outer-default-segments", "outer-headers"]
 _SCENARIO = ("type", "before_ms", "after_ms", "grace_ms", "emit_interval_ms")
@@ -99,22 +94,59 @@ class Handover:
             self.rules, left=stores.left, right=stores.right, buffer=stores.buffer, **more
         )
 
-    def undivided(self) -> JoinState:
+    def undivided(self) -> TaskState:
         """What our own engine holds after the first half."""
-        with StreamJoin(self.rules, JoinStores.build(self.rules)) as join:
-            for step in self.before.steps:
-                join.process(step)
-            return state_of(join)
+        return run(self.rules, [([record_of(step)], 0) for step in self.before.steps])[1]
 
-    def go_on(self, state: JoinState) -> list[list[JoinResult]]:
-        stores = JoinStores.build(self.rules)
-        fill_stores(state, self.rules, stores)
-        with StreamJoin(self.rules, stores, state.clock) as join:
-            return run_all(join, self.after.steps)
+    def go_on(self, state: TaskState) -> list[list[Any]]:
+        """What each step of the second half brings about."""
+        found = []
+        for step in self.after.steps:
+            out, state, _ = run(self.rules, [([record_of(step)], 0)], state)
+            found.append([shown(result) for result in out])
+        return found
 
 
-def documents(results: list[list[JoinResult]]) -> list[Any]:
-    return [results_document(each) for each in results]
+def record_of(step: JoinRecord) -> Record:
+    return step.side, step.key, step.value, step.timestamp, list(step.headers)
+
+
+def shown(result: Result) -> dict[str, Any]:
+    """A result in the form of a time-line's `out`."""
+    key, value, timestamp, headers = result
+    return {
+        "key": None if key is None else key.decode(),
+        "value": value.decode(),
+        "timestamp": timestamp,
+        "headers": [[name, None if data is None else data.hex()] for name, data in headers],
+    }
+
+
+class Held(NamedTuple):
+    """A record of a state."""
+
+    timestamp: int
+    side: int
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, bytes | None]]
+    waits: bool
+
+
+def held(state: TaskState, rules: JoinRules) -> list[Held]:
+    """What a state holds that still matters, in the order in which the buffer would let it go."""
+    found = []
+    for side, each in state.sides.items():
+        oldest = state.clock.observed[side] - rules.retention_ms + 1
+        for chunk, waiting in zip(each.chunks, each.waiting, strict=True):
+            waits = set(waiting.tolist())
+            columns = (chunk.records.column(name).to_pylist() for name in ("key", "value", "headers"))
+            rows = zip(chunk.data.ts.tolist(), chunk.data.seq.tolist(), *columns, strict=True)
+            for number, (ts, seq, key, value, headers) in enumerate(rows):
+                if ts >= oldest or number in waits:
+                    row = Held(ts, side.value, key, value, decode_headers(headers), number in waits)
+                    found.append((row[:3], seq, row))
+    return [row for *_, row in sorted(found, key=lambda each: each[:2])]
 
 
 @pytest.mark.slow
@@ -129,8 +161,8 @@ def test_the_second_half_is_that_of_the_undivided_run(name: str, source: str, tm
             state = handover.from_directories(tmp_path, **numbers)
         else:
             state = handover.from_changelogs(**numbers)
-        assert documents(handover.go_on(state)) == handover.expected
-        assert state.clock.min_time == clock.min_time
+        assert handover.go_on(state.task) == handover.expected
+        assert state.task.clock.min_time == clock.min_time
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -138,17 +170,14 @@ def test_the_second_half_is_that_of_the_undivided_run(name: str, source: str, tm
 def test_nothing_needs_to_be_given(name: str, tmp_path: Path) -> None:
     """With the times that the stores tell all results come, each with its own headers."""
     handover = Handover(name, HeadersOf.OWN)
-    undivided = handover.undivided()
+    expected = Counter(plainly(each) for step in handover.go_on(handover.undivided()) for each in step)
+    assert Counter(plainly(each) for out in handover.expected for each in out) == expected
     for state in (handover.from_directories(tmp_path), handover.from_changelogs()):
-        assert state.records.schema == STATE_SCHEMA
-        expected = Counter(result[:4] for step in handover.go_on(undivided) for result in step)
-        found = handover.go_on(state)
-        assert Counter(result[:4] for step in found for result in step) == expected
-        assert Counter(
-            (each["key"], each["value"], each["timestamp"]) for out in handover.expected for each in out
-        ) == Counter(
-            (each["key"], each["value"], each["timestamp"]) for out in documents(found) for each in out
-        )
+        assert Counter(plainly(each) for step in handover.go_on(state.task) for each in step) == expected
+
+
+def plainly(result: dict[str, Any]) -> tuple[Any, ...]:
+    return result["key"], result["value"], result["timestamp"]
 
 
 @pytest.mark.slow
@@ -157,17 +186,14 @@ def test_the_state_is_what_the_undivided_run_holds(name: str, tmp_path: Path) ->
     """Row by row, from changelogs with headers even where the directory lost them."""
     handover = Handover(name)
     undivided = handover.undivided()
-    assert handover.from_changelogs().records.equals(undivided.records)
-    ours = handover.from_directories(tmp_path).records
+    expected = held(undivided, handover.rules)
+    assert held(handover.from_changelogs().task, handover.rules) == expected
+    ours = held(handover.from_directories(tmp_path).task, handover.rules)
     if handover.config["store_format"] == "HEADERS":
-        assert ours.equals(undivided.records)
+        assert ours == expected
     else:
-        assert ours.drop_columns("payload").equals(undivided.records.drop_columns("payload"))
-        plain = [decode_plain_headers(each)[0] for each in undivided.records["payload"].to_pylist()]
-        assert [decode_plain_headers(each) for each in ours["payload"].to_pylist()] == [
-            (value, []) for value in plain
-        ]
-    given = handover.from_changelogs(stream_time=handover.vector["stream_time_at_cut"])
+        assert ours == [each._replace(headers=[]) for each in expected]
+    given = handover.from_changelogs(stream_time=handover.vector["stream_time_at_cut"]).task
     assert given.clock.stream_time == undivided.clock.stream_time
     assert given.clock.observed == undivided.clock.observed
 
@@ -185,22 +211,34 @@ def test_the_directory_itself_goes_on(name: str, tmp_path: Path) -> None:
         shutil.copytree(task, copy)
         stores = JoinStores.build(handover.rules, copy, store_format=kind, join="j")
         with StreamJoin(handover.rules, stores) as join:
-            assert documents(run_all(join, handover.after.steps)) == handover.expected
+            found = run_all(join, handover.after.steps)
+        assert [results_document(each) for each in found] == handover.expected
 
 
 def test_a_buffer_that_no_replay_explains_begins_with_its_first_record() -> None:
     """The application threw a record away that our replay keeps; or there is nothing but the buffer."""
     handover = Handover("outer-headers")
     logs = {which: handover.log(which) or [] for which in ("left", "right", "outer")}
-    state = read_initial_state(handover.rules, left=[], right=[], buffer=logs["outer"])
-    first = state.records["timestamp"][0].as_py()
-    assert state.clock.min_time == first
-    assert state.records["buffered"].to_pylist() == [True] * len(state.records)
+    state = read_initial_state(handover.rules, left=[], right=[], buffer=logs["outer"]).task
+    found = held(state, handover.rules)
+    assert state.clock.min_time == found[0].timestamp
+    assert all(each.waits for each in found)
     gone = logs["left"][-1]._replace(value=None)
     state = read_initial_state(
         handover.rules, left=[*logs["left"], gone], right=logs["right"], buffer=logs["outer"]
-    )
-    assert state.clock.min_time in state.records["timestamp"].to_pylist()
+    ).task
+    assert state.clock.min_time in {each.timestamp for each in held(state, handover.rules)}
+
+
+def test_a_state_of_any_size_becomes_chunks_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A side may have more bytes than one array of Arrow's holds: records are the same, in more chunks."""
+    handover = Handover("outer-headers")
+    whole = handover.from_changelogs().task
+    monkeypatch.setattr(kafka_state, "PART_BYTES", 500)
+    parts = handover.from_changelogs().task
+    assert held(parts, handover.rules) == held(whole, handover.rules)
+    assert len(list(parts.chunks())) > len(list(whole.chunks()))
+    assert handover.go_on(parts) == handover.expected
 
 
 def test_exports_are_read_from_files(tmp_path: Path) -> None:
@@ -214,31 +252,7 @@ def test_exports_are_read_from_files(tmp_path: Path) -> None:
     found = read_initial_state(
         handover.rules, left=paths["left"], right=str(paths["right"]), buffer=paths["outer"]
     )
-    assert found.records.equals(handover.from_changelogs().records)
-
-
-@given(st.integers(0, 1 << 32))
-@settings(max_examples=30)
-def test_a_state_goes_on_at_any_cut(seed: int) -> None:
-    """An engine filled from another one's state gives what that one would have given."""
-    chance = Random(seed)
-    rules = random_rules(chance)
-    records = random_records(chance, rules)
-    cut = chance.randint(0, len(records))
-    with StreamJoin(rules, JoinStores.build(rules)) as join:
-        run_all(join, records[:cut])
-        state = state_of(join)
-        counted = join.counters.as_dict()
-        expected = run_all(join, records[cut:], cut)
-        grown = {name: count - counted[name] for name, count in join.counters.as_dict().items()}
-        waiting = join.waiting()
-    assert state.records["seq"].to_pylist() == list(range(state.next_seq))
-    stores = JoinStores.build(rules)
-    fill_stores(state, rules, stores)
-    with StreamJoin(rules, stores, state.clock) as other:
-        assert run_all(other, records[cut:], cut) == expected
-        assert other.waiting() == waiting
-        assert other.counters.as_dict() == grown
+    assert held(found.task, handover.rules) == held(handover.from_changelogs().task, handover.rules)
 
 
 def test_waiting_records_that_no_store_has_keep_their_place() -> None:
@@ -251,14 +265,14 @@ def test_waiting_records_that_no_store_has_keep_their_place() -> None:
         ChangelogRecord(encode_store_key(b"k", 100, 9), b"other", 100),
     ]
     state = read_initial_state(rules, left=log, right=[], buffer=[ChangelogRecord(key, lists, 100)])
-    rows = state.records.to_pylist()
-    assert [(decode_plain_headers(row["payload"])[0], row["buffered"]) for row in rows] == [
+    rows = held(state.task, rules)
+    assert [(row.value, row.waits) for row in rows] == [
         (b"a", True),
         (b"b", True),
         (b"other", False),
         (b"c", True),
     ]
-    assert decode_plain_headers(rows[1]["payload"])[1] == [("h", b"1")]
+    assert rows[1].headers == [("h", b"1")]
 
 
 def test_the_buffer_s_headers_count_where_the_store_lost_them(tmp_path: Path) -> None:
@@ -280,8 +294,10 @@ def test_the_buffer_s_headers_count_where_the_store_lost_them(tmp_path: Path) ->
             join.process(each)
     found = find_task_stores(rules, tmp_path)
     state = read_initial_state(rules, left=found.left, right=found.right, buffer=found.buffer)
-    payloads = [decode_plain_headers(each) for each in state.records["payload"].to_pylist()]
-    assert payloads == [(b"v", [("h", b"\x01")]), (b"w", [])]
+    assert [(row.value, row.headers) for row in held(state.task, rules)] == [
+        (b"v", [("h", b"\x01")]),
+        (b"w", []),
+    ]
 
 
 def test_expired_entries_are_left_out() -> None:
@@ -290,12 +306,8 @@ def test_expired_entries_are_left_out() -> None:
     puts = [(80, b"old"), (81, b"kept"), (90, b"x"), (95, b"gone"), (90, b"y"), (95, None), (100, b"z")]
     log = [ChangelogRecord(encode_store_key(b"k", ts, 1), value, ts) for ts, value in puts]
     state = read_initial_state(rules, left=log, right=[])
-    assert [decode_plain_headers(each)[0] for each in state.records["payload"].to_pylist()] == [
-        b"kept",
-        b"y",
-        b"z",
-    ]
-    assert state.clock == JoinClock(100, {Side.LEFT: 100, Side.RIGHT: -1})
+    assert [row.value for row in held(state.task, rules)] == [b"kept", b"y", b"z"]
+    assert state.task.clock == JoinClock(100, {Side.LEFT: 100, Side.RIGHT: -1})
 
 
 def test_sources_that_cannot_be(tmp_path: Path) -> None:
@@ -325,25 +337,20 @@ def test_sources_that_cannot_be(tmp_path: Path) -> None:
     right = [ChangelogRecord(encode_buffer_key(5, Side.RIGHT, b"k"), one, 5)]
     with pytest.raises(InvalidData, match="do not wait in a join of type left"):
         read_initial_state(left, left=[], right=[], buffer=right)
-    state = read_initial_state(inner, left=[], right=[])
-    assert len(state.records) == 0
-    with pytest.raises(UsageError, match="Continue it with the same type"):
-        fill_stores(state, left, JoinStores.build(left))
-    fill_stores(state, replace(inner, headers=HeadersOf.MERGE), JoinStores.build(inner))
 
 
 def test_a_store_of_other_windows_is_refused(tmp_path: Path) -> None:
     """Segments tell what retention wrote them; damage names the entry."""
     long = StoreSettings("s", 600_000, 600_000, retain_duplicates=True)
-    store = ROCKSDB_STORES[ValueFormat.PLAIN_HEADERS](tmp_path / "s", long)
+    store = WindowBytesStore(long, ValueFormat.PLAIN_HEADERS, tmp_path / "s")
     store.put(b"k", b"\x00v", 900_000)
     store.close()
     rules = JoinRules(JoinType.INNER, JoinWindows(0, 700_000))
     with pytest.raises(StoreFormatMismatch, match=r"s\.900000 does not start at a multiple of the 350000 ms"):
         read_initial_state(rules, left=tmp_path / "s", right=[])
     same = JoinRules(JoinType.INNER, JoinWindows(0, 600_000))
-    assert len(read_initial_state(same, left=tmp_path / "s", right=[]).records) == 1
-    store = ROCKSDB_STORES[ValueFormat.PLAIN_HEADERS](tmp_path / "s", long)
+    assert len(held(read_initial_state(same, left=tmp_path / "s", right=[]).task, same)) == 1
+    store = WindowBytesStore(long, ValueFormat.PLAIN_HEADERS, tmp_path / "s")
     store.put(b"k", b"\x02", 900_001)
     store.close()
     with pytest.raises(SerializationError, match=r"Segment s\.900000, key 6b, window start 900001"):
@@ -360,7 +367,7 @@ def test_stores_are_found_by_kafka_streams_names(tmp_path: Path) -> None:
     assert found.right == tmp_path / "d-outer-other-join-store"
     assert found.buffer == tmp_path / "rocksdb" / "d-outer-shared-join-store"
     state = read_initial_state(rules[JoinType.OUTER], left=found.left, right=found.right, buffer=found.buffer)
-    assert (len(state.records), state.clock) == (0, JoinClock())
+    assert (held(state.task, rules[JoinType.OUTER]), state.task.clock) == ([], JoinClock())
     with pytest.raises(NotAStore, match="has 2 joins of type outer; there is c, d"):
         find_task_stores(rules[JoinType.OUTER], tmp_path)
     with pytest.raises(NotAStore, match="has 0 joins of type outer called x"):
@@ -375,11 +382,3 @@ def test_stores_are_found_by_kafka_streams_names(tmp_path: Path) -> None:
     with pytest.raises(NotAStore, match="holds no segment"):
         read_initial_state(rules[JoinType.INNER], left=tmp_path, right=[])
     RocksPairs(tmp_path / "rocksdb" / "e", BufferFormat.PLAIN).close()
-
-
-def test_the_table_travels_as_arrow(tmp_path: Path) -> None:
-    """What one process reads another one loads."""
-    state = Handover("outer-headers").from_changelogs()
-    with pa.OSFile(str(tmp_path / "state"), "wb") as file, pa.ipc.new_file(file, STATE_SCHEMA) as writer:
-        writer.write_table(state.records)
-    assert pa.ipc.open_file(tmp_path / "state").read_all().equals(state.records)

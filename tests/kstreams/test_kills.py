@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headpond.kstreams import (
-    RocksDBTimestampedWindowStoreWithHeaders,
-    RocksDBWindowStoreWithHeaders,
     StoreDirectory,
     ValueFormat,
+    WindowBytesStore,
     migrate,
 )
-from headpond.kstreams.bytes.window_values import decode_plain_headers
 from headpond.kstreams.stores.rocks import Database, column_families, is_database
 from tests.kstreams import crash_child as child
+from tests.kstreams.vectors import value_and_headers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +55,7 @@ def killed(what: str, directory: Path, chance: random.Random) -> int:
 
 
 def old_store(directory: Path) -> None:
-    store = RocksDBTimestampedWindowStoreWithHeaders(directory, child.SETTINGS)
+    store = WindowBytesStore(child.SETTINGS, ValueFormat.TIMESTAMPED_HEADERS, directory)
     for number in range(child.OLD_ENTRIES):
         value = child.value_of(number, ValueFormat.TIMESTAMPED_HEADERS)
         store.put(child.key_of(number), value, child.start_of(number))
@@ -71,7 +70,7 @@ def test_flushed_puts_survive(rounds: int, tmp_path: Path) -> None:
     for number in range(rounds):
         directory = tmp_path / str(number) / "win"
         flushed = killed("puts", directory, chance)
-        store = RocksDBWindowStoreWithHeaders(directory, child.SETTINGS)
+        store = WindowBytesStore(child.SETTINGS, ValueFormat.PLAIN_HEADERS, directory)
         found = {key.key: value for key, value in store.all()}
         for each in range(flushed):
             assert found[child.key_of(each)] == child.value_of(each)
@@ -90,7 +89,7 @@ def test_a_kill_during_migration_in_place_loses_nothing(rounds: int, tmp_path: P
         directory = tmp_path / str(number) / "win"
         shutil.copytree(tmp_path / "old" / "win", directory)
         flushed = killed("upgrade", directory, chance)
-        store = RocksDBWindowStoreWithHeaders(directory, child.SETTINGS)
+        store = WindowBytesStore(child.SETTINGS, ValueFormat.PLAIN_HEADERS, directory)
         found = {int(key.key[4:]): value for key, value in store.all()}
         for each in range(child.OLD_ENTRIES):
             before = child.value_of(each)
@@ -120,8 +119,8 @@ def test_a_kill_during_restore_never_leaves_an_offset_too_high(rounds: int, tmp_
                     child.PARTITION.encode(), (-1).to_bytes(8, "big", signed=True)
                 )
                 offsets[segment.name] = int.from_bytes(stored, "big", signed=True)
-        store = RocksDBWindowStoreWithHeaders(directory, child.SETTINGS)
-        found = {int(key.key[4:]): decode_plain_headers(value) for key, value in store.all()}
+        store = WindowBytesStore(child.SETTINGS, ValueFormat.PLAIN_HEADERS, directory)
+        found = {int(key.key[4:]): value_and_headers(value) for key, value in store.all()}
         covered = max(flushed, min(offsets.values(), default=-1) + 1)
         for each in range(covered):
             assert found[each] == (b"value-%06d" % each, child.HEADERS)

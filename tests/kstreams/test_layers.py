@@ -9,27 +9,17 @@ import pytest
 
 from headpond.core.errors import InvalidData, UsageError
 from headpond.kstreams import (
-    ROCKSDB_STORES,
     BytesSerde,
-    ChangeLoggingWindowBytesStore,
     ChangelogRecord,
-    FormatAdapter,
-    InMemoryWindowStore,
     JsonSerde,
     RecordContext,
-    RocksDBWindowStoreWithHeaders,
     StoreSettings,
     StringSerde,
-    TimestampedWindowStore,
-    TimestampedWindowStoreWithHeaders,
     ValueAndHeaders,
-    ValueAndTimestamp,
     ValueFormat,
-    ValueTimestampHeaders,
+    WindowBytesStore,
     Windowed,
-    WindowStore,
     WindowStoreWithHeaders,
-    adapted,
     export_lines,
     read_export,
 )
@@ -93,21 +83,6 @@ def test_serdes_meet_the_headers() -> None:
     assert store.fetch_at("k", START) is None
 
 
-def test_the_other_typed_stores() -> None:
-    """Values alone, with timestamps, with both: each comes back as it went in."""
-    cases: list[tuple[Any, Any]] = [
-        (WindowStore, "v"),
-        (TimestampedWindowStore, ValueAndTimestamp("v", 5)),
-        (TimestampedWindowStoreWithHeaders, ValueTimestampHeaders("v", 5, HEADERS)),
-    ]
-    for store_class, value in cases:
-        with store_class.open(SETTINGS, StringSerde(), StringSerde()) as store:
-            store.put("k", value, START)
-            assert store.fetch_at("k", START) == value
-            store.put("k", None, START)
-            assert store.fetch_at("k", START) is None
-
-
 ADAPTED = {
     (ValueFormat.PLAIN, ValueFormat.PLAIN_HEADERS),
     (ValueFormat.TIMESTAMPED, ValueFormat.PLAIN_HEADERS),
@@ -122,19 +97,16 @@ ADAPTED = {
 def test_adapters_are_chosen_by_what_a_store_has(
     inner: ValueFormat, outer: ValueFormat, tmp_path: Path
 ) -> None:
-    """None for a store of the same format or in memory; what the KIP has no adapter for is refused."""
-    memory = InMemoryWindowStore(SETTINGS, inner)
-    assert adapted(memory, outer) is memory
-    bare = ROCKSDB_STORES[inner](tmp_path / "win", SETTINGS)
-    if inner is outer:
-        assert adapted(bare, outer) is bare
-    elif (inner, outer) in ADAPTED:
-        assert type(adapted(bare, outer)) is FormatAdapter
-        assert adapted(bare, outer).value_format is outer
+    """A store in memory holds what callers see; what the KIP has no adapter for is refused."""
+    memory = WindowBytesStore(SETTINGS, outer, disk_format=inner)
+    memory.put(b"k", b"any bytes at all", START)
+    assert memory.fetch_at(b"k", START) == b"any bytes at all"
+    if inner is outer or (inner, outer) in ADAPTED:
+        WindowBytesStore(SETTINGS, outer, tmp_path / "win", disk_format=inner).close()
     else:
         with pytest.raises(UsageError, match="cannot be built"):
-            adapted(bare, outer)
-    bare.close()
+            WindowBytesStore(SETTINGS, outer, tmp_path / "win", disk_format=inner)
+        assert not (tmp_path / "win").exists()
 
 
 @pytest.mark.parametrize("pair", sorted(ADAPTED))
@@ -143,13 +115,13 @@ def test_adapters_translate_values_and_leave_keys(
 ) -> None:
     """What is written below, and what is read above, for each way of reading; nulls stay nulls."""
     inner, outer = pair
-    bare = ROCKSDB_STORES[inner](tmp_path / "win", SETTINGS)
-    store = adapted(bare, outer)
+    store = WindowBytesStore(SETTINGS, outer, tmp_path / "win", disk_format=inner)
     value = encode_value(b"v", 5, [("k", b"v")], outer)
     store.put(b"k", value, START)
+    store.flush()
     below = conversion(outer, inner)(value)
     above = conversion(inner, outer)(below)
-    assert list(bare.all()) == [((b"k", START, 0), below)]
+    assert on_disk(tmp_path, inner) == [((b"k", START, 0), below)]
     entry = [((b"k", START, 0), above)]
     assert store.fetch_at(b"k", START) == above
     for entries in (
@@ -161,11 +133,17 @@ def test_adapters_translate_values_and_leave_keys(
         assert list(entries) == entry
     store.put(b"k", None, START)
     assert store.fetch_at(b"k", START) is None
-    assert store.value_format is outer
     # A changelog is restored in the format of what lies below.
     store.restore([ChangelogRecord(encode_store_key(b"r", START), b"v", 6, (("k", b"v"),))])
-    assert bare.fetch_at(b"r", START) == encode_value(b"v", 6, [("k", b"v")], inner)
     store.close()
+    assert on_disk(tmp_path, inner) == [((b"r", START, 0), encode_value(b"v", 6, [("k", b"v")], inner))]
+
+
+def on_disk(folder: Path, value_format: ValueFormat) -> list[Any]:
+    bare = WindowBytesStore(SETTINGS, value_format, folder / "win", read_only=True)
+    entries = list(bare.all())
+    bare.close()
+    return entries
 
 
 def test_the_specs_adapter_bytes(tmp_path: Path) -> None:
@@ -176,14 +154,11 @@ def test_the_specs_adapter_bytes(tmp_path: Path) -> None:
         ValueFormat.TIMESTAMPED_HEADERS: ("0a02026b0276ffffffffffffffff76", "0a02026b027676"),
     }
     for inner, (written, read) in expected.items():
-        bare = ROCKSDB_STORES[inner](tmp_path / inner / "win", SETTINGS)
-        store = adapted(bare, ValueFormat.PLAIN_HEADERS)
+        store = WindowBytesStore(SETTINGS, directory=tmp_path / inner / "win", disk_format=inner)
         store.put(b"k", bytes.fromhex("0a02026b027676"), START)
-        below, above = bare.fetch_at(b"k", START), store.fetch_at(b"k", START)
-        assert below is not None
-        assert above is not None
-        assert (below.hex(), above.hex()) == (written, read)
+        assert store.fetch_at(b"k", START) == bytes.fromhex(read)
         store.close()
+        assert on_disk(tmp_path / inner, inner) == [((b"k", START, 0), bytes.fromhex(written))]
 
 
 @pytest.mark.parametrize("inner", list(ValueFormat))
@@ -218,9 +193,8 @@ def test_a_format_change_never_changes_the_changelog(inner: ValueFormat, tmp_pat
 def test_what_each_layer_logs(value_format: ValueFormat, timestamp: int, headers: tuple[Any, ...]) -> None:
     """The value's own timestamp and headers where the format has them, else the context's time and none."""
     records: list[ChangelogRecord] = []
-    store = ChangeLoggingWindowBytesStore(
-        InMemoryWindowStore(SETTINGS, value_format), records.append, RecordContext(55, (("context", b"1"),))
-    )
+    context = RecordContext(55, (("context", b"1"),))
+    store = WindowBytesStore(SETTINGS, value_format, log=records.append, context=context)
     store.put(b"k", encode_value(b"v", 7, HEADERS, value_format), START)
     assert records == [ChangelogRecord(encode_store_key(b"k", START), b"v", timestamp, headers)]
 
@@ -230,9 +204,8 @@ def test_the_log_counts_for_itself(tmp_path: Path) -> None:
     settings = StoreSettings("win", 600_000, 60_000, retain_duplicates=True)
     records: list[ChangelogRecord] = []
 
-    def opened(**options: Any) -> ChangeLoggingWindowBytesStore:
-        bare = RocksDBWindowStoreWithHeaders(tmp_path / "win", settings)
-        return ChangeLoggingWindowBytesStore(bare, records.append, RecordContext(), **options)
+    def opened(**options: Any) -> WindowBytesStore:
+        return WindowBytesStore(settings, directory=tmp_path / "win", log=records.append, **options)
 
     store = opened()
     for value in (b"\x00a", None, b"\x00b"):
@@ -249,16 +222,11 @@ def test_the_log_counts_for_itself(tmp_path: Path) -> None:
     store.close()
 
 
-def test_wrong_stores_are_refused_and_let_go_of(tmp_path: Path) -> None:
-    """A typed store needs its format below it; a directory of a newer format is closed again."""
-    memory = InMemoryWindowStore(SETTINGS, ValueFormat.PLAIN)
-    with pytest.raises(UsageError, match="needs a timestamped_headers store"):
-        TimestampedWindowStoreWithHeaders(memory, StringSerde(), StringSerde(), RecordContext())
-    with pytest.raises(UsageError, match="cannot be built"):
-        TimestampedWindowStoreWithHeaders.open(
-            SETTINGS, StringSerde(), StringSerde(), tmp_path, disk_format=ValueFormat.PLAIN_HEADERS
-        )
-    WindowStoreWithHeaders.open(SETTINGS, StringSerde(), StringSerde(), tmp_path).close()
+def test_a_typed_store_needs_its_format_below_it() -> None:
+    """Another one's values would be taken apart in the wrong places."""
+    memory = WindowBytesStore(SETTINGS, ValueFormat.PLAIN)
+    with pytest.raises(UsageError, match="needs a plain_headers store, and win is plain"):
+        WindowStoreWithHeaders(memory, StringSerde(), StringSerde())
 
 
 def test_exports_of_a_changelog_are_read_back() -> None:

@@ -15,15 +15,14 @@ import pytest
 
 from headpond.core.errors import UsageError
 from headpond.kstreams import (
-    ROCKSDB_STORES,
     InconsistentStore,
     NotAStore,
-    RocksDBWindowStoreWithHeaders,
     StoreDirectory,
     StoreLocked,
     StoreSettings,
     TimestampsWouldBeLost,
     ValueFormat,
+    WindowBytesStore,
     migrate,
 )
 from headpond.kstreams.bytes.headers import SerializationError
@@ -46,7 +45,7 @@ HEADERS = [("trace-id", b"\x01\x02"), ("trace-id", None)]
 
 def make_store(folder: Path, value_format: ValueFormat, *, entries: int = 30, shift_ms: int = 0) -> Path:
     """Entries in three segments with offsets; values' own timestamps are `shift_ms` after their window."""
-    store = ROCKSDB_STORES[value_format](folder / "win", SETTINGS)
+    store = WindowBytesStore(SETTINGS, value_format, folder / "win")
     for number in range(entries):
         start = SEGMENT_STARTS[number % 3] + number
         value = encode_value(b"v%d" % number, start + shift_ms, HEADERS[: number % 3], value_format)
@@ -87,7 +86,7 @@ def test_entries_offsets_and_other_files_come_over(
     seen: list[int] = []
     report = migrate(directory, out=out, on_entries=seen.append)
     made = out or directory
-    assert (report.entries, sum(seen), report.resumed_segments, report.dropped_timestamps) == (30, 30, 0, 0)
+    assert (report.segments, report.entries, sum(seen), report.dropped_timestamps) == (3, 30, 30, 0)
     assert report.path == made
     assert listing(made) == before
     convert = conversion(value_format, ValueFormat.PLAIN_HEADERS)
@@ -112,7 +111,7 @@ def test_entries_offsets_and_other_files_come_over(
         assert snapshot(directory) == old_files
     assert {path.name for path in tmp_path.iterdir()} <= {"win", "new", ".checkpoint"}
     assert {path.name for path in made.iterdir()} == {*old_raw, "notes.txt"}
-    store = RocksDBWindowStoreWithHeaders(made, SETTINGS)
+    store = WindowBytesStore(SETTINGS, ValueFormat.PLAIN_HEADERS, made)
     assert [each.upgrading for each in store.segments().values()] == [None] * 3
     assert len(list(store.all())) == 30
     store.close()
@@ -153,7 +152,7 @@ def test_what_kafka_streams_wrote_migrates(kind: str, tmp_path: Path) -> None:
         data = expected[segment][COLUMN_FAMILIES[inner]]
         assert families["windowKeyValueWithHeaders"] == {key: convert(value) for key, value in data.items()}
         assert families["offsets"] == expected[segment]["offsets"]
-    store = RocksDBWindowStoreWithHeaders(directory, settings_of(vector))
+    store = WindowBytesStore(settings_of(vector), ValueFormat.PLAIN_HEADERS, directory)
     assert len(list(store.all())) == 350
     store.close()
 
@@ -161,7 +160,7 @@ def test_what_kafka_streams_wrote_migrates(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("timestamp", [SEGMENT_STARTS[0], -1])
 def test_timestamps_that_say_nothing_may_go(timestamp: int, tmp_path: Path) -> None:
     """The window start itself, and the adapters' -1, are dropped without being asked."""
-    store = ROCKSDB_STORES[ValueFormat.TIMESTAMPED](tmp_path / "win", SETTINGS)
+    store = WindowBytesStore(SETTINGS, ValueFormat.TIMESTAMPED, tmp_path / "win")
     store.put(b"k", encode_value(b"v", timestamp, [], ValueFormat.TIMESTAMPED), SEGMENT_STARTS[0])
     store.close()
     assert migrate(tmp_path / "win").dropped_timestamps == 0
@@ -171,7 +170,7 @@ def test_timestamps_that_say_nothing_may_go(timestamp: int, tmp_path: Path) -> N
 def test_a_directory_half_migrated_in_place_is_finished(tmp_path: Path) -> None:
     """Two formats in one segment become one; of a key in both the newer counts."""
     directory = make_store(tmp_path, ValueFormat.TIMESTAMPED_HEADERS)
-    store = RocksDBWindowStoreWithHeaders(directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, ValueFormat.PLAIN_HEADERS, directory)
     store.put(b"k0", b"\x00new", SEGMENT_STARTS[0])
     store.close()
     before = listing(directory)
@@ -186,7 +185,7 @@ def test_a_directory_half_migrated_in_place_is_finished(tmp_path: Path) -> None:
 def test_a_mixed_segment_keeps_its_speaking_timestamps_too(tmp_path: Path) -> None:
     """The check for lost timestamps also runs where two formats alternate."""
     directory = make_store(tmp_path, ValueFormat.TIMESTAMPED, shift_ms=5)
-    store = RocksDBWindowStoreWithHeaders(directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, ValueFormat.PLAIN_HEADERS, directory)
     store.put(b"k0", b"\x00new", SEGMENT_STARTS[0])
     store.close()
     with pytest.raises(TimestampsWouldBeLost) as caught:
@@ -206,8 +205,8 @@ def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finished segments are not copied again; the old directory is whole until the end."""
+def test_a_failure_leaves_the_old_directory_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two segments the disk is full: the old directory is whole and alone, and a later run works."""
     directory = make_store(tmp_path, ValueFormat.TIMESTAMPED_HEADERS)
     before, files = listing(directory), snapshot(directory)
     copied: list[str] = []
@@ -223,29 +222,23 @@ def test_an_interrupted_run_is_taken_up(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="space"):
         migrate(directory)
     assert snapshot(directory) == files
+    assert [path.name for path in tmp_path.iterdir()] == ["win"]
     monkeypatch.setattr(migration, "copy_segment", real)
-    report = migrate(directory)
-    assert (report.resumed_segments, report.entries) == (2, 30)
+    assert migrate(directory).entries == 30
     assert listing(directory) == before
 
 
 @pytest.mark.slow
-def test_a_segment_that_changed_meanwhile_is_copied_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What an earlier run copied counts only as long as its source is the same."""
+def test_what_a_killed_run_copied_is_not_used(tmp_path: Path) -> None:
+    """The application may have gone on since; the next run begins again."""
     directory = make_store(tmp_path, ValueFormat.PLAIN)
-    monkeypatch.setattr(migration._Migration, "_change_names", _stop)
-    with pytest.raises(KeyboardInterrupt):
-        migrate(directory)
-    monkeypatch.undo()
-    store = ROCKSDB_STORES[ValueFormat.PLAIN](directory, SETTINGS)
+    shutil.copytree(directory, tmp_path / "win.migrating")
+    store = WindowBytesStore(SETTINGS, ValueFormat.PLAIN, directory)
     store.put(b"later", b"v", SEGMENT_STARTS[1])
     store.close()
-    report = migrate(directory)
-    assert report.entries == 31
-    assert report.resumed_segments < 3
+    assert migrate(directory).entries == 31
     assert b"later" in {key.key for key, _, _ in listing(directory)}
+    assert [path.name for path in tmp_path.iterdir()] == ["win"]
 
 
 def _stop(_migration: Any) -> None:
@@ -309,7 +302,7 @@ def test_a_copy_that_reads_back_differently_is_never_used(
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     """By this process, by another one, and by the application above it."""
     directory = make_store(tmp_path, ValueFormat.PLAIN)
-    store = ROCKSDB_STORES[ValueFormat.PLAIN](directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, ValueFormat.PLAIN, directory)
     with pytest.raises(StoreLocked, match="this process"):
         migrate(directory)
     store.close()
@@ -368,7 +361,7 @@ def test_what_is_no_store_or_no_target_is_refused(tmp_path: Path) -> None:
 
 def test_damaged_entries_stop_a_migration(tmp_path: Path) -> None:
     """A value that cannot be converted is an error, and everything stays as it was."""
-    store = ROCKSDB_STORES[ValueFormat.TIMESTAMPED_HEADERS](tmp_path / "win", SETTINGS)
+    store = WindowBytesStore(SETTINGS, ValueFormat.TIMESTAMPED_HEADERS, tmp_path / "win")
     store.put(b"k", b"\x06\x00", SEGMENT_STARTS[0])
     store.close()
     files = snapshot(tmp_path / "win")
@@ -383,7 +376,7 @@ def test_damaged_entries_stop_a_migration(tmp_path: Path) -> None:
 def test_three_formats_in_a_segment_are_refused(tmp_path: Path) -> None:
     """Two older formats beside a newer one cannot be told apart by age."""
     directory = make_store(tmp_path, ValueFormat.TIMESTAMPED)
-    store = RocksDBWindowStoreWithHeaders(directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, ValueFormat.PLAIN_HEADERS, directory)
     store.put(b"k0", b"\x00new", SEGMENT_STARTS[0])
     store.close()
     segment = directory / "win.1699999800000"
@@ -393,20 +386,10 @@ def test_three_formats_in_a_segment_are_refused(tmp_path: Path) -> None:
         migrate(directory)
 
 
-def test_a_journal_of_another_migration_is_not_used(tmp_path: Path) -> None:
-    """Its segments are not this store's."""
-    directory = make_store(tmp_path, ValueFormat.PLAIN)
-    (tmp_path / "win.migrating.json").write_text(
-        '{"format_version": 1, "source": "/elsewhere", "segments": {}}'
-    )
-    with pytest.raises(UsageError, match="another migration"):
-        migrate(directory)
-
-
 @pytest.mark.slow
 def test_large_segments_are_written_in_several_files(tmp_path: Path) -> None:
     """More than one batch and more than one file: order, counts and checksums still hold."""
-    store = ROCKSDB_STORES[ValueFormat.TIMESTAMPED_HEADERS](tmp_path / "win", SETTINGS)
+    store = WindowBytesStore(SETTINGS, ValueFormat.TIMESTAMPED_HEADERS, tmp_path / "win")
     start = SEGMENT_STARTS[0]
     for number in range(9000):
         value = encode_value(b"%8d" % number * 1024, start, HEADERS[: number % 3], store.value_format)

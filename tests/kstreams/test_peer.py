@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headpond.kstreams import ROCKSDB_STORES, StoreDirectory, StoreSettings, ValueFormat, migrate
+from headpond.kstreams import StoreDirectory, StoreSettings, ValueFormat, WindowBytesStore, migrate
 from headpond.kstreams.bytes.window_values import decode_value, encode_value
 from tests.kit.maven_jars import maven_jars
 
@@ -84,7 +84,7 @@ def as_words(key: bytes, start: int, value: tuple[bytes, int | None, Any]) -> li
 
 
 def write_ours(directory: Path, value_format: ValueFormat) -> None:
-    store = ROCKSDB_STORES[value_format](directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, value_format, directory)
     for key, start, timestamp, value, headers in entries(1):
         store.put(key, encode_value(value, timestamp, headers, value_format), start)
     store.close()
@@ -107,7 +107,7 @@ def test_we_read_what_kafka_streams_writes(value_format: ValueFormat, jars: Path
     printed = ask(jars, tmp_path / "state", value_format, [*lines, "dump"], tmp_path / "win")
     assert len(printed) == 200
     assert listed(tmp_path / "win") == printed
-    store = ROCKSDB_STORES[value_format](tmp_path / "win", SETTINGS)
+    store = WindowBytesStore(SETTINGS, value_format, tmp_path / "win")
     found = [as_words(key.key, key.timestamp, decode_value(data, value_format)) for key, data in store.all()]
     store.close()
     assert found == printed
@@ -137,10 +137,10 @@ def test_kafka_streams_reads_what_we_migrated(old: ValueFormat, how: str, jars: 
         migrate(directory, target=new)
     else:
         # Range reads convert and move nothing; new puts go to the new column family beside the old one.
-        store = ROCKSDB_STORES[new](directory, SETTINGS)
+        store = WindowBytesStore(SETTINGS, new, directory)
         store.put(b"new", encode_value(b"v", START, [("k", b"1")], new), START)
         store.close()
-    store = ROCKSDB_STORES[new](directory, SETTINGS)
+    store = WindowBytesStore(SETTINGS, new, directory)
     expected = [as_words(key.key, key.timestamp, decode_value(data, new)) for key, data in store.all()]
     store.close()
     assert len(expected) == 200 + (how == "in place")

@@ -11,19 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.core.errors import UsageError
-from headpond.kstreams.bytes import window_values
 from headpond.kstreams.bytes.headers import SerializationError
 from headpond.kstreams.bytes.window_keys import encode_store_key
 from headpond.kstreams.bytes.window_values import (
     ValueFormat,
     conversion,
-    decode_plain_headers,
-    decode_timestamped,
-    decode_timestamped_headers,
     decode_value,
-    encode_plain_headers,
-    encode_timestamped,
-    encode_timestamped_headers,
     encode_value,
     timestamp_of,
 )
@@ -64,32 +57,22 @@ def test_values_encode_to_the_vectors() -> None:
     """Every value, timestamp and header list gives the four byte strings of Kafka Streams."""
     for case in CASES:
         value, timestamp, headers = unhex(case["value"]), case["timestamp"], headers_of(case["headers"])
-        assert encode_timestamped(value, timestamp) == unhex(case["timestamped"])
-        assert encode_timestamped_headers(value, timestamp, headers) == unhex(case["timestamped_headers"])
-        assert encode_plain_headers(value, headers) == unhex(case["plain_headers"])
+        for each in FORMATS:
+            encoded = None if value is None else encode_value(value, timestamp, headers, each)
+            assert encoded == unhex(case[each.value])
 
 
 def test_values_decode_from_the_vectors() -> None:
     """The bytes give value, timestamp and headers back; null headers come back as none."""
     for case in CASES:
-        value, timestamp = unhex(case["value"]), case["timestamp"]
-        headers = headers_of(case["headers"]) or []
-        if value is None:
-            assert (
-                decode_timestamped(None)
-                is decode_plain_headers(None)
-                is decode_timestamped_headers(None)
-                is None
-            )
+        if case["value"] is None:
             continue
-        assert decode_value(bytes.fromhex(case["plain"]), ValueFormat.PLAIN) == (value, None, [])
-        assert decode_timestamped(bytes.fromhex(case["timestamped"])) == (value, timestamp)
-        assert decode_timestamped_headers(bytes.fromhex(case["timestamped_headers"])) == (
-            value,
-            timestamp,
-            headers,
-        )
-        assert decode_plain_headers(bytes.fromhex(case["plain_headers"])) == (value, headers)
+        for each in FORMATS:
+            assert decode_value(bytes.fromhex(case[each.value]), each) == (
+                unhex(case["value"]),
+                case["timestamp"] if each.has_timestamp else None,
+                (headers_of(case["headers"]) or []) if each.has_headers else [],
+            )
 
 
 def test_conversions_equal_the_vectors() -> None:
@@ -119,15 +102,14 @@ def test_conversions_equal_decoding_and_encoding_anew(source: ValueFormat, targe
 @pytest.mark.parametrize("form", ["timestamped_headers", "plain_headers"])
 def test_damaged_bytes_end_as_the_vectors_say(form: str) -> None:
     """Error or not is as in Kafka Streams, and so is what is read where it is not."""
-    decode = getattr(window_values, f"decode_{form}")
     for case in vector_json("window-store/decode-outcomes.json"):
         data, expected = bytes.fromhex(case["bytes"]), case[f"as_{form}"]
         if "error" in expected:
             with pytest.raises(SerializationError) as caught:
-                decode(data)
+                decode_value(data, ValueFormat(form))
             assert caught.value.facts["reason"]
         else:
-            found = decode(data)
+            found = decode_value(data, ValueFormat(form))
             assert found[0] == unhex(expected["value"])
             assert found[-1] == headers_of(expected["headers"])
             if form == "timestamped_headers":

@@ -7,6 +7,7 @@ import tarfile
 from typing import TYPE_CHECKING, Any
 
 from headpond.kstreams import StoreSettings, ValueFormat
+from headpond.kstreams.bytes.window_values import decode_value
 from tests.kit.support import vector_bytes, vector_json
 
 if TYPE_CHECKING:
@@ -71,3 +72,9 @@ def listed(entries: Iterable[tuple[WindowKey, tuple[bytes, int | None, Any]]]) -
             "timestamp": timestamp,
             "headers": [[each, None if data is None else data.hex()] for each, data in headers],
         }
+
+
+def value_and_headers(data: bytes) -> tuple[bytes, list[Any]]:
+    """What plain+headers bytes say."""
+    value, _, headers = decode_value(data, ValueFormat.PLAIN_HEADERS)
+    return value, headers

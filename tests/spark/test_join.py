@@ -16,7 +16,6 @@ from headpond.kstreams import (
     JoinStores,
     NotAStore,
     StreamJoin,
-    fill_stores,
     find_task_stores,
     read_initial_state,
 )
@@ -162,7 +161,8 @@ def test_inspecting_and_rescaling_a_checkpoint(spark: SparkSession, tmp_path: Pa
     assert sum(each["bytes"] for each in tasks) == told["state_bytes"]
     assert max(each["stream_time"] for each in tasks) == max(e.micros for e in batches[0]) // 1000
     new = str(tmp_path / "rescaled")
-    done = rescale(spark, checkpoint, 2, new)
+    # By a URL, as in an object store: all files go through Hadoop's file systems.
+    done = rescale(spark, f"file://{checkpoint}", 2, f"file://{new}")
     assert (done["from_tasks"], done["to_tasks"]) == (3, 2)
     shutil.rmtree(checkpoint)
     write(tmp_path, batches[1:], 1)
@@ -198,20 +198,23 @@ def test_going_on_where_kafka_streams_stopped(spark: SparkSession, tmp_path: Pat
     ]
     stores = find_task_stores(rules, directory)
     state = read_initial_state(rules, left=stores.left, right=stores.right, buffer=stores.buffer)
-    here = JoinStores.build(rules)
-    fill_stores(state, rules, here)
-    with StreamJoin(rules, here, state.clock) as join:
+    shutil.copytree(directory, tmp_path / "copy")
+    here = JoinStores.build(rules, tmp_path / "copy", join="j")
+    with StreamJoin(rules, here, state.task.clock) as join:
         expected = Counter(tuple(r) for _, event in in_order(events) for r in join.process(event.record()))
         old = {row[1] for row in expected} - {event.value for event in events}
     write(tmp_path, [events])
     drained(joined(spark, tmp_path, rules.windows, tasks=1, initial_state=directory), tmp_path)
-    assert rows_of(spark, tmp_path) == expected
+    found = rows_of(spark, tmp_path)
+    assert without_headers(found) == without_headers(expected)
+    # Kafka Streams' buffer has no headers: here unmatched records have those of their store.
+    assert {row for row in found if None not in row[1:3]} == {row for row in expected if None not in row[1:3]}
     assert len(old) > 1  # values that only the directory held
     shutil.rmtree(directory)  # the checkpoint has it all: the same program goes on without it
     last = replace(events[-1], offset=len(events), micros=events[-1].micros + 10**9)
     write(tmp_path, [[last]], 1)
     drained(joined(spark, tmp_path, rules.windows, tasks=1, initial_state=directory), tmp_path)
-    assert not expected - rows_of(spark, tmp_path)
+    assert not found - rows_of(spark, tmp_path)
     frame = joined(spark, tmp_path, rules.windows, tasks=1, initial_state=directory)
     with pytest.raises(StreamingQueryException) as failure:
         drained(frame, tmp_path / "fresh")

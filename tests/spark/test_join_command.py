@@ -39,7 +39,7 @@ def test_a_checkpoint_is_shown_and_rescaled(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Stream times, records, bytes and unmatched ones per task and slice; the copy holds the same records."""
-    monkeypatch.setattr(join_state, "_spark", lambda: Borrowed(spark))
+    monkeypatch.setattr(join_state, "_spark", lambda _conf: Borrowed(spark))
     batch = random_batches(12, batches=1, size=100, keys=40)[0]
     write(tmp_path, [batch])
     left, right = (source(spark, tmp_path, side) for side in (Side.LEFT, Side.RIGHT))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -16,6 +17,7 @@ from headpond.core.errors import InvalidData, UsageError
 from headpond.kstreams.bytes.headers_arrow import decode_headers_column
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
+from headpond.kstreams.join import chunks
 from headpond.kstreams.join.chunks import MemoryCache
 from headpond.kstreams.join.rules import Emit, HeadersOf, JoinRules, JoinType, JoinWindows
 from headpond.spark.errors import CarriedError, headpond_error_of
@@ -52,6 +54,12 @@ class Store:
 
     def commit(self) -> None:
         self.committed = dict(self.working)
+
+    def reopened(self) -> Store:
+        """The same state for the next batch; the variables of this one read nothing any more."""
+        following = Store()
+        following.committed, self.working = self.committed, {}
+        return following
 
     # the handle
     def getValueState(self, name: str, _schema: str) -> _Value:  # noqa: N802 - Spark's name
@@ -234,6 +242,30 @@ def test_caches_may_be_lost_and_attempts_may_fail(
             rows += out
         rows += run_one(store, use, [])
         assert counted(rows) == expected
+
+
+def test_a_state_beyond_memory_is_read_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all chunks one stays in memory; results are the same, with files and without them."""
+    batches = random_batches(11, batches=12, size=60)
+    expected, _ = wanted(RULES, [[event for batch in batches for event in batch]], TASKS)
+    for files in (True, False):
+        monkeypatch.setattr(join_task, "_MEMORY", MemoryCache())
+        store, use = Store(), replace(plan(), max_at_hand_bytes=1)
+        rows: list[Any] = []
+        kept = 0
+        for batch in batches:
+            if not files:
+                shutil.rmtree(join_task._local_folder(), ignore_errors=True)
+            rows += run_one(store, use, batch)
+            state = next(state for _, state in join_task._MEMORY._states.values())
+            assert sum(chunk.loaded for _, chunk in state.chunks()) <= 1
+            kept = max(kept, len(list(state.chunks())))
+            # Spark's variables do not outlive a call: what was kept must be read through the next one's.
+            store = store.reopened()
+        rows += run_one(store, use, [])
+        assert counted(rows) == expected
+        assert kept > 3
+    monkeypatch.setattr(chunks.AT_HAND, "max_bytes", chunks.MAX_AT_HAND_BYTES)
 
 
 @pytest.mark.slow

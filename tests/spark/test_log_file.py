@@ -61,7 +61,7 @@ def test_the_log_of_a_join_that_is_looked_into_is_there_too(
     """And not under a name in a folder of everybody's."""
     given: list[Path] = []
     monkeypatch.setattr(session, "spark_session", lambda *_, log_path, **__: given.append(log_path))
-    join_state._spark()
+    join_state._spark({})
     assert given == [cache / "logs" / "join.log"]
 
 

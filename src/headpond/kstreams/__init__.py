@@ -32,73 +32,48 @@ if TYPE_CHECKING:
         JoinType,
         JoinWindows,
     )
-    from headpond.kstreams.join.state import JoinState, fill_stores, state_of
+    from headpond.kstreams.join.state import JoinState
     from headpond.kstreams.join.stores import JoinStores, OuterJoinBuffer
     from headpond.kstreams.migration.directory import FormatStats, SegmentStats, StoredEntry, StoreDirectory
     from headpond.kstreams.migration.migrate import MigrationReport, migrate
+    from headpond.kstreams.stores.changelog import export_lines, read_export
     from headpond.kstreams.stores.contract import (
         ChangelogRecord,
         InconsistentStore,
         NotAStore,
+        RecordContext,
         StoreClosed,
         StoreFormatMismatch,
         StoreLocked,
         TimestampsWouldBeLost,
-        WindowBytesStore,
     )
-    from headpond.kstreams.stores.layers import (
-        ChangeLoggingWindowBytesStore,
-        FormatAdapter,
-        RecordContext,
-        adapted,
-        export_lines,
-        read_export,
-    )
-    from headpond.kstreams.stores.rocks_store import (
-        ROCKSDB_STORES,
-        RocksDBTimestampedWindowStore,
-        RocksDBTimestampedWindowStoreWithHeaders,
-        RocksDBWindowStore,
-        RocksDBWindowStoreWithHeaders,
-    )
-    from headpond.kstreams.stores.segmented import InMemoryWindowStore
+    from headpond.kstreams.stores.segmented import WindowBytesStore
     from headpond.kstreams.stores.segments import StoreSettings
     from headpond.kstreams.stores.typed import (
         BytesSerde,
         JsonSerde,
         Serde,
         StringSerde,
-        TimestampedWindowStore,
-        TimestampedWindowStoreWithHeaders,
-        TypedWindowStore,
         ValueAndHeaders,
-        ValueAndTimestamp,
-        ValueTimestampHeaders,
         Windowed,
-        WindowStore,
         WindowStoreWithHeaders,
     )
 
 __all__ = [
-    "ROCKSDB_STORES", "BufferFormat", "BytesSerde", "ChangeLoggingWindowBytesStore", "ChangelogRecord",
-    "Emit", "FormatAdapter", "FormatStats", "Header", "Headers", "HeadersOf", "InMemoryWindowStore",
-    "InconsistentStore", "JoinClock", "JoinCounters", "JoinRecord", "JoinResult", "JoinRules",
-    "JoinState", "JoinStores", "JoinType", "JoinWindows", "JsonSerde", "MigrationReport", "NotAStore",
-    "OuterJoinBuffer", "RecordContext", "RocksDBTimestampedWindowStore",
-    "RocksDBTimestampedWindowStoreWithHeaders", "RocksDBWindowStore", "RocksDBWindowStoreWithHeaders",
-    "SegmentStats", "Serde", "SerializationError", "Side", "StoreClosed", "StoreDirectory",
-    "StoreFormatMismatch", "StoreLocked", "StoreSettings", "StoredEntry", "StreamJoin", "StringSerde",
-    "TaskStores", "TimestampedWindowStore", "TimestampedWindowStoreWithHeaders", "TimestampsWouldBeLost",
-    "TypedWindowStore", "ValueAndHeaders", "ValueAndTimestamp", "ValueFormat", "ValueTimestampHeaders",
-    "WindowBytesStore", "WindowKey", "WindowStore", "WindowStoreWithHeaders", "Windowed", "adapted",
-    "export_lines", "fill_stores", "find_task_stores", "migrate", "read_export", "read_initial_state",
-    "state_of",
+    "BufferFormat", "BytesSerde", "ChangelogRecord", "Emit", "FormatStats", "Header", "Headers",
+    "HeadersOf", "InconsistentStore", "JoinClock", "JoinCounters", "JoinRecord", "JoinResult",
+    "JoinRules", "JoinState", "JoinStores", "JoinType", "JoinWindows", "JsonSerde", "MigrationReport",
+    "NotAStore", "OuterJoinBuffer", "RecordContext", "SegmentStats", "Serde", "SerializationError",
+    "Side", "StoreClosed", "StoreDirectory", "StoreFormatMismatch", "StoreLocked", "StoreSettings",
+    "StoredEntry", "StreamJoin", "StringSerde", "TaskStores", "TimestampsWouldBeLost", "ValueAndHeaders",
+    "ValueFormat", "WindowBytesStore", "WindowKey", "WindowStoreWithHeaders", "Windowed", "export_lines",
+    "find_task_stores", "migrate", "read_export", "read_initial_state",
 ]  # fmt: skip
 _MODULES = (
     "bytes.headers", "bytes.join_buffer", "bytes.window_keys", "bytes.window_values", "join.rules",
-    "stores.contract", "stores.segments", "stores.segmented", "stores.layers", "join.by_record",
-    "join.kafka_state", "join.state", "join.stores", "migration.directory", "migration.migrate",
-    "stores.rocks_store", "stores.typed",
+    "stores.contract", "stores.segments", "stores.changelog", "join.by_record", "join.kafka_state",
+    "join.state", "join.stores", "migration.directory", "migration.migrate", "stores.segmented",
+    "stores.typed",
 )  # fmt: skip
 """Where the names are; modules that load RocksDB come last."""
 

@@ -34,7 +34,7 @@ from headpond.kstreams.join.rules import Emit, HeadersOf, JoinCounters, JoinType
 from headpond.kstreams.join.scenario import differing_steps, fates, filled, read_scenario, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
@@ -229,10 +229,10 @@ def _broken(text: str, width: int) -> list[str]:
 
 
 def _is_checkpoint(_ctx: click.Context, _param: click.Parameter, folder: str) -> str:
-    if not (Path(folder) / "offsets").is_dir():
+    if "://" not in folder and not (Path(folder) / "offsets").is_dir():
         raise UsageError(
             f"{folder} is not a checkpoint: it has no folder offsets.",
-            next_step="Give the checkpointLocation of a query; one in an object store is copied here first.",
+            next_step="Give the checkpointLocation of a query.",
             checkpoint=folder,
         )
     return folder
@@ -243,17 +243,31 @@ _checkpoint = click.argument(
 )
 
 
+def _is_setting(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    for each in given:
+        if "=" not in each:
+            raise UsageError(f"--conf {each} is not NAME=VALUE.", option="conf")
+    return dict(each.split("=", 1) for each in given)
+
+
+_conf = click.option(
+    "--conf", multiple=True, metavar="NAME=VALUE", callback=_is_setting,
+    help="A setting of Spark, such as what it needs to reach an object store; several are possible.",
+)  # fmt: skip
+
+
 @click.command()
 @_checkpoint
+@_conf
 @with_output
-def inspect(output: Output, checkpoint: str) -> None:
+def inspect(output: Output, checkpoint: str, *, conf: dict[str, str]) -> None:
     """Show what a join on Spark holds: tasks, stream times, records and bytes, how many wait unmatched.
 
-    CHECKPOINT is the checkpointLocation of its query, a folder. It is read with Spark and not changed.
+    CHECKPOINT is the checkpointLocation of its query, a folder or URL. It is read with Spark and not changed.
     """
     from headpond.spark.join.checkpoint import figures, read_join
 
-    with output.progress("starting Spark"), _session() as spark:
+    with output.progress("starting Spark"), _session(conf) as spark:
         standing = read_join(spark, checkpoint)
     tasks = [figures(each) for each in standing.documents.values()]
     first = next(iter(standing.documents.values()))
@@ -273,16 +287,17 @@ def inspect(output: Output, checkpoint: str) -> None:
 @_checkpoint
 @click.option("--tasks", type=click.IntRange(1), required=True, help="The new number of tasks.")
 @click.option("--out", type=click.Path(path_type=str), required=True, help="The new checkpoint.")
+@_conf
 @with_output
-def rescale(output: Output, checkpoint: str, *, tasks: int, out: str) -> None:
+def rescale(output: Output, checkpoint: str, *, tasks: int, out: str, conf: dict[str, str]) -> None:
     """Write a copy of a checkpoint whose join has another number of tasks.
 
-    CHECKPOINT is a folder; its query must not be running. Start the query with the new number of tasks and
-    the new checkpoint. Batches keep their numbers.
+    CHECKPOINT is a folder or URL; its query must not be running. Start the query with the new number of tasks
+    and the new checkpoint. Batches keep their numbers.
     """
     from headpond.spark.join.checkpoint import rescale as rescale_checkpoint
 
-    with output.progress("starting Spark") as show, _session() as spark:
+    with output.progress("starting Spark") as show, _session(conf) as spark:
         show("rewriting the state")
         done = rescale_checkpoint(spark, checkpoint, tasks, out)
     summary = f"{done['records']} records of {done['from_tasks']} tasks are in {done['to_tasks']} now: {out}"
@@ -295,6 +310,7 @@ def rescale(output: Output, checkpoint: str, *, tasks: int, out: str) -> None:
 @click.option("--key-hex", help="The key, given as hexadecimal digits.")
 @click.option("--from", "time_from", metavar="TIME", help="Only records from then on: ms, or ISO 8601.")
 @click.option("--to", "time_to", metavar="TIME", help="Only records up to then.")
+@_conf
 @with_output
 def show(
     output: Output,
@@ -304,10 +320,11 @@ def show(
     key_hex: str | None,
     time_from: str | None,
     time_to: str | None,
+    conf: dict[str, str],
 ) -> None:
     """List the records of a key that a join on Spark keeps, with their headers.
 
-    CHECKPOINT is the checkpointLocation of its query, a folder. With --json each line is {"side",
+    CHECKPOINT is the checkpointLocation of its query, a folder or URL. With --json each line is {"side",
     "timestamp", "value", "headers", "waiting", "held"}: bytes as hexadecimal text; waiting ones have no
     partner yet, held ones wait for a slower input.
     """
@@ -317,7 +334,7 @@ def show(
     if key is None:
         raise UsageError("There is no key to look for.", next_step="Give one with --key or --key-hex.")
     first, last = milliseconds_of(time_from), milliseconds_of(time_to)
-    with output.progress("starting Spark"), _session() as spark:
+    with output.progress("starting Spark"), _session(conf) as spark:
         found = list(kept_records(spark, checkpoint, key, first, last))
     for each in found:
         document = {
@@ -342,21 +359,21 @@ def _kept_line(each: KeptRecord) -> Text:
 
 
 @contextmanager
-def _session() -> Iterator[Any]:
-    spark = _spark()
+def _session(conf: Mapping[str, str]) -> Iterator[Any]:
+    spark = _spark(conf)
     try:
         yield spark
     finally:
         spark.stop()
 
 
-def _spark() -> Any:
+def _spark(conf: Mapping[str, str]) -> Any:
     from headpond.spark.session.settings import private_logs
     from headpond.spark.session.start import spark_session
 
     provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    conf = {"spark.sql.streaming.stateStore.providerClass": provider}
-    return spark_session("headpond join", log_path=private_logs() / "join.log", conf=conf, quick=True)
+    settings = {"spark.sql.streaming.stateStore.providerClass": provider, **conf}
+    return spark_session("headpond join", log_path=private_logs() / "join.log", conf=settings, quick=True)
 
 
 def _drawn(document: dict[str, Any]) -> RenderableType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -253,15 +254,22 @@ def bar(count: int, most: int, width: int = BAR_WIDTH) -> str:
 @click.option("--to", "target", type=click.Choice(list(_OPENED_BY)), required=True, help="The new format.")
 @click.option("--out", type=click.Path(path_type=str), help="Write there and leave DIR as it is.")
 @click.option("--drop-timestamps", is_flag=True, help="Drop timestamps that differ from their window start.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @with_output
-def migrate(output: Output, directory: str, target: str, out: str | None, *, drop_timestamps: bool) -> None:
+def migrate(
+    output: Output, directory: str, target: str, out: str | None, *, drop_timestamps: bool, yes: bool
+) -> None:
     """Rewrite a store's directory in another format.
 
     The application must be stopped. DIR stays whole until its successor is complete and checked; then the two
-    change places at once. A run that was interrupted is taken up where it was. Headers, changelog offsets and
-    other files are kept. A value's timestamp goes; if one says something else than its window start, nothing
-    is done unless --drop-timestamps allows it.
+    change places at once. A run that was interrupted is begun again. Headers, changelog offsets and other
+    files are kept. A value's timestamp goes; if one says something else than its window start, nothing is
+    done unless --drop-timestamps allows it.
+
+    Before DIR itself is rewritten the command says which Kafka Streams open the result, and asks.
     """
+    if out is None and not yes:
+        _ask(directory, target)
     name = Path(directory).name
     done = 0
     # Where a run was killed between two renames there is no directory; the migration puts it back.
@@ -285,13 +293,24 @@ def migrate(output: Output, directory: str, target: str, out: str | None, *, dro
         "directory": str(report.path),
         "format": report.target.value,
         "already_done": report.already_done,
-        "segments": len(report.segments),
-        "resumed_segments": report.resumed_segments,
+        "segments": report.segments,
         "entries": report.entries,
         "saved_bytes": report.saved_bytes,
         "dropped_timestamps": report.dropped_timestamps,
     }
     output.result(document, lambda: Text(f"{_sentence(document)} Mind: {_OPENED_BY[target]}."))
+
+
+def _ask(directory: str, target: str) -> None:
+    found = ", ".join(sorted(_FORMAT_NAMES[each] for each in StoreDirectory(directory).formats())) or "empty"
+    question = f"{directory} is {found} and becomes {target}: {_OPENED_BY[target]}."
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{question} There is no terminal to ask at.",
+            next_step="Give --yes, or --out to leave the directory as it is.",
+            option="yes",
+        )
+    click.confirm(f"{question} Go on?", abort=True, err=True)
 
 
 def _progress(done: int, total: int) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import struct
 from enum import StrEnum
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 from headpond.kstreams.bytes.headers import (
     Header,
@@ -58,70 +58,6 @@ class ValueFormat(StrEnum):
     def has_headers(self) -> bool:
         """Whether a value holds headers."""
         return self in (ValueFormat.TIMESTAMPED_HEADERS, ValueFormat.PLAIN_HEADERS)
-
-
-@overload
-def encode_timestamped(value: bytes, timestamp: int) -> bytes: ...
-@overload
-def encode_timestamped(value: None, timestamp: int) -> None: ...
-def encode_timestamped(value: bytes | None, timestamp: int) -> bytes | None:
-    """Put the timestamp (ms) before the value."""
-    return None if value is None else _TIMESTAMP.pack(timestamp) + value
-
-
-@overload
-def decode_timestamped(data: bytes) -> tuple[bytes, int]: ...
-@overload
-def decode_timestamped(data: None) -> None: ...
-def decode_timestamped(data: bytes | None) -> tuple[bytes, int] | None:
-    """Split into value and timestamp (ms)."""
-    if data is None:
-        return None
-    _need_timestamp(data, 0)
-    return data[TIMESTAMP_BYTES:], _TIMESTAMP.unpack_from(data)[0]
-
-
-@overload
-def encode_timestamped_headers(value: bytes, timestamp: int, headers: Headers | None) -> bytes: ...
-@overload
-def encode_timestamped_headers(value: None, timestamp: int, headers: Headers | None) -> None: ...
-def encode_timestamped_headers(value: bytes | None, timestamp: int, headers: Headers | None) -> bytes | None:
-    """Put headers and timestamp (ms) before the value."""
-    return None if value is None else encode_prefix(headers) + _TIMESTAMP.pack(timestamp) + value
-
-
-@overload
-def decode_timestamped_headers(data: bytes) -> tuple[bytes, int, list[Header]]: ...
-@overload
-def decode_timestamped_headers(data: None) -> None: ...
-def decode_timestamped_headers(data: bytes | None) -> tuple[bytes, int, list[Header]] | None:
-    """Split into value, timestamp (ms) and headers."""
-    if data is None:
-        return None
-    headers, at = decode_prefix(data)
-    _need_timestamp(data, at)
-    return data[at + TIMESTAMP_BYTES :], _TIMESTAMP.unpack_from(data, at)[0], headers
-
-
-@overload
-def encode_plain_headers(value: bytes, headers: Headers | None) -> bytes: ...
-@overload
-def encode_plain_headers(value: None, headers: Headers | None) -> None: ...
-def encode_plain_headers(value: bytes | None, headers: Headers | None) -> bytes | None:
-    """Put the headers before the value."""
-    return None if value is None else encode_prefix(headers) + value
-
-
-@overload
-def decode_plain_headers(data: bytes) -> tuple[bytes, list[Header]]: ...
-@overload
-def decode_plain_headers(data: None) -> None: ...
-def decode_plain_headers(data: bytes | None) -> tuple[bytes, list[Header]] | None:
-    """Split into value and headers."""
-    if data is None:
-        return None
-    headers, at = decode_prefix(data)
-    return data[at:], headers
 
 
 def decode_value(data: bytes, value_format: ValueFormat) -> tuple[bytes, int | None, list[Header]]:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headpond.core import arrow
 from headpond.core.errors import UsageError
@@ -42,19 +41,15 @@ def convert_values(values: pa.Array, source: ValueFormat, target: ValueFormat) -
         raise UsageError(f"Values are binary or large_binary, not {values.type}.", type=str(values.type))
     if source is target or len(values) == 0:
         return values
-    if not source.has_headers:
-        return _convert_fixed(values, source, target)
     layout = _Layout(values)
-    heads = layout.heads(source, target)
-    kept = layout.parts(heads, TIMESTAMP_BYTES if source.has_timestamp else 0)
-    constant = _NO_TIMESTAMP_BYTES if target.has_timestamp and not source.has_timestamp else b""
-    order = {
-        # parts of a value: 0 its head, 1 its timestamp (if any), 2 the rest
-        ValueFormat.PLAIN: (2,),
-        ValueFormat.TIMESTAMPED: (1, 2) if source.has_timestamp else (None, 2),
-        ValueFormat.PLAIN_HEADERS: (0, 2),
-        ValueFormat.TIMESTAMPED_HEADERS: (0, None, 2),
-    }[target]
+    kept = layout.parts(layout.heads(source, target), TIMESTAMP_BYTES if source.has_timestamp else 0)
+    constant = b"\x00" if target.has_headers and not source.has_headers else b""
+    if target.has_timestamp and not source.has_timestamp:
+        constant += _NO_TIMESTAMP_BYTES
+    # parts of a value: 0 its head, 1 its timestamp (if any), 2 the rest; None is the constant
+    order: list[int | None] = [0] if source.has_headers and target.has_headers else []
+    order += [None] if constant else []
+    order += [1, 2] if source.has_timestamp and target.has_timestamp else [2]
     return layout.arranged(kept, order, constant)
 
 
@@ -88,12 +83,7 @@ def value_timestamps(values: pa.Array, value_format: ValueFormat) -> pa.Array:
     if not value_format.has_timestamp:
         raise UsageError(f"Values of the format {value_format} hold no timestamp.", format=str(value_format))
     layout = _Layout(values)
-    if value_format.has_headers:
-        at = layout.starts + layout.heads(value_format, ValueFormat.PLAIN)
-    else:
-        at = layout.starts
-        if layout.sizes_below(TIMESTAMP_BYTES).any():
-            layout.raise_first(value_format, ValueFormat.PLAIN)
+    at = layout.starts + layout.heads(value_format, ValueFormat.PLAIN)
     return layout.numbers(at)
 
 
@@ -113,19 +103,6 @@ def window_starts(keys: pa.Array) -> pa.Array:
     return layout.numbers(layout.ends - (TIMESTAMP_BYTES + 4))
 
 
-def _convert_fixed(values: pa.Array, source: ValueFormat, target: ValueFormat) -> pa.Array:
-    """Convert from a format whose values start with a fixed number of bytes to drop or keep."""
-    dropped = TIMESTAMP_BYTES if source.has_timestamp and not target.has_timestamp else 0
-    put = b"\x00" if target.has_headers else b""
-    if target.has_timestamp and not source.has_timestamp:
-        put += _NO_TIMESTAMP_BYTES
-    if source.has_timestamp:
-        layout = _Layout(values)
-        if layout.sizes_below(TIMESTAMP_BYTES).any():
-            layout.raise_first(source, target)
-    return pc.binary_replace_slice(values, start=0, stop=dropped, replacement=put)
-
-
 class _Layout:
     """Where the values of an array lie in its buffer; a null lies nowhere and has no bytes."""
 
@@ -143,15 +120,17 @@ class _Layout:
         return short if self.valid is None else short & self.valid
 
     def heads(self, source: ValueFormat, target: ValueFormat) -> Ints:
-        """Return the size of each value's headersSize and headersBytes together; 0 for a null.
+        """Return the size of each value's headersSize and headersBytes together; 0 for a null, or without.
 
         Raises:
             SerializationError: A size is damaged, or less follows than the source format needs.
         """
-        block, after, whole = arrow.zigzag_varints(self.data, self.starts, self.ends)
-        heads: Ints = after - self.starts + block
-        needed = heads + (TIMESTAMP_BYTES if source.has_timestamp else 0)
-        bad = ~whole | (block < 0) | (needed > self.ends - self.starts)
+        heads: Ints = np.zeros(len(self.starts), np.int64)
+        bad: Bools = np.zeros(len(heads), np.bool_)
+        if source.has_headers:
+            block, after, whole = arrow.zigzag_varints(self.data, self.starts, self.ends)
+            heads, bad = after - self.starts + block, ~whole | (block < 0)
+        bad |= heads + (TIMESTAMP_BYTES if source.has_timestamp else 0) > self.ends - self.starts
         if self.valid is not None:
             bad &= self.valid
             heads = np.where(self.valid, heads, 0)
@@ -159,7 +138,7 @@ class _Layout:
             self.raise_first(source, target, int(np.flatnonzero(bad)[0]))
         return heads
 
-    def raise_first(self, source: ValueFormat, target: ValueFormat, row: int = 0) -> None:
+    def raise_first(self, source: ValueFormat, target: ValueFormat, row: int) -> None:
         """Raise the scalar conversion's error for the first value from `row` on that has one."""
         check = conversion(source, target)
         for number in range(row, len(self.values)):
@@ -181,7 +160,7 @@ class _Layout:
         offsets[-1] = self.ends[-1]
         return offsets
 
-    def arranged(self, offsets: Ints, order: tuple[int | None, ...], constant: bytes) -> pa.Array:
+    def arranged(self, offsets: Ints, order: list[int | None], constant: bytes) -> pa.Array:
         """Copy parts in the given order (None: the constant) into a new array."""
         count = len(self.values)
         large = len(self.data) + count * len(constant) > _INT32_MAX or pa.types.is_large_binary(

@@ -34,10 +34,10 @@ from headpond.kstreams.join.expiry import (
     BEFORE,
     NEVER,
     Candidates,
-    Expiry,
     Selection,
     Waiting,
     leaving,
+    rounds,
     walk_order,
 )
 from headpond.kstreams.join.pairs import MAX_CANDIDATES, MAX_PAIRS, PairFinder, Pairs, TooManyPairs
@@ -246,10 +246,12 @@ class BatchJoin:
             old = hit[hit < batch.base[side]]
             selections[side] = Selection(state.sides[side], old, stream_time - after)
         if rules.stream_time is StreamTime.TASK:
-            marks = [each.times() for each in selections.values()]
-            marks += [batch.incoming[side].ts[begin] for side, begin in fresh.items()]
-            firsts = [each.first_staying() for each in selections.values()]
-            marks.append(np.array([each for each in firsts if each is not None], np.int64))
+            marks = []
+            for side, each in selections.items():
+                times = np.concatenate((each.times(), batch.incoming[side].ts[fresh[side]]))
+                first = each.first_staying()
+                # What is behind the first that stays is never the first open one of its side.
+                marks.append(times if first is None else np.append(times[times <= first], first))
             for each in selections.values():
                 each.mark(np.unique(np.concatenate(marks)))
                 each.mark_last()
@@ -276,16 +278,7 @@ class BatchJoin:
             clock.min_time = NO_TIME  # should the next start ask for a task's own time: its first round looks
             return leaving(rules, walk, batch.stream, clock.stream_time)
         triggers = np.flatnonzero(batch.valid & (batch.ts == batch.stream))
-        done = Expiry(rules, walk).rounds(
-            triggers,
-            batch.left[triggers],
-            batch.ts[triggers],
-            now_ms=now_ms,
-            min_time=clock.min_time,
-            next_emit_ms=clock.next_emit_ms,
-        )
-        clock.min_time, clock.next_emit_ms = done.min_time, done.next_emit_ms
-        return np.array(done.at, np.int64), np.array(done.position, np.int64)
+        return rounds(rules, walk, triggers, batch.left[triggers], batch.ts[triggers], now_ms, clock)
 
 
 def _refused(many: TooManyPairs, bound: int) -> UsageError:

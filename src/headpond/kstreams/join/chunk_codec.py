@@ -29,7 +29,7 @@ from __future__ import annotations
 import base64
 import zlib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,10 +48,13 @@ from headpond.kstreams.join.keys import hash_keys
 from headpond.kstreams.join.pairs import Int64, Rows
 from headpond.kstreams.join.rules import JoinClock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    Load = Callable[[Side, int, bytes, bool], Rows]
+class Load(Protocol):
+    """Reads the records of a chunk, by its side, number and uid; whether it is one of held records."""
+
+    def __call__(self, side: Side, number: int, uid: bytes, /, *, held: bool) -> Rows:
+        """Return them."""
+
 
 CHUNK_VERSION = 2
 READABLE = (1, CHUNK_VERSION)
@@ -292,7 +295,7 @@ def _inputs_of(document: dict[str, Any], load: Load) -> Inputs:
 
 def _chunk_of(entry: dict[str, Any], load: Load, *, held: bool) -> tuple[Side, Chunk]:
     side, uid = Side[entry["side"].upper()], bytes.fromhex(entry["uid"])
-    rows = partial(load, side, entry["number"], uid, held)
+    rows = partial(load, side, entry["number"], uid, held=held)
     return side, Chunk(
         entry["number"], uid, entry["rows"], entry["min_ts"], entry["max_ts"], entry["slice"],
         entry["longest"], rows, entry["bytes"],

@@ -16,7 +16,8 @@ A worker has chunks at hand without asking the state, in its memory and in files
 
 A chunk's bytes never change and every attempt makes fresh uids, so that what is found here may be useless and
 is never wrong. All of it may be gone at any moment: the state holds everything. A file is written under
-another name and renamed; what the manifest just read does not name is deleted.
+another name and renamed; what the manifest just read does not name is deleted. So a state may be larger than
+a worker's memory: of the chunks that lie in files and state those read last stay in memory, up to a bound.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -48,12 +50,15 @@ FAN = 8
 """So many chunks of like size in one slice become one."""
 MAX_TASKS = 64
 """So many tasks' states stay in a worker's memory, the latest used."""
+MAX_AT_HAND_BYTES = 1 << 30
+"""So many bytes of stored chunks stay in a worker's memory."""
 _NUMBERS = ("ts", "seq", "hashes")
+_INDEX_BYTES = 48  # a row's numbers, and its places in the index by hash and time
 _TIER_ROWS = 256
 _EMPTY: Int64 = np.empty(0, np.int64)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Chunk:
     """Records of one side and slice.
 
@@ -65,7 +70,7 @@ class Chunk:
         max_ts: Greatest timestamp, ms.
         time_slice: timestamp // slice width.
         longest: An upper bound of a row's size in bytes.
-        load: Returns the records when they are asked for first.
+        load: Reads the records from where they are stored; None: they are nowhere but here.
         stored_bytes: Size of what the state holds; 0 until it is stored.
     """
 
@@ -76,7 +81,7 @@ class Chunk:
     max_ts: int
     time_slice: int
     longest: int
-    load: Callable[[], Rows]
+    load: Callable[[], Rows] | None
     stored_bytes: int = 0
     _data: Rows | None = None
 
@@ -85,14 +90,26 @@ class Chunk:
         """Make a chunk of records at hand."""
         first, last, longest = int(rows.ts.min()), int(rows.ts.max()), longest_row(rows.records)
         uid = uuid.uuid4().bytes
-        return cls(number, uid, len(rows), first, last, time_slice, longest, load=lambda: rows, _data=rows)
+        return cls(number, uid, len(rows), first, last, time_slice, longest, None, _data=rows)
 
     @property
     def data(self) -> Rows:
-        """The records; loaded now if they were not."""
+        """The records; loaded now if they are not at hand."""
         if self._data is None:
+            assert self.load is not None
             self._data = self.load()
+            AT_HAND.add(self)
         return self._data
+
+    def stored(self, load: Callable[[], Rows]) -> None:
+        """Note from where the records can be read; they need not stay in memory."""
+        self.load = load
+        if self._data is not None:
+            AT_HAND.add(self)
+
+    def forget(self) -> None:
+        """Let the records go; they are read again when they are asked for."""
+        self._data = None
 
     @property
     def loaded(self) -> bool:
@@ -103,6 +120,34 @@ class Chunk:
     def records(self) -> pa.RecordBatch:
         """The columns of the records."""
         return self.data.records
+
+
+class AtHand:
+    """The stored chunks whose records this process has in memory: those read or written last."""
+
+    def __init__(self, max_bytes: int = MAX_AT_HAND_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self._sizes: WeakKeyDictionary[Chunk, int] = WeakKeyDictionary()
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes they take."""
+        return sum(self._sizes.values())
+
+    def add(self, chunk: Chunk) -> None:
+        """Add a chunk; others are forgotten where there would be too many bytes, the oldest first."""
+        if chunk in self._sizes:
+            return
+        self._sizes[chunk] = int(chunk.records.nbytes) + _INDEX_BYTES * chunk.rows
+        beyond = self.bytes - self.max_bytes
+        for each in list(self._sizes)[:-1] if beyond > 0 else ():
+            each.forget()
+            beyond -= self._sizes.pop(each)
+            if beyond <= 0:
+                return
+
+
+AT_HAND = AtHand()
 
 
 @dataclass(frozen=True)
@@ -263,7 +308,7 @@ def next_side_state(
         start, stop = np.searchsorted(gone, (base, base + chunk.rows))
         rows = before
         if stop > start:
-            rows = np.setdiff1d(before, gone[start:stop] - base, assume_unique=True)
+            rows = without(before, gone[start:stop] - base)
         if chunk.max_ts >= readable_from or len(rows):
             chunks.append(chunk)
             waits.append(rows)
@@ -275,6 +320,21 @@ def next_side_state(
             chunks.append(chunk)
             waits.append(rows)
     return compacted(SideState(tuple(chunks), tuple(waits)), numbers)
+
+
+def among(some: Int64, rows: Int64) -> Bool:
+    """Return which of some numbers are among others, both ascending: searched for, so few cost little."""
+    if not len(rows):
+        return np.zeros(len(some), np.bool_)
+    found: Bool = rows[np.minimum(np.searchsorted(rows, some), len(rows) - 1)] == some
+    return found
+
+
+def without(rows: Int64, gone: Int64) -> Int64:
+    """Return numbers without others, both ascending."""
+    keep = np.ones(len(rows), np.bool_)
+    keep[np.searchsorted(rows, gone[among(gone, rows)])] = False
+    return rows[keep]
 
 
 def cut(

@@ -18,20 +18,21 @@ Source: spec "window store", section 8.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
 
 from headpond.kstreams.bytes.join_buffer import Side
-from headpond.kstreams.join.rules import NO_MIN_TIME, OTHER_SIDE, JoinRules, wrapped
+from headpond.kstreams.join.chunks import among, without
+from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, OTHER_SIDE, JoinRules, wrapped
 
 if TYPE_CHECKING:
     from headpond.kstreams.join.chunks import SideState
     from headpond.kstreams.join.pairs import Bool, Int64, Pairs
     from headpond.kstreams.join.results import Source
+    from headpond.kstreams.join.rules import JoinClock
 
 NEVER = 1 << 62
 """Stands for "not in this batch" where a record of the batch is named."""
@@ -56,173 +57,87 @@ class Waiting:
     taken: Int64
 
 
-@dataclass(slots=True)
-class Rounds:
-    """What the rounds of a batch did.
+def rounds(
+    rules: JoinRules,
+    waiting: Waiting,
+    triggers: Int64,
+    left: Bool,
+    times: Int64,
+    now_ms: int,
+    clock: JoinClock,
+) -> tuple[Int64, Int64]:
+    """Visit the records at the top of stream time, and begin a round where one is due.
 
-    Attributes:
-        at: per result the record of the batch at which it left.
-        position: ... and its position among the waiting.
-        gone: which of the waiting left, by position.
-        min_time: as the last round left it, and later insertions lowered it.
-        next_emit_ms: wall-clock time before which no round may begin.
+    Returns who leaves: at which record of the batch, and which position.
+
+    Args:
+        rules: the join.
+        waiting: in walk order.
+        triggers: numbers in the batch of the records at the top, ascending.
+        left: whether each is a left one.
+        times: their timestamps, which are the stream time then.
+        now_ms: wall-clock time, one for the whole batch.
+        clock: the smallest time in the buffer and the throttle's end as the batch before left them; as this
+            one leaves them, afterwards.
     """
+    at: list[int] = []
+    positions: list[int] = []
+    after = [rules.after_ms(side) + rules.windows.grace_ms for side in Side]
+    ts = waiting.ts.tolist()
+    of_left = waiting.left.tolist()
+    # Per side a byte for each position: 1 where a record waits now. Whatever is asked is a search for a byte.
+    waits = [
+        bytearray(((waiting.since == BEFORE) & (waiting.left == bool(side.value))).tobytes()) for side in Side
+    ]
+    first = [0, 0]  # no record of the side waits before this position
+    begins, goes = np.flatnonzero(waiting.since >= 0), np.flatnonzero(waiting.taken < NEVER)
+    changes = np.concatenate((waiting.since[begins], waiting.taken[goes]))
+    order = np.argsort(changes, kind="stable")
+    upcoming = zip(
+        changes[order].tolist(),
+        np.concatenate((begins, goes))[order].tolist(),
+        (order < len(begins)).tolist(),
+        strict=True,
+    )
+    change = next(upcoming, None)
+    every = zip([*triggers.tolist(), NEVER], [*left.tolist(), False], [*times.tolist(), NO_TIME], strict=True)
+    for trigger, is_left, stream_time in every:
+        while change is not None and change[0] < trigger:
+            _, position, begun = change
+            side = of_left[position]
+            waits[side][position] = begun
+            if begun:
+                first[side] = min(first[side], position)
+                clock.min_time = min(clock.min_time, ts[position])
+            change = next(upcoming, None)
+        due = clock.min_time + after[is_left]
+        if clock.min_time == NO_MIN_TIME:
+            due = wrapped(due)  # the empty buffer's number may wrap around: a round begins, and finds nothing
+        if trigger < NEVER and due < stream_time and now_ms >= clock.next_emit_ms:
+            clock.next_emit_ms = now_ms + rules.emit_interval_ms
+            left_now: list[int] = []
+            for side, mine in enumerate(waits):
+                position = mine.find(1, first[side])
+                while position >= 0 and ts[position] < stream_time - after[side]:
+                    mine[position] = 0
+                    left_now.append(position)
+                    position = mine.find(1, position + 1)
+                first[side] = position if position >= 0 else len(ts)
+            at += [trigger] * len(left_now)
+            positions += sorted(left_now)
+            clock.min_time = _stop(waits, first, left_now, ts)
+    return np.array(at, np.int64), np.array(positions, np.int64)
 
-    at: list[int] = field(default_factory=list)
-    position: list[int] = field(default_factory=list)
-    gone: set[int] = field(default_factory=set)
-    min_time: int = NO_MIN_TIME
-    next_emit_ms: int = 0
 
-
-class Expiry:
-    """The rounds of one batch over one task's waiting records."""
-
-    def __init__(self, rules: JoinRules, waiting: Waiting) -> None:
-        self._interval_ms = rules.emit_interval_ms
-        self._after = [rules.after_ms(side) + rules.windows.grace_ms for side in Side]
-        self._ts = waiting.ts.tolist()
-        self._since = waiting.since.tolist()
-        self._taken = waiting.taken.tolist()
-        self._gone = bytearray(len(self._ts))  # left, or taken out at a record that is past
-        self._next = list(range(1, len(self._ts) + 1))  # skips over those that are gone, path by path
-        # Those that wait, the last in walk order on top; what is gone is thrown away when it comes up.
-        self._last = [-position for position, since in enumerate(self._since) if since == BEFORE]
-        heapify(self._last)
-        self._places = [np.flatnonzero(waiting.left == bool(side.value)).tolist() for side in Side]
-        self._head = [0, 0]
-        began = np.flatnonzero(waiting.since >= 0)
-        began = began[np.argsort(waiting.since[began])]
-        self._inserts = began.tolist()
-        self._inserted = 0
-
-    def rounds(
-        self, triggers: Int64, left: Bool, times: Int64, *, now_ms: int, min_time: int, next_emit_ms: int
-    ) -> Rounds:
-        """Visit the records at the top of stream time, and begin a round where one is due.
-
-        Args:
-            triggers: their numbers in the batch, ascending.
-            left: whether each is a left one.
-            times: their timestamps, which are the stream time then.
-            now_ms: wall-clock time, one for the whole batch.
-            min_time: as the batch before left it.
-            next_emit_ms: likewise.
-        """
-        done = Rounds(min_time=min_time, next_emit_ms=next_emit_ms)
-        after_right, after_left = self._after
-        inserts, since = self._inserts, self._since
-        upcoming = since[inserts[0]] if inserts else NEVER
-        for trigger, is_left, stream_time in zip(
-            triggers.tolist(), left.tolist(), times.tolist(), strict=True
-        ):
-            while upcoming < trigger:
-                upcoming = self._insert(done)
-            least = done.min_time
-            after = after_left if is_left else after_right
-            if least == NO_MIN_TIME:
-                # The empty buffer's number plus a span wraps around: a round begins, and finds nothing.
-                if wrapped(least + after) >= stream_time:
-                    continue
-            elif least + after >= stream_time:
-                continue
-            if now_ms < done.next_emit_ms:
-                continue
-            done.next_emit_ms = now_ms + self._interval_ms
-            done.min_time = self._round(trigger, stream_time, done)
-        while upcoming < NEVER:
-            upcoming = self._insert(done)
-        return done
-
-    def _insert(self, done: Rounds) -> int:
-        """Add the next record that begins to wait; return the number of the one after it."""
-        position = self._inserts[self._inserted]
-        self._inserted += 1
-        heappush(self._last, -position)
-        done.min_time = min(done.min_time, self._ts[position])
-        if self._inserted < len(self._inserts):
-            following: int = self._since[self._inserts[self._inserted]]
-            return following
-        return NEVER
-
-    def _waits(self, position: int, trigger: int) -> bool:
-        """Return whether a record waits now; remember for good if it no longer does."""
-        if self._gone[position]:
-            return False
-        if self._taken[position] < trigger:
-            self._gone[position] = 1
-            return False
-        waits: bool = self._since[position] < trigger
-        return waits
-
-    def _round(self, trigger: int, stream_time: int, done: Rounds) -> int:
-        """Emit what has closed; return the timestamp of the last record visited."""
-        last = self._last_waiting(trigger)
-        if last < 0:
-            return NO_MIN_TIME
-        out: list[int] = []
-        first_open = [self._closed_ones(side, trigger, stream_time, last, out) for side in (0, 1)]
-        out.sort()
-        for position in out:
-            self._gone[position] = 1
-            done.at.append(trigger)
-            done.position.append(position)
-        done.gone.update(out)
-        if first_open[0] < 0 or first_open[1] < 0:
-            return int(self._ts[last])
-        both = max(first_open)
-        stop = self._after_position(both, trigger, last)
-        return int(self._ts[stop if stop >= 0 else both])
-
-    def _closed_ones(self, side: int, trigger: int, stream_time: int, last: int, out: list[int]) -> int:
-        """Collect one side's closed records; return the position of its first open one, or -1."""
-        places, ts = self._places[side], self._ts
-        closed_before = stream_time - self._after[side]
-        at = self._head[side]
-        only_gone = True
-        while at < len(places):
-            position = places[at]
-            if position > last:
-                return -1
-            waits = self._waits(position, trigger)
-            if waits and ts[position] >= closed_before:
-                return int(position)
-            if waits:
-                out.append(position)
-            # What left or was taken is passed over from now on; what will wait later is not.
-            only_gone = only_gone and (waits or bool(self._gone[position]))
-            at += 1
-            if only_gone:
-                self._head[side] = at
-        return -1
-
-    def _after_position(self, position: int, trigger: int, last: int) -> int:
-        """Return the next record that waits behind a position, or -1; gone ones are not looked at again."""
-        passed = [position]
-        at = self._next[position]
-        only_gone = True
-        while at <= last:
-            if self._waits(at, trigger):
-                break
-            if not self._gone[at]:
-                only_gone = False
-            elif only_gone:
-                passed.append(at)
-            at = self._next[at]
-        else:
-            return -1
-        if only_gone:
-            for each in passed:
-                self._next[each] = at
-        return int(at)
-
-    def _last_waiting(self, trigger: int) -> int:
-        while self._last:
-            position = -self._last[0]
-            if self._waits(position, trigger):
-                return position
-            heappop(self._last)
-        return -1
+def _stop(waits: list[bytearray], first: list[int], left_now: list[int], ts: list[int]) -> int:
+    """Return the timestamp of the last record that a round visited."""
+    if max(first) == len(ts):
+        # One side has no open record: all that waited were visited.
+        last = max(*(mine.rfind(1) for mine in waits), *left_now, -1)
+        return NO_MIN_TIME if last < 0 else ts[last]
+    both = max(first)
+    behind = [found for mine in waits if (found := mine.find(1, both + 1)) >= 0]
+    return ts[min(behind, default=both)]
 
 
 def leaving(rules: JoinRules, waiting: Waiting, stream: Int64, until: int) -> tuple[Int64, Int64]:
@@ -270,7 +185,8 @@ class Selection:
             base = self._bases[place]
             start, stop = np.searchsorted(hit, (base, base + chunk.rows))
             if stop > start:
-                self._add(place, np.intersect1d(rows, hit[start:stop] - base, assume_unique=True))
+                met = hit[start:stop] - base
+                self._add(place, met[among(met, rows)])
             if chunk.min_ts < closed_before:
                 self._add(place, rows[chunk.data.ts[rows] < closed_before])
         self._hits = {place: np.unique(np.concatenate(rows)) for place, rows in self._chosen.items()}
@@ -283,7 +199,7 @@ class Selection:
         """Return the rows of a chunk that stay whatever happens, by time, and their times."""
         rows, chosen = self._state.waiting[place], self._hits.get(place)
         if chosen is not None:
-            rows = np.setdiff1d(rows, chosen, assume_unique=True)
+            rows = without(rows, chosen)
         ts = self._state.chunks[place].data.ts[rows]
         order = np.argsort(ts, kind="stable")
         return rows[order], ts[order]

@@ -22,40 +22,44 @@ import gzip
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import int64_array
 from headpond.core.errors import InvalidData, UsageError
-from headpond.kstreams.bytes.headers import SerializationError, decode_prefix
+from headpond.kstreams.bytes.headers import SerializationError, encode_headers
 from headpond.kstreams.bytes.join_buffer import BufferFormat, Side
-from headpond.kstreams.bytes.window_keys import SUFFIX_BYTES, decode_store_key
-from headpond.kstreams.bytes.window_values import ValueFormat, decode_plain_headers, encode_plain_headers
-from headpond.kstreams.bytes.window_values_arrow import column_of, convert_values, numbers_of, window_starts
+from headpond.kstreams.bytes.window_keys import decode_store_key
+from headpond.kstreams.bytes.window_values import decode_value
 from headpond.kstreams.join.by_record import JoinRecord, StreamJoin
+from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, cut
+from headpond.kstreams.join.keys import hash_keys
+from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, HeadersOf, JoinClock, JoinType
-from headpond.kstreams.join.state import JoinState, Stored, Unmatched, state_from
+from headpond.kstreams.join.state import JoinState
 from headpond.kstreams.join.stores import JoinStoreNames, JoinStores, MemoryPairs, OuterJoinBuffer, RocksPairs
 from headpond.kstreams.migration.directory import StoreDirectory, damaged_entry, pairs_of
+from headpond.kstreams.stores.changelog import read_export
 from headpond.kstreams.stores.contract import ChangelogRecord, NotAStore
-from headpond.kstreams.stores.layers import read_export
 from headpond.kstreams.stores.rocks import is_database, require_directory
 from headpond.kstreams.stores.segments import check_start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from headpond.kstreams.join.pairs import Bool, Int64
     from headpond.kstreams.join.rules import JoinRules
-    from headpond.kstreams.migration.directory import SegmentFiles
+    from headpond.kstreams.join.stores import Waiting
 
 REPLAYED_RECORDS = 5_000
 """Records of each side that are played again at most, the last ones."""
 PHASES = 4
 """Times at which the first round may have been, except at once: over the time between two rounds."""
-_SEQNUM_BYTES = 4
+PART_BYTES = 256 << 20
+"""About so many bytes of records become chunks at once."""
+_ORDER_STEP = 1 << 20  # room between two stored entries for waiting ones that the store lost
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -153,7 +157,7 @@ def read_initial_state(
     sources = {Side.LEFT: left, Side.RIGHT: right}
     _need(rules, "right", right, needed=rules.type is not JoinType.SELF)
     _need(rules, "buffer", buffer, needed=rules.buffers)
-    stored = [_read_window(source, side, rules) for side, source in sources.items() if source is not None]
+    stored = {side: _read_window(source, rules) for side, source in sources.items() if source is not None}
     unmatched = [] if buffer is None else _read_buffer(buffer)
     for each in unmatched:
         if not rules.is_outer(each.side):
@@ -163,12 +167,8 @@ def read_initial_state(
                 next_step="Check the join's type and which store is the buffer.",
                 reason="bad_side",
             )
-    observed = dict.fromkeys(Side, NO_TIME)
-    for entries in stored:
-        observed[entries.side] = int(numbers_of(entries.timestamps).max(initial=NO_TIME))
-    if rules.type is JoinType.SELF:
-        observed[Side.RIGHT] = observed[Side.LEFT]
-    seen = max(*observed.values(), *(each.timestamp for each in unmatched), NO_TIME)
+    observed = {side: int(each.ts.max(initial=NO_TIME)) for side, each in stored.items()}
+    seen = max(NO_TIME, *observed.values(), *(each.timestamp for each in unmatched))
     if stream_time is not None and stream_time < seen:
         raise UsageError(
             f"stream_time is {stream_time}, and the stores hold a record of {seen}.",
@@ -181,7 +181,20 @@ def read_initial_state(
     if min_time is None:
         min_time = min((each.timestamp for each in unmatched), default=NO_MIN_TIME)
     clock = JoinClock(seen if stream_time is None else stream_time, observed, min_time, next_emit_ms)
-    return state_from(rules, stored, unmatched, clock)
+    numbers, next_seq = Numbers(0), 0
+    sides = {}
+    for side, entries in stored.items():
+        rows, waiting = _together(entries, [each for each in unmatched if each.side is side])
+        kept = np.flatnonzero((rows.ts >= observed[side] - rules.retention_ms + 1) | waiting)
+        size = max(1, PART_BYTES * len(rows) // max(1, int(rows.records.nbytes)))
+        parts = [kept[start : start + size] for start in range(0, len(kept), size)]
+        sides[side] = SideState.of(
+            pair
+            for part in parts
+            for pair in cut(_narrow(rows.take(part)), waiting[part], rules.retention_ms, numbers)
+        )
+        next_seq = max(next_seq, len(rows))
+    return JoinState(rules.fingerprint, TaskState(clock, next_seq, numbers.following, sides))
 
 
 def _need(rules: JoinRules, name: str, source: object, *, needed: bool) -> None:
@@ -194,64 +207,130 @@ def _need(rules: JoinRules, name: str, source: object, *, needed: bool) -> None:
         )
 
 
-def _read_window(source: Source, side: Side, rules: JoinRules) -> Stored:
+class Stored(NamedTuple):
+    """Entries of one side's window store, in any order; `order` is that of a key's entries of one time."""
+
+    keys: pa.Array
+    headers: pa.Array
+    values: pa.Array
+    ts: Int64
+    order: Int64
+
+
+class Unmatched(NamedTuple):
+    """A list of the buffer."""
+
+    timestamp: int
+    side: Side
+    key: bytes
+    waiting: list[Waiting]
+
+
+def _read_window(source: Source, rules: JoinRules) -> Stored:
     if isinstance(source, str | Path) and Path(source).is_dir():
-        return _window_of_directory(Path(source), side, rules)
+        return _window_of_directory(Path(source), rules)
     # Of one key the last record counts; a value of None deletes.
     latest = {record.key: record for record in _records(source)}
     kept = [record for record in latest.values() if record.value is not None]
-    payloads = [encode_plain_headers(record.value or b"", record.headers) for record in kept]
-    return _stored(side, [record.key for record in kept], column_of(payloads))
+    headers = [encode_headers(record.headers) for record in kept]
+    return _stored([record.key for record in kept], headers, [record.value or b"" for record in kept])
 
 
-def _window_of_directory(path: Path, side: Side, rules: JoinRules) -> Stored:
-    if not any(path.iterdir()):
-        # A side that has had no record yet.
-        return _stored(side, [], column_of([]))
-    directory = StoreDirectory(path)
+def _window_of_directory(path: Path, rules: JoinRules) -> Stored:
     keys: list[bytes] = []
-    payloads = []
-    for segment in directory.segments:
+    headers: list[bytes] = []
+    values: list[bytes] = []
+    # A side that has had no record yet has no segments.
+    for segment in StoreDirectory(path).segments if any(path.iterdir()) else ():
         if not segment.name.legacy:
             check_start(segment.path, segment.start_ms, rules.retention_ms)
-        for value_format, (segment_keys, values) in _by_format(segment).items():
-            keys += segment_keys
-            payloads.append(_converted(segment, segment_keys, values, value_format))
-    return _stored(side, keys, pa.concat_arrays(payloads) if payloads else column_of([]))
+        with segment.open() as database:
+            for key, value, value_format in pairs_of(database):
+                try:
+                    plain, _, own = decode_value(value, value_format)
+                except SerializationError as error:
+                    raise damaged_entry(error, segment.path, decode_store_key(key)) from error
+                keys.append(key)
+                headers.append(encode_headers(own))
+                values.append(plain)
+    return _stored(keys, headers, values)
 
 
-def _by_format(segment: SegmentFiles) -> dict[ValueFormat, tuple[list[bytes], list[bytes]]]:
-    found: dict[ValueFormat, tuple[list[bytes], list[bytes]]] = {}
-    with segment.open() as database:
-        for key, value, value_format in pairs_of(database):
-            keys, values = found.setdefault(value_format, ([], []))
-            keys.append(key)
-            values.append(value)
-    return found
+def _stored(stored_keys: list[bytes], headers: list[bytes], values: list[bytes]) -> Stored:
+    found = [decode_store_key(each) for each in stored_keys]
+    ts = np.array([each.timestamp for each in found], np.int64)
+    order = np.array([each.seqnum for each in found], np.int64) * _ORDER_STEP
+    columns = ([each.key for each in found], headers, values)
+    keys, blocks, plain = (pa.array(each, pa.large_binary()) for each in columns)
+    return Stored(keys, blocks, plain, ts, order)
 
 
-def _converted(
-    segment: SegmentFiles, keys: list[bytes], values: list[bytes], value_format: ValueFormat
-) -> pa.Array:
-    row = 0
-    try:
-        payloads = convert_values(column_of(values), value_format, ValueFormat.PLAIN_HEADERS)
-        if value_format.has_headers:
-            # A conversion does not look into headers; the join will, in the middle of its stream.
-            for row in range(len(payloads)):
-                decode_prefix(payloads[row].as_py())
-    except SerializationError as error:
-        key = decode_store_key(keys[error.facts.get("row", row)])
-        raise damaged_entry(error, segment.path, key) from error
-    return payloads
+def _narrow(rows: Rows) -> Rows:
+    """Return rows with the join's own types: a side may have more bytes than one array of them holds."""
+    columns = [column.cast(pa.binary()) for column in rows.records.columns]
+    records = pa.RecordBatch.from_arrays(columns, names=rows.records.schema.names)
+    return replace(rows, records=records)
 
 
-def _stored(side: Side, stored_keys: list[bytes], payloads: pa.Array) -> Stored:
-    keys = column_of(stored_keys)
-    starts = window_starts(keys)
-    suffixes = pc.binary_slice(keys, -_SEQNUM_BYTES)
-    seqnums = np.frombuffer(b"".join(suffixes.to_pylist()), ">i4").astype(np.int64)
-    return Stored(side, pc.binary_slice(keys, 0, -SUFFIX_BYTES), starts, int64_array(seqnums), payloads)
+def _together(stored: Stored, unmatched: list[Unmatched]) -> tuple[Rows, Bool]:
+    """Put one side's records into an order of arrival, and say which of them wait.
+
+    A waiting record is the entry of its side's store with its key, timestamp and value. It keeps the headers
+    of whichever of the two has any. One that the store has not (any more) becomes a row of its own.
+    """
+    wanted = {(each.timestamp, each.key) for each in unmatched}
+    groups: dict[tuple[int, bytes], list[int]] = {}
+    if wanted:
+        for row in np.flatnonzero(np.isin(stored.ts, [ts for ts, _ in wanted])).tolist():
+            groups.setdefault((int(stored.ts[row]), stored.keys[row].as_py()), []).append(row)
+    headers: dict[int, bytes] = {}
+    waits: list[int] = []
+    added: list[tuple[bytes, bytes, bytes, int, int]] = []
+    for each in unmatched:
+        rows = sorted(groups.get((each.timestamp, each.key), ()), key=lambda row: stored.order[row])
+        # From the end, so that one without an entry gets its place just before its successor's.
+        order = _ORDER_STEP * (_ORDER_STEP << 12)
+        for waiting, entry in reversed(_paired(each.waiting, rows, stored.values)):
+            own = encode_headers(waiting.headers)
+            if entry is None:
+                order -= 1
+                added.append((each.key, own, waiting.value, each.timestamp, order))
+                continue
+            order = int(stored.order[entry])
+            waits.append(entry)
+            if own and not stored.headers[entry].as_py():
+                headers[entry] = own
+    known = stored.headers
+    if headers:
+        every = enumerate(known.to_pylist())
+        known = pa.array([headers.get(row, each) for row, each in every], pa.large_binary())
+    more = [[row[column] for row in added] for column in range(5)]
+    columns = [
+        pa.concat_arrays([first, pa.array(rest, pa.large_binary())])
+        for first, rest in zip((stored.keys, known, stored.values), more[:3], strict=True)
+    ]
+    ts = np.append(stored.ts, np.array(more[3], np.int64))
+    arrived = np.append(stored.order, np.array(more[4], np.int64))
+    flags = np.zeros(len(ts), np.bool_)
+    flags[waits] = True
+    flags[len(stored.ts) :] = True
+    sorting = pa.table({"ts": ts, "key": columns[0], "order": arrived})
+    place = pc.sort_indices(sorting, [(name, "ascending") for name in sorting.column_names])
+    records = pa.RecordBatch.from_arrays(columns, names=["key", "headers", "value"]).take(place)
+    at = place.to_numpy()
+    seq = np.arange(len(at), dtype=np.int64)
+    return Rows(records, ts[at], seq, hash_keys(records.column("key"))), flags[at]
+
+
+def _paired(waiting: list[Waiting], rows: list[int], values: pa.Array) -> list[tuple[Waiting, int | None]]:
+    """Find for each waiting record its stored entry: the next one with its value."""
+    paired: list[tuple[Waiting, int | None]] = []
+    at = 0
+    for each in waiting:
+        found = next((n for n in range(at, len(rows)) if values[rows[n]].as_py() == each.value), None)
+        paired.append((each, None if found is None else rows[found]))
+        at = at if found is None else found + 1
+    return paired
 
 
 def _read_buffer(source: Source) -> list[Unmatched]:
@@ -291,7 +370,7 @@ def _records(source: Source) -> Iterator[ChangelogRecord]:
 
 
 def replayed_min_time(
-    rules: JoinRules, stored: Sequence[Stored], unmatched: Sequence[Unmatched]
+    rules: JoinRules, stored: Mapping[Side, Stored], unmatched: Sequence[Unmatched]
 ) -> int | None:
     """Find the smallest time in the buffer.
 
@@ -299,7 +378,7 @@ def replayed_min_time(
     So they are played from several such times; None where these do not all end with the application's buffer
     and with one number.
     """
-    records = list(_merged([list(_arrivals(each)) for each in stored]))
+    records = list(_merged([list(_arrivals(side, each)) for side, each in stored.items()]))
     waits = [
         (each.timestamp, each.side, each.key, waiting.value) for each in unmatched for waiting in each.waiting
     ]
@@ -326,11 +405,11 @@ def _replayed(
         return join.clock.min_time if found == waits else None
 
 
-def _arrivals(stored: Stored) -> Iterator[JoinRecord]:
-    order = pc.sort_indices(stored.seqnums)[-REPLAYED_RECORDS:]
-    columns = (each.take(order).to_pylist() for each in (stored.keys, stored.payloads, stored.timestamps))
-    for key, payload, timestamp in zip(*columns, strict=True):
-        yield JoinRecord(stored.side, key, decode_plain_headers(payload)[0], timestamp)
+def _arrivals(side: Side, stored: Stored) -> Iterator[JoinRecord]:
+    last = np.argsort(stored.order, kind="stable")[-REPLAYED_RECORDS:]
+    columns = (each.take(pa.array(last)).to_pylist() for each in (stored.keys, stored.values))
+    for key, value, timestamp in zip(*columns, stored.ts[last].tolist(), strict=True):
+        yield JoinRecord(side, key, value, timestamp)
 
 
 def _merged(sides: list[list[JoinRecord]]) -> Iterator[JoinRecord]:

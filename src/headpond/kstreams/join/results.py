@@ -153,15 +153,22 @@ class Source:
             return [pa.nulls(len(rows), self.schema.field(name).type) for name in names]
         place = np.searchsorted(self.bases, rows, side="right") - 1
         used = np.unique(place[~missing]) if some_missing else np.unique(place)
-        parts, shift, at = [], np.zeros(len(self.bases), np.int64), 0
+        parts, at = [], 0
+        indices = np.zeros(len(rows), np.int64)
         for each in used:
             part = self.chunks[each].records if each < len(self.chunks) else self.incoming
             assert part is not None
+            mine = np.flatnonzero(place == each) if len(used) > 1 or some_missing else slice(None)
+            local = rows[mine] - self.bases[each]
+            part = part.select(names)
+            if part.num_rows > len(rows):
+                # Few of a large chunk: what a result costs does not follow the size of the state.
+                part, local = part.take(pa.array(local)), np.arange(len(local))
             parts.append(part)
-            shift[each] = at - self.bases[each]
+            indices[mine] = local + at
             at += part.num_rows
-        indices = pa.array(rows + shift[place], mask=missing if some_missing else None)
-        return [_taken([part.column(name) for part in parts], indices) for name in names]
+        which = pa.array(indices, mask=missing if some_missing else None)
+        return [_taken([part.column(name) for part in parts], which) for name in names]
 
     def longest(self) -> int:
         """Return an upper bound of a row's size in bytes, for cutting results into slices."""

@@ -32,7 +32,7 @@ from bisect import bisect_right
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.headers import SerializationError
@@ -52,8 +52,7 @@ from headpond.kstreams.bytes.join_buffer import (
 )
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.rules import NO_MIN_TIME, HeadersOf, JoinClock, JoinType
-from headpond.kstreams.stores.contract import InconsistentStore, StoreFormatMismatch
-from headpond.kstreams.stores.layers import RecordContext
+from headpond.kstreams.stores.contract import InconsistentStore, RecordContext, StoreFormatMismatch
 from headpond.kstreams.stores.rocks import DEFAULT, Layout, column_families
 from headpond.kstreams.stores.rocks_store import RocksSegment
 from headpond.kstreams.stores.segments import OrderedBytes, StoreSettings
@@ -74,35 +73,14 @@ class Waiting(NamedTuple):
     headers: tuple[Header, ...] = ()
 
 
-class Pairs(Protocol):
-    """Where a buffer's bytes are: an ordered map."""
-
-    format: BufferFormat
-
-    def get(self, key: bytes) -> bytes | None:
-        """Read one list."""
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Write one list."""
-
-    def delete(self, key: bytes) -> None:
-        """Remove one list, if it is there."""
-
-    def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """Read all in byte order of their keys; those read already may be removed meanwhile."""
-
-    def close(self) -> None:
-        """Bring everything to disk and close."""
-
-
 class OuterJoinBuffer:
     """Unmatched records by time, side and key; several of one time, side and key are a list.
 
     Args:
-        pairs: Where the bytes are; decides whether headers are kept.
+        pairs: Where the bytes are, an ordered map; decides whether headers are kept.
     """
 
-    def __init__(self, pairs: Pairs) -> None:
+    def __init__(self, pairs: MemoryPairs | RocksPairs) -> None:
         self._pairs = pairs
 
     @property
@@ -271,25 +249,20 @@ class JoinStoreNames(NamedTuple):
 
 
 class JoinStores:
-    """A task's stores, open.
-
-    Args:
-        left: The left side's store.
-        right: The right side's; the left one again in a self-join.
-        buffer: The buffer; None for joins without unmatched results.
-        context: The record being processed; shared with the stores' changelog layers.
-    """
+    """A task's stores, open; `build` makes them."""
 
     def __init__(
         self,
-        left: WindowStoreWithHeaders[bytes, bytes],
-        right: WindowStoreWithHeaders[bytes, bytes],
+        rules: JoinRules,
+        windows: list[WindowStoreWithHeaders[bytes, bytes]],
         buffer: OuterJoinBuffer | None,
-        context: RecordContext | None = None,
+        context: RecordContext,
     ) -> None:
-        self._sides = {Side.LEFT: left, Side.RIGHT: right}
+        self._rules = rules
+        # A self-join has one store for both sides.
+        self._sides = {Side.LEFT: windows[0], Side.RIGHT: windows[-1]}
         self.buffer = buffer
-        self.context = context or RecordContext()
+        self.context = context
 
     @classmethod
     def build(
@@ -338,12 +311,12 @@ class JoinStores:
             ]
             buffer = None
             if names.buffer is not None:
-                pairs: Pairs = MemoryPairs(buffer_format)
+                pairs: MemoryPairs | RocksPairs = MemoryPairs(buffer_format)
                 if directory is not None:
                     pairs = RocksPairs(Path(directory) / _KEY_VALUE_STORES / names.buffer, buffer_format)
                 buffer = OuterJoinBuffer(pairs)
             undo.pop_all()
-        return cls(windows[0], windows[-1], buffer, context)
+        return cls(rules, windows, buffer, context)
 
     def of(self, side: Side) -> WindowStoreWithHeaders[bytes, bytes]:
         """Return a side's store."""
@@ -353,22 +326,12 @@ class JoinStores:
         """Raise for rules that these stores were not made for.
 
         Raises:
-            UsageError: A store drops duplicates or has another retention, or the buffer is missing, not
-                needed or without the headers that the rules ask for.
+            UsageError: They are those of another join, or the buffer lacks headers that the rules ask for.
         """
-        for each in self._sides.values():
-            if not each.settings.retain_duplicates or each.settings.retention_ms != rules.retention_ms:
-                raise UsageError(
-                    f"Store {each.settings.name} is not one of this join, which keeps duplicates and "
-                    f"retains {rules.retention_ms} ms: it retains {each.settings.retention_ms} ms and "
-                    f"keeps {'' if each.settings.retain_duplicates else 'no '}duplicates.",
-                    next_step="Make the stores with JoinStores.build and the same rules.",
-                    name=each.settings.name,
-                )
-        if (self.buffer is not None) != rules.buffers:
+        if rules.fingerprint != self._rules.fingerprint:
             raise UsageError(
-                f"A join of type {rules.type} has {'a' if rules.buffers else 'no'} buffer of unmatched "
-                f"records, and these stores have {'one' if self.buffer is not None else 'none'}.",
+                f"These stores are made for the join {self._rules.fingerprint}, and this one is "
+                f"{rules.fingerprint}.",
                 next_step="Make the stores with JoinStores.build and the same rules.",
             )
         if (

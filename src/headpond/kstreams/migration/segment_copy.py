@@ -7,9 +7,10 @@ back and compared: numbers of entries and bytes, and a CRC-32C each over all key
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -17,7 +18,7 @@ from rocksdict import IngestExternalFileOptions, SstFileWriter
 
 from headpond.kstreams.bytes.headers import SerializationError
 from headpond.kstreams.bytes.window_keys import decode_store_key
-from headpond.kstreams.bytes.window_values import NO_TIMESTAMP, ValueFormat, conversion, timestamp_of
+from headpond.kstreams.bytes.window_values import NO_TIMESTAMP, ValueFormat, timestamp_of
 from headpond.kstreams.bytes.window_values_arrow import (
     bytes_of,
     column_of,
@@ -26,7 +27,7 @@ from headpond.kstreams.bytes.window_values_arrow import (
     value_timestamps,
     window_starts,
 )
-from headpond.kstreams.migration.directory import check_formats, damaged_entry, held_formats, pairs_of
+from headpond.kstreams.migration.directory import damaged_entry, held_formats, pairs_of
 from headpond.kstreams.stores.contract import InconsistentStore, TimestampsWouldBeLost
 from headpond.kstreams.stores.rocks import (
     COLUMN_FAMILIES,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from headpond.core.arrow import Ints
     from headpond.kstreams.migration.directory import SegmentFiles
 
 BATCH_ENTRIES = 4096
@@ -51,44 +53,29 @@ BATCH_ENTRIES = 4096
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedSegment:
-    """What a segment's copy came to; all of it is kept in the migration's journal."""
+class CopiedSegment(NamedTuple):
+    """What the copies of segments came to."""
 
-    entries: int
-    checksum: int
-    bytes_before: int
-    bytes_after: int
-    dropped_timestamps: int
-
-    def as_document(self) -> dict[str, Any]:
-        """Return its fields as plain values."""
-        return asdict(self)
+    entries: int = 0
+    saved_bytes: int = 0
+    dropped_timestamps: int = 0
 
 
+@dataclass
 class _Sum:
     """Running numbers of entries and bytes, and a CRC-32C each over all keys and all values."""
 
-    def __init__(self) -> None:
-        self.entries = self.key_bytes = self.value_bytes = self.key_crc = self.value_crc = 0
+    entries: int = 0
+    value_bytes: int = 0
+    key_crc: int = 0
+    value_crc: int = 0
 
-    def add(self, entries: int, keys: bytes, values: bytes | memoryview) -> None:
-        """Add a batch: how many entries, and the bytes of their keys and values, one behind the other."""
-        self.entries += entries
-        self.key_bytes += len(keys)
+    def add(self, keys: list[bytes], values: bytes | memoryview) -> None:
+        """Add a batch: its keys, and the bytes of its values, one behind the other."""
+        self.entries += len(keys)
         self.value_bytes += len(values)
-        self.key_crc = crc32c(keys, self.key_crc)
+        self.key_crc = crc32c(b"".join(keys), self.key_crc)
         self.value_crc = crc32c(values, self.value_crc)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Sum) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment] # it runs on
-
-    @property
-    def checksum(self) -> int:
-        """One number of both."""
-        return self.key_crc << 32 | self.value_crc
 
 
 def copy_segment(
@@ -117,17 +104,23 @@ def copy_segment(
     before = dropped = 0
     files: list[Path] = []
     with source.open() as database:
-        check_formats(source.path, held_formats(database))
         writer = _SortedFiles(to, files)
-        for batch in _converted(database, target):
-            if batch.lost is not None:
-                if not drop_timestamps:
-                    raise _would_be_lost(source.path.name, *batch.lost[1:])
-                dropped += batch.lost[0]
-            before += batch.bytes_before
-            writer.write(batch.keys, batch.values.to_pylist())
-            written.add(len(batch.keys), b"".join(batch.keys), bytes_of(batch.values))
-            on_entries(len(batch.keys))
+        for keys, values, value_format in _read(database):
+            column = column_of(values)
+            try:
+                lost = _lost(keys, column, value_format, target)
+                converted = convert_values(column, value_format, target)
+            except SerializationError as error:
+                key = decode_store_key(keys[error.facts["row"]])
+                raise damaged_entry(error, database.path, key) from error
+            if len(lost) and not drop_timestamps:
+                row = int(lost[0])
+                raise _would_be_lost(source.path.name, keys[row], timestamp_of(values[row], value_format))
+            dropped += len(lost)
+            before += len(bytes_of(column))
+            writer.write(keys, converted.to_pylist())
+            written.add(keys, bytes_of(converted))
+            on_entries(len(keys))
         writer.finish()
         offsets = database.offsets()
     with Database(to, [DEFAULT]) as made:
@@ -145,84 +138,47 @@ def copy_segment(
     read = _Sum()
     with Database(to, column_families(to), read_only=True) as made:
         for keys, values in _batches(scan(made.family(COLUMN_FAMILIES[target]), None, None)):
-            read.add(len(keys), b"".join(keys), b"".join(values))
+            read.add(keys, b"".join(values))
         if read != written or made.offsets() != offsets:
             raise InconsistentStore(
-                f"Segment {source.path.name}: {written.entries} entries were written and {read.entries} read "
-                f"back, with checksums {written.checksum:016x} and {read.checksum:016x}.",
+                f"Segment {source.path.name}: {written} was written, and {read} was read back.",
                 next_step="Check the disk and run the migration again; the old directory is as it was.",
                 reason="copy_differs",
                 path=str(to),
             )
-    return CopiedSegment(written.entries, written.checksum, before, written.value_bytes, dropped)
+    return CopiedSegment(written.entries, before - written.value_bytes, dropped)
 
 
-_Lost = tuple[int, bytes, int, int]  # how many in the batch; the first one's key, window start, timestamp
-
-
-class _ConvertedBatch(NamedTuple):
-    keys: list[bytes]
-    values: pa.Array
-    bytes_before: int
-    lost: _Lost | None
-
-
-def _converted(database: Database, target: ValueFormat) -> Iterator[_ConvertedBatch]:
-    """Convert a segment's entries in the order of their keys."""
+def _read(database: Database) -> Iterator[tuple[list[bytes], list[bytes], ValueFormat]]:
+    """Read a segment's keys and values in the order of the keys, by batches of one format."""
     formats = held_formats(database)
     if len(formats) == 1:
-        value_format = formats[0]
-        for keys, values in _batches(scan(database.family(COLUMN_FAMILIES[value_format]), None, None)):
-            column = column_of(values)
-            lost = None
-            try:
-                if value_format.has_timestamp and not target.has_timestamp:
-                    lost = _lost(keys, column, value_format)
-                converted = convert_values(column, value_format, target)
-            except SerializationError as error:
-                key = decode_store_key(keys[error.facts["row"]])
-                raise damaged_entry(error, database.path, key) from error
-            yield _ConvertedBatch(keys, converted, len(bytes_of(column)), lost)
+        for keys, values in _batches(scan(database.family(COLUMN_FAMILIES[formats[0]]), None, None)):
+            yield keys, values, formats[0]
         return
-    # A segment in the middle of a migration in place: entries of two formats alternate.
-    mixed = pairs_of(database)
-    while chunk := list(islice(mixed, BATCH_ENTRIES)):
-        keys = [key for key, _, _ in chunk]
-        found = [conversion(each, target)(value) for _, value, each in chunk]
-        size = sum(len(value) for _, value, _ in chunk)
-        converted = column_of([each for each in found if each is not None])
-        yield _ConvertedBatch(keys, converted, size, _lost_of(chunk, target))
+    # In the middle of a migration in place entries of two formats alternate.
+    for value_format, run in groupby(pairs_of(database), itemgetter(2)):
+        while chunk := list(islice(run, BATCH_ENTRIES)):
+            yield [key for key, _, _ in chunk], [value for _, value, _ in chunk], value_format
 
 
-def _lost(keys: list[bytes], values: pa.Array, value_format: ValueFormat) -> _Lost | None:
-    timestamps = value_timestamps(values, value_format)
-    starts = window_starts(column_of(keys))
-    own, windows = numbers_of(timestamps), numbers_of(starts)
-    rows = np.flatnonzero((own != windows) & (own != NO_TIMESTAMP))
-    if not len(rows):
-        return None
-    first = int(rows[0])
-    return len(rows), keys[first], int(windows[first]), int(own[first])
+def _lost(keys: list[bytes], values: pa.Array, value_format: ValueFormat, target: ValueFormat) -> Ints:
+    """Return the rows whose timestamp says something and has no place in the new format."""
+    if target.has_timestamp or not value_format.has_timestamp:
+        return np.empty(0, np.int64)
+    own = numbers_of(value_timestamps(values, value_format))
+    return np.flatnonzero((own != numbers_of(window_starts(column_of(keys)))) & (own != NO_TIMESTAMP))
 
 
-def _lost_of(chunk: list[tuple[bytes, bytes, ValueFormat]], target: ValueFormat) -> _Lost | None:
-    lost: list[tuple[bytes, int, int]] = []
-    for key, value, value_format in chunk:
-        own = None if target.has_timestamp else timestamp_of(value, value_format)
-        start = decode_store_key(key).timestamp
-        if own is not None and own not in (NO_TIMESTAMP, start):
-            lost.append((key, start, own))
-    return (len(lost), *lost[0]) if lost else None
-
-
-def _would_be_lost(segment: str, key: bytes, start: int, timestamp: int) -> TimestampsWouldBeLost:
+def _would_be_lost(segment: str, stored_key: bytes, timestamp: int | None) -> TimestampsWouldBeLost:
+    key = decode_store_key(stored_key)
     return TimestampsWouldBeLost(
-        f"Segment {segment}: the value under key {key[:-12].hex()} has the timestamp {timestamp}, its window "
-        f"starts at {start}, and the new format has no place for a timestamp.",
+        f"Segment {segment}: the value under key {key.key.hex()} has the timestamp {timestamp}, its window "
+        f"starts at {key.timestamp}, and the new format has no place for a timestamp.",
         next_step="Run it with --drop-timestamps if nobody reads these timestamps; headers are kept anyway.",
         segment=segment,
-        key=key.hex(),
-        window_start=start,
+        key=key.key.hex(),
+        window_start=key.timestamp,
         timestamp=timestamp,
     )
 

@@ -1,4 +1,4 @@
-"""Window stores on RocksDB, with migration in place where a directory holds an older format.
+"""Segments on RocksDB, with migration in place where a directory holds an older format.
 
 A segment is in *regular mode*: one column family; or, as long as an older format's column family holds
 entries, in *upgrade mode*: two of them. In upgrade mode
@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import logging
 import struct
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from rocksdict import WriteBatch
 
-from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.stores.contract import InconsistentStore, StoreClosed
 from headpond.kstreams.stores.rocks import (
     DEFAULT,
@@ -38,15 +36,16 @@ from headpond.kstreams.stores.rocks import (
     scan,
     unlogged,
 )
-from headpond.kstreams.stores.segmented import SegmentedWindowStore
 from headpond.kstreams.stores.segments import check_start, parse_segment_name, segment_id, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from rocksdict import ColumnFamily, Rdict
 
-    from headpond.kstreams.stores.segments import Segment, SegmentName, StoreSettings
+    from headpond.kstreams.bytes.window_values import ValueFormat
+    from headpond.kstreams.stores.segments import SegmentName, StoreSettings
 
 _log = logging.getLogger("headpond.kstreams")
 _OFFSET = struct.Struct(">q")
@@ -154,15 +153,6 @@ class RocksSegment:
                 batch.put(key, value, self._handle)
         self._commit(batch)
 
-    def delete_range(self, lower: bytes, upper: bytes) -> None:
-        """Remove all keys between the two, the second excluded."""
-        self._check_writable()
-        batch = WriteBatch(raw_mode=True)
-        if self._old_handle is not None:
-            batch.delete_range(lower, upper, self._old_handle)
-        batch.delete_range(lower, upper, self._handle)
-        self._commit(batch)
-
     def _commit(self, batch: WriteBatch) -> None:
         if self._old is None:
             self._database.db.write(batch, self._unlogged)
@@ -199,11 +189,6 @@ class RocksSegment:
             yield from self._new.keys()
         if self._old is not None:
             yield from self._old.keys()
-
-    def approximate_count(self) -> int:
-        """Estimate the number of entries as RocksDB does; in upgrade mode a key may count twice."""
-        families = [each for each in (self._new, self._old) if each is not None]
-        return sum(each.property_int_value("rocksdb.estimate-num-keys") or 0 for each in families)
 
     def offsets(self) -> dict[bytes, bytes]:
         """Read the entries of the column family `offsets`."""
@@ -275,39 +260,34 @@ def merged(
         yield from second
 
 
-_log = logging.getLogger("headpond.kstreams")
-
-
 class RocksSegments:
     """Opens and makes the segments of one store's directory.
 
     Args:
         directory: The store's directory, `<task>/<store>`; made if it is not there.
         settings: The store's settings; the name is the segments' prefix.
-        layout: The column families.
+        value_format: The format of the values.
         read_only: Open what is there for reading and make nothing.
     """
 
-    persistent = True
-
     def __init__(
-        self, directory: Path, settings: StoreSettings, layout: Layout, *, read_only: bool = False
+        self, directory: Path, settings: StoreSettings, value_format: ValueFormat, *, read_only: bool = False
     ) -> None:
         self.directory = directory
         self._settings = settings
-        self._layout = layout
+        self._layout = LAYOUTS[value_format]
         self._read_only = read_only
         if not read_only:
             directory.mkdir(parents=True, exist_ok=True)
 
-    def existing(self) -> dict[int, Segment]:
+    def existing(self) -> dict[int, RocksSegment]:
         """Open the segments that are there, renaming those of older names.
 
         Raises:
             StoreFormatMismatch: The store was written with another retention.
             InconsistentStore: Two directories are the same segment.
         """
-        opened: dict[int, Segment] = {}
+        opened: dict[int, RocksSegment] = {}
         try:
             for path in sorted(self.directory.iterdir()):
                 parsed = parse_segment_name(path.name, self._settings.name)
@@ -346,78 +326,10 @@ class RocksSegments:
         _log.info("Store %s: segment %s becomes %s.", self._settings.name, path.name, wanted.name)
         return path.rename(wanted)
 
-    def create(self, number: int) -> Segment:
+    def create(self, number: int) -> RocksSegment:
         """Make the segment of that number."""
         return RocksSegment(self.path_of(number), self._layout, read_only=self._read_only)
 
     def path_of(self, number: int) -> Path:
         """Return the directory of a segment."""
         return self.directory / segment_name(self._settings.name, number, self._settings.segment_interval_ms)
-
-
-class RocksDBWindowStore(SegmentedWindowStore):
-    """A plain window store on RocksDB; its subclasses are the other formats.
-
-    Args:
-        directory: The store's directory.
-        settings: Name, retention, window size, duplicates.
-        read_only: Open for reading; the directory is not touched, even while somebody uses it.
-        seed_counter: See `SegmentedWindowStore`.
-        recover_stream_time: See `SegmentedWindowStore`.
-
-    Raises:
-        StoreFormatMismatch: The directory was written in a newer format.
-        InconsistentStore: The directory contradicts itself, or RocksDB cannot read it.
-        StoreLocked: Somebody has it open.
-    """
-
-    FORMAT: ClassVar[ValueFormat] = ValueFormat.PLAIN
-
-    def __init__(
-        self,
-        directory: Path | str,
-        settings: StoreSettings,
-        *,
-        read_only: bool = False,
-        seed_counter: bool = True,
-        recover_stream_time: bool = False,
-    ) -> None:
-        self.directory = Path(directory)
-        layout = LAYOUTS[self.FORMAT]
-        super().__init__(
-            settings,
-            RocksSegments(self.directory, settings, layout, read_only=read_only),
-            self.FORMAT,
-            seed_counter=seed_counter,
-            recover_stream_time=recover_stream_time,
-        )
-
-
-class RocksDBTimestampedWindowStore(RocksDBWindowStore):
-    """A timestamped window store; upgrades a plain one in place."""
-
-    FORMAT = ValueFormat.TIMESTAMPED
-
-
-class RocksDBTimestampedWindowStoreWithHeaders(RocksDBWindowStore):
-    """A timestamped window store with headers; upgrades a plain or a timestamped one in place."""
-
-    FORMAT = ValueFormat.TIMESTAMPED_HEADERS
-
-
-class RocksDBWindowStoreWithHeaders(RocksDBWindowStore):
-    """KIP-1300's window store with headers and no timestamp; upgrades each of the others in place."""
-
-    FORMAT = ValueFormat.PLAIN_HEADERS
-
-
-ROCKSDB_STORES = {
-    each.FORMAT: each
-    for each in (
-        RocksDBWindowStore,
-        RocksDBTimestampedWindowStore,
-        RocksDBTimestampedWindowStoreWithHeaders,
-        RocksDBWindowStoreWithHeaders,
-    )
-}
-"""Format → its class."""

@@ -1,10 +1,34 @@
-"""The window store proper: segments, retention, expiry, observed stream time, sequence numbers, reads.
+"""The window store of bytes: segments, retention, observed stream time, reads; adapter and changelog.
 
-It works alike on segments in memory and on RocksDB. Source: spec "window store", sections 4.2 to 4.4.
+::
+
+    put ─► value in the format that callers see ─► [adapter] ─► value in the format on disk ─► segment
+       └─► [changelog]
 
 Two rules look alike and are not. A *put* is dropped only when its whole segment is older than the
 retention, so up to one segment more than the retention stays on disk; a *read* never returns anything
-older than the retention.
+older than the retention. Bounds are inclusive. Entries come by segment and then in byte order (key, window
+start, sequence number), or exactly the other way round with `backward`. The *observed stream time* is the
+greatest window start that was put or restored. A store belongs to one thread; an iterator must be used up or
+dropped before the store is closed.
+
+The KIP's adapters, by which a directory of an older format is used through a newer interface::
+
+    on disk              what callers see       written                       read
+    plain                plain+headers          the value; headers are lost   no headers, value
+    timestamped          plain+headers          timestamp -1, value           no headers, value
+    timestamped+headers  plain+headers          headers, timestamp -1, value  headers, value
+    plain                timestamped+headers    the value                     no headers, timestamp -1, value
+    timestamped          timestamped+headers    timestamp, value              no headers, timestamp, value
+
+The changelog's record is the same for every format on disk::
+
+    key         the store key: key | window start | sequence number
+    value       the plain value, without timestamp and headers; None deletes
+    timestamp   the value's own where the format has one, else that of the record being processed
+    headers     the value's where the format has them (of None: the processed record's), else none
+
+Source: KIP-1300, "Adapter Classes"; spec "window store", sections 4.2 to 4.4, 5 and 7.
 """
 
 from __future__ import annotations
@@ -13,8 +37,10 @@ import logging
 import struct
 from bisect import bisect_left, bisect_right, insort
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.window_keys import (
     MAX_SEQNUM,
     MAX_TIMESTAMP,
@@ -27,16 +53,19 @@ from headpond.kstreams.bytes.window_keys import (
     upper_bound,
     upper_bound_of_range,
 )
-from headpond.kstreams.bytes.window_values import encode_value
-from headpond.kstreams.stores.contract import StoreClosed
-from headpond.kstreams.stores.segments import MemorySegments, Segment, segment_id
+from headpond.kstreams.bytes.window_values import ValueFormat, conversion, decode_value, encode_value
+from headpond.kstreams.stores.contract import ChangelogRecord, RecordContext, StoreClosed
+from headpond.kstreams.stores.rocks_store import RocksSegments
+from headpond.kstreams.stores.segments import MemorySegments, segment_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from headpond.kstreams.bytes.window_values import ValueFormat
-    from headpond.kstreams.stores.contract import ChangelogRecord, Entries, Entry
-    from headpond.kstreams.stores.segments import StoreSettings
+    from headpond.kstreams.stores.contract import Entries, Entry
+    from headpond.kstreams.stores.rocks_store import RocksSegment
+    from headpond.kstreams.stores.segments import MemorySegment, StoreSettings
+
+    Segment = RocksSegment | MemorySegment
 
 _log = logging.getLogger("headpond.kstreams")
 RESTORE_BATCH_RECORDS = 1000
@@ -44,51 +73,74 @@ RESTORE_BATCH_RECORDS = 1000
 _NONE_SEEN = -1
 _SUFFIX = struct.Struct(">qi")
 _new = tuple.__new__  # a named tuple's own constructor takes twice the time
+_READ_THROUGH = {
+    ValueFormat.PLAIN_HEADERS: set(ValueFormat) - {ValueFormat.PLAIN_HEADERS},
+    ValueFormat.TIMESTAMPED_HEADERS: {ValueFormat.PLAIN, ValueFormat.TIMESTAMPED},
+}
+"""Format that callers see → older formats on disk; the pairs that the KIP's adapters exist for."""
 
 
-class Segments(Protocol):
-    """Where segments come from."""
-
-    persistent: bool
-
-    def existing(self) -> dict[int, Segment]:
-        """Open the segments that are there already."""
-
-    def create(self, number: int) -> Segment:
-        """Make the segment of that number."""
-
-
-class SegmentedWindowStore:
-    """A window store of bytes on segments.
+class WindowBytesStore:
+    """A window store of bytes, in memory or on RocksDB.
 
     Args:
         settings: Name, retention, window size, duplicates.
-        segments: Where segments come from.
-        value_format: What the values are; the store itself never looks into them.
+        value_format: The format of the values that are put and that come back.
+        directory: The store's directory, `<task>/<store>`; None: in memory. One that holds an older format is
+            upgraded in place (`rocks_store`).
+        disk_format: The format on disk, if that is to stay an older one.
+        read_only: Open for reading; the directory is not touched, even while somebody uses it.
+        log: Gets the changelog record of every put, after it was done.
+        context: The record being processed, for the log.
+        first_seqnum: The log counts for itself, tombstones too, and may be ahead of the store. After a
+            restart it starts at the store's last number, or at this one if the changelog's is known.
         seed_counter: Start the sequence numbers above the greatest stored one, so that nothing is
             overwritten after a restart. False is what Kafka Streams does: start at 0. Reads all keys on open.
         recover_stream_time: Start the observed stream time at the greatest stored window start. False is
             what Kafka Streams does: start at -1, so that expired entries show until the first put.
+
+    Raises:
+        UsageError: No adapter leads from the format on disk to that which callers see.
+        StoreFormatMismatch: The directory was written in a newer format, or with another retention.
+        InconsistentStore: The directory contradicts itself, or RocksDB cannot read it.
+        StoreLocked: Somebody has it open.
     """
 
     def __init__(
         self,
         settings: StoreSettings,
-        segments: Segments,
-        value_format: ValueFormat,
+        value_format: ValueFormat = ValueFormat.PLAIN_HEADERS,
+        directory: Path | str | None = None,
         *,
+        disk_format: ValueFormat | None = None,
+        read_only: bool = False,
+        log: Callable[[ChangelogRecord], object] | None = None,
+        context: RecordContext | None = None,
+        first_seqnum: int | None = None,
         seed_counter: bool = True,
         recover_stream_time: bool = False,
     ) -> None:
         self.settings = settings
         self.value_format = value_format
-        self.persistent = segments.persistent
         self.expired_puts = 0
+        self.context = context or RecordContext()
+        self._disk_format = value_format if directory is None else disk_format or value_format
+        self._adapts = self._disk_format is not value_format
+        if self._adapts and self._disk_format not in _READ_THROUGH.get(value_format, ()):
+            raise UsageError(
+                f"A {value_format} store cannot be built on {settings.name}, which is {self._disk_format}.",
+                next_step="Open it in its own format, or through a newer one.",
+                name=settings.name,
+            )
+        self._to_disk = conversion(value_format, self._disk_format)
+        self._from_disk = conversion(self._disk_format, value_format)
         self._interval_ms = settings.segment_interval_ms
         self._retention_ms = settings.retention_ms
         self._retain_duplicates = settings.retain_duplicates
-        self._factory = segments
-        self._segments = segments.existing()
+        self._factory: MemorySegments | RocksSegments = MemorySegments()
+        if directory is not None:
+            self._factory = RocksSegments(Path(directory), settings, self._disk_format, read_only=read_only)
+        self._segments: dict[int, Segment] = {**self._factory.existing()}
         self._numbers = sorted(self._segments)
         self._observed = _NONE_SEEN
         self._seqnum = 0
@@ -99,6 +151,8 @@ class SegmentedWindowStore:
             start, seqnum = self._greatest()
             self._observed = start if recover_stream_time else _NONE_SEEN
             self._seqnum = seqnum if seed_counter and self._retain_duplicates else 0
+        self._log = log
+        self._logged_seqnum = self._seqnum if first_seqnum is None else first_seqnum
         self._find_expiry()
 
     @property
@@ -117,9 +171,14 @@ class SegmentedWindowStore:
 
     def put(self, key: bytes, value: bytes | None, window_start: int) -> None:
         """Store a value; None deletes, or does nothing where duplicates are kept."""
+        if value is not None or not self._retain_duplicates:
+            self._put(key, self._to_disk(value) if self._adapts else value, window_start)
+        if self._log is not None:
+            self._logged_seqnum = (self._logged_seqnum + self._retain_duplicates) & MAX_SEQNUM
+            self._log(self._record(encode_store_key(key, window_start, self._logged_seqnum), value))
+
+    def _put(self, key: bytes, value: bytes | None, window_start: int) -> None:
         if self._retain_duplicates:
-            if value is None:
-                return
             self._seqnum = (self._seqnum + 1) & MAX_SEQNUM
         stored = key + _SUFFIX.pack(window_start, self._seqnum)
         segment: Segment | None
@@ -135,13 +194,25 @@ class SegmentedWindowStore:
         else:
             segment.put(stored, value)
 
+    def _record(self, stored_key: bytes, value: bytes | None) -> ChangelogRecord:
+        context = self.context
+        if value is None:
+            headers = context.headers if self.value_format.has_headers else ()
+            return ChangelogRecord(stored_key, None, context.timestamp, headers)
+        plain, timestamp, own = decode_value(value, self.value_format)
+        return ChangelogRecord(
+            stored_key, plain, context.timestamp if timestamp is None else timestamp, tuple(own)
+        )
+
     def fetch_at(self, key: bytes, window_start: int) -> bytes | None:
         """Read the value of exactly this key and window start, under the sequence number given last."""
         self._check_open()
         if window_start < self._observed - self._retention_ms + 1:
             return None
         segment = self._segments.get(segment_id(window_start, self._interval_ms))
-        return None if segment is None else segment.get(encode_store_key(key, window_start, self._seqnum))
+        if segment is None:
+            return None
+        return self._from_disk(segment.get(encode_store_key(key, window_start, self._seqnum)))
 
     def fetch(self, key: bytes, time_from: int, time_to: int, *, backward: bool = False) -> Entries:
         """Read the entries of one key whose window starts lie between the two."""
@@ -152,10 +223,12 @@ class SegmentedWindowStore:
         if self._recent is not None and self._recent_from <= time_from and time_to < self._recent_to:
             # The usual case of a join; within these bounds the length alone tells whose entry it is.
             if backward:
-                return _of_one_key(self._recent.scan(lower, upper, backward=True), key, upper)
-            return _of_one_key(self._recent.scan_from(lower, upper), key, upper)
+                pairs = self._recent.scan(lower, upper, backward=True)
+            else:
+                pairs = self._recent.scan_from(lower, upper)
+            return self._seen(_of_one_key(pairs, key, upper))
         segments = self._between(time_from, time_to, backward=backward)
-        return _kept(segments, lower, upper, (key, key), (time_from, time_to), backward=backward)
+        return self._seen(_kept(segments, lower, upper, (key, key), (time_from, time_to), backward=backward))
 
     def fetch_range(
         self,
@@ -181,7 +254,8 @@ class SegmentedWindowStore:
         lower = None if key_from is None else lower_bound_of_range(key_from)
         upper = None if key_to is None else upper_bound_of_range(key_to, time_to)
         segments = self._between(time_from, time_to, backward=backward)
-        return _kept(segments, lower, upper, (key_from, key_to), (time_from, time_to), backward=backward)
+        keys, times = (key_from, key_to), (time_from, time_to)
+        return self._seen(_kept(segments, lower, upper, keys, times, backward=backward))
 
     def fetch_all(self, time_from: int, time_to: int, *, backward: bool = False) -> Entries:
         """Read the entries of all keys whose window starts lie between the two."""
@@ -191,8 +265,12 @@ class SegmentedWindowStore:
         """Read all entries within the retention."""
         return self.fetch_range(None, None, 0, MAX_TIMESTAMP, backward=backward)
 
+    def _seen(self, entries: Entries) -> Entries:
+        """Return entries as callers see them."""
+        return entries if not self._adapts else _converted(entries, self._from_disk)
+
     def restore(self, records: Iterable[ChangelogRecord]) -> None:
-        """Put records of the changelog back, converted to this store's format, in batches."""
+        """Put records of the changelog back, in the format on disk and without logging them, in batches."""
         batch: list[ChangelogRecord] = []
         for record in records:
             batch.append(record)
@@ -214,7 +292,7 @@ class SegmentedWindowStore:
                 continue
             value = record.value
             if value is not None:
-                value = encode_value(value, record.timestamp, record.headers, self.value_format)
+                value = encode_value(value, record.timestamp, record.headers, self._disk_format)
             placed.append((number, record.key, value))
         # Sorting is stable: of two records with one key, the later one stays the later one.
         placed.sort(key=lambda each: each[0])
@@ -222,17 +300,7 @@ class SegmentedWindowStore:
             self._segment(number).write((key, value) for _, key, value in group)
         if self._retain_duplicates:
             self._seqnum = max(self._seqnum, *(key.seqnum for key in keys))
-
-    def delete_range(self, lower: bytes, upper: bytes) -> None:
-        """Remove all store keys between the two, the second excluded, in every segment."""
-        self._check_open()
-        for segment in self._segments.values():
-            segment.delete_range(lower, upper)
-
-    def approximate_count(self) -> int:
-        """Estimate the number of entries, expired ones that are still there included."""
-        self._check_open()
-        return sum(segment.approximate_count() for segment in self._segments.values())
+            self._logged_seqnum = max(self._logged_seqnum, self._seqnum)
 
     def flush(self, offsets: Mapping[str, int] | None = None) -> None:
         """Bring everything put so far to disk, then these changelog offsets."""
@@ -373,8 +441,8 @@ def _kept(
                 yield found, value
 
 
-class InMemoryWindowStore(SegmentedWindowStore):
-    """A window store in memory; it holds whatever format its user writes."""
-
-    def __init__(self, settings: StoreSettings, value_format: ValueFormat) -> None:
-        super().__init__(settings, MemorySegments(), value_format)
+def _converted(entries: Entries, convert: Callable[[bytes | None], bytes | None]) -> Iterator[Entry]:
+    for key, value in entries:
+        converted = convert(value)
+        assert converted is not None
+        yield key, converted

@@ -1,4 +1,4 @@
-"""A store's segments: how time is cut, how directories are named, what a segment does; and those in memory.
+"""A store's segments: how time is cut, how directories are named; and those in memory.
 
 ::
 
@@ -8,7 +8,8 @@
                        <store>/<store>:<milliseconds>          before; renamed on open
                        <store>/<store>-yyyyMMddHHmm  (UTC)     long before; renamed on open
 
-A segment is an ordered map of bytes and goes as a whole once nothing in it can be live.
+A segment, here or on RocksDB, is an ordered map of bytes; bounds are inclusive, None: no bound. It goes as a
+whole once nothing in it can be live.
 Source: spec "window store", section 4.3.
 """
 
@@ -18,7 +19,7 @@ import datetime as dt
 import re
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.stores.contract import StoreFormatMismatch
@@ -128,48 +129,6 @@ def parse_segment_name(name: str, store: str | None = None) -> SegmentName | Non
     return SegmentName(found["store"], int(number), legacy=mark == ":")
 
 
-class Segment(Protocol):
-    """An ordered map of bytes; bounds are inclusive, None: no bound."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """Read one value."""
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Write one value."""
-
-    def delete(self, key: bytes) -> None:
-        """Remove one value, if it is there."""
-
-    def write(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Write and remove (None) many, all or nothing."""
-
-    def delete_range(self, lower: bytes, upper: bytes) -> None:
-        """Remove all keys between the two, the second excluded."""
-
-    def scan(
-        self, lower: bytes | None, upper: bytes | None, *, backward: bool
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Read pairs in unsigned byte order of their keys."""
-
-    def scan_from(self, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Read pairs from a key on; there may come more after the upper bound, which the caller checks."""
-
-    def keys(self) -> Iterator[bytes]:
-        """Read all keys, in any order; one may come twice."""
-
-    def approximate_count(self) -> int:
-        """Estimate the number of entries."""
-
-    def flush(self, offsets: Mapping[str, int] | None) -> None:
-        """Bring everything to disk, then the changelog offsets."""
-
-    def close(self) -> None:
-        """Flush and close."""
-
-    def destroy(self) -> None:
-        """Close and remove everything."""
-
-
 class OrderedBytes:
     """Bytes by their keys in memory: a dictionary, and its keys in order."""
 
@@ -208,13 +167,6 @@ class MemorySegment(OrderedBytes):
             else:
                 self.put(key, value)
 
-    def delete_range(self, lower: bytes, upper: bytes) -> None:
-        """Remove all keys between the two, the second excluded."""
-        first, end = bisect_left(self._keys, lower), bisect_left(self._keys, upper)
-        for key in self._keys[first:end]:
-            del self._values[key]
-        del self._keys[first:end]
-
     def scan(
         self, lower: bytes | None, upper: bytes | None, *, backward: bool
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -234,10 +186,6 @@ class MemorySegment(OrderedBytes):
         """Read all keys."""
         return iter(list(self._keys))
 
-    def approximate_count(self) -> int:
-        """Count the entries."""
-        return len(self._keys)
-
     def flush(self, offsets: Mapping[str, int] | None) -> None:
         """Do nothing: memory is all there is."""
 
@@ -249,13 +197,11 @@ class MemorySegment(OrderedBytes):
 class MemorySegments:
     """Makes segments in memory; there are none at first."""
 
-    persistent = False
-
-    def existing(self) -> dict[int, Segment]:
+    def existing(self) -> dict[int, MemorySegment]:
         """Return the segments that are there already: none."""
         return {}
 
-    def create(self, number: int) -> Segment:
+    def create(self, number: int) -> MemorySegment:
         """Make a segment."""
         del number
         return MemorySegment()

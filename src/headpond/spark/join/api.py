@@ -13,6 +13,7 @@ from headpond.core.errors import ConfigurationError, UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.alignment import MAX_HELD_BYTES, NEVER_IDLE
+from headpond.kstreams.join.chunks import MAX_AT_HAND_BYTES
 from headpond.kstreams.join.kafka_state import find_task_stores, read_initial_state
 from headpond.kstreams.join.pairs import MAX_CANDIDATES
 from headpond.kstreams.join.rules import (
@@ -74,6 +75,7 @@ def windowed_join(
     on_bad_time: OnBadTime | str = OnBadTime.FAIL,
     max_held_bytes: int = MAX_HELD_BYTES,
     max_candidates: int = MAX_CANDIDATES,
+    max_at_hand_bytes: int = MAX_AT_HAND_BYTES,
     state_format: ValueFormat | str = ValueFormat.PLAIN_HEADERS,
     initial_state: InitialState | Sequence[InitialState] | None = None,
     name: str = METRICS,
@@ -106,6 +108,8 @@ def windowed_join(
             "drop" leaves it out and counts it (`dropped_bad_time`).
         max_held_bytes: More held records of one task end the query.
         max_candidates: Likewise more pairs of a record of one batch and one in its window.
+        max_at_hand_bytes: So many bytes of its state a Python worker keeps in memory; the rest it reads from
+            files of its machine, or from Spark's state, when a record may meet it.
         state_format: How values lie in the state; anything but "plain_headers" is for going back.
         initial_state: What a Kafka Streams application left when it stopped, taken over at the start:
             its task directories (`<state directory>/<application>/<task>`) in the order of their partitions,
@@ -145,7 +149,7 @@ def windowed_join(
     idle_ms = NEVER_IDLE if is_remote() else milliseconds("max_idle", max_idle)
     plan = JoinPlan(
         rules, every, tuple(labels(tasks)), choice(ValueFormat, "state_format", state_format),
-        uuid.uuid4().hex, idle_ms, max_held_bytes, max_candidates,
+        uuid.uuid4().hex, idle_ms, max_held_bytes, max_candidates, max_at_hand_bytes,
     )  # fmt: skip
     packed = [
         frame.select(*[f"`{each}`" for each in columns[side].selected]).mapInArrow(

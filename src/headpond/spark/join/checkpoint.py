@@ -9,23 +9,20 @@
                                                    in a copy of the checkpoint
 
 The copy keeps offsets, commits and batch numbers, so that sinks that know batches by their number go on. The
-first checkpoint is never changed.
+first checkpoint is never changed. Chunks are cut by new task where they are read, and each new task's state
+is made by a task of Spark: the driver sees manifests only.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.headers import decode_headers
@@ -40,10 +37,12 @@ from headpond.kstreams.join.chunk_codec import (
     schema_of_chunk,
     state_of,
 )
+from headpond.kstreams.join.chunks import Chunk, SideState
 from headpond.kstreams.join.keys import task_of
 from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS, JoinRules, JoinWindows
 from headpond.kstreams.join.state import rescaled
-from headpond.spark.following.checkpoint import batches_done
+from headpond.spark.errors import carried
+from headpond.spark.join.folder import Folder
 from headpond.spark.join.pack import labels
 
 if TYPE_CHECKING:
@@ -51,11 +50,18 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from headpond.kstreams.join.chunks import Chunk, HeldChunk, TaskState
+    from headpond.kstreams.join.chunks import HeldChunk, TaskState
     from headpond.kstreams.join.pairs import Rows
 
 SEED_DDL = "label int, number bigint, data binary"
-SEED_SCHEMA = pa.schema([("label", pa.int32()), ("number", pa.int64()), ("data", pa.binary())])
+SEED_SCHEMA = pa.schema(
+    [("label", pa.int32()), ("number", pa.int64()), ("data", pa.binary()), ("records", pa.int64())]
+)
+PIECE_DDL = "new int, old int, number bigint, rows binary, data binary"
+PIECE_SCHEMA = pa.schema(
+    [("new", pa.int32()), ("old", pa.int32()), ("number", pa.int64()), ("rows", pa.binary()),
+     ("data", pa.binary())]
+)  # fmt: skip
 _MANIFEST = -1
 _OPERATOR = "transformWithStateInPandasExec"
 
@@ -87,8 +93,9 @@ def read_join(spark: SparkSession, checkpoint: str) -> JoinStanding:
     Raises:
         UsageError: There is no checkpoint with a finished batch, or no join in it.
     """
-    batch = batches_done(checkpoint)
-    operator = _operator(Path(checkpoint))
+    folder = Folder(spark, checkpoint)
+    batch = max((int(each) for each in folder.names("commits") if each.isdecimal()), default=None)
+    operator = _operator(folder)
     if batch is None or operator is None:
         raise UsageError(
             f"{checkpoint} holds no windowed join"
@@ -184,7 +191,8 @@ def kept_records(
     order: list[int] = []  # numbers of chunks, as they are looked at
     at_hand: dict[int, bytes] = {}
 
-    def load(_side: Side, number: int, _uid: bytes, _held: bool) -> Rows:  # noqa: FBT001 - a Load
+    def load(_side: Side, number: int, _uid: bytes, *, held: bool) -> Rows:
+        del held
         if number not in at_hand:
             at = order.index(number)
             some = ", ".join(map(str, order[at : at + CHUNKS_AT_ONCE]))
@@ -227,10 +235,10 @@ def rescale(spark: SparkSession, checkpoint: str, tasks: int, out: str) -> dict[
     """Write a copy of a checkpoint whose join has another number of tasks.
 
     Args:
-        spark: a session of this machine.
-        checkpoint: a folder; its query must not be running.
+        spark: a session that can reach both.
+        checkpoint: a folder, by its path or URL; its query must not be running.
         tasks: the new number.
-        out: the copy; must not exist.
+        out: the copy, in the same file system; must not exist.
 
     Returns:
         Number of old and new tasks, and of records.
@@ -238,7 +246,8 @@ def rescale(spark: SparkSession, checkpoint: str, tasks: int, out: str) -> dict[
     Raises:
         UsageError: `out` exists, or there is no join in the checkpoint.
     """
-    if Path(out).exists():
+    old, new = Folder(spark, checkpoint), Folder(spark, out)
+    if new.exists():
         raise UsageError(f"{out} exists already.", next_step="Name a new folder with --out.", out=out)
     standing = read_join(spark, checkpoint)
     missing = set(range(standing.tasks)) - set(standing.documents)
@@ -247,28 +256,29 @@ def rescale(spark: SparkSession, checkpoint: str, tasks: int, out: str) -> dict[
             f"Tasks {sorted(missing)} of {standing.tasks} have no state in {checkpoint}.",
             next_step="Let the query finish a batch first.",
         )
-    chunks = _chunks(spark, checkpoint, standing)
-    states, rules = _states(standing, chunks)
-    after = rescaled(states, tasks, rules)
-    first = next(iter(standing.documents.values()))["fingerprint"]
-    with tempfile.TemporaryDirectory(prefix="headpond-rescale-") as folder:
-        seeded = _seeded(spark, Path(folder), after, first, _partitions(Path(checkpoint), standing.batch))
-        _copied(Path(checkpoint), Path(out), standing, seeded)
-    return {
-        "from_tasks": standing.tasks,
-        "to_tasks": tasks,
-        "records": sum(chunk.rows for state in after for _, chunk in state.chunks()),
-    }
+    passing, seed = (Folder(spark, f"{out}.{part}") for part in ("passing", "seed"))
+    for each in (passing, seed):
+        each.remove()  # what a run that was killed left
+    try:
+        records = _seeded(spark, checkpoint, standing, tasks, f"{out}.seed", _partitions(old, standing.batch))
+        _copied(old, passing, new, standing, seed)
+        passing.rename(new)
+    finally:
+        seed.remove()
+    return {"from_tasks": standing.tasks, "to_tasks": tasks, "records": records}
 
 
-def _operator(checkpoint: Path) -> int | None:
-    for path in sorted(checkpoint.glob("state/*/_metadata/v2/*")):
-        if path.name.startswith("."):
-            continue
-        document = orjson.loads(path.read_text().partition("\n")[2])
-        variables = document.get("operatorPropertiesJson") or ""
-        if document["operatorInfo"]["operatorName"] == _OPERATOR and '"chunk"' in variables:
-            return int(document["operatorInfo"]["operatorId"])
+def _operator(checkpoint: Folder) -> int | None:
+    for operator in checkpoint.names("state"):
+        for name in checkpoint.names(f"state/{operator}/_metadata/v2"):
+            if name.startswith("."):
+                continue
+            document = orjson.loads(
+                checkpoint.read(f"state/{operator}/_metadata/v2/{name}").partition("\n")[2]
+            )
+            variables = document.get("operatorPropertiesJson") or ""
+            if document["operatorInfo"]["operatorName"] == _OPERATOR and '"chunk"' in variables:
+                return int(document["operatorInfo"]["operatorId"])
     return None
 
 
@@ -279,53 +289,109 @@ def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str) ->
     return reader.load(checkpoint)
 
 
-def _chunks(spark: SparkSession, checkpoint: str, standing: JoinStanding) -> dict[tuple[int, int], bytes]:
-    task_of_label = {label: task for task, label in enumerate(labels(standing.tasks))}
-    rows = _variable(spark, checkpoint, standing.operator, "chunk")
-    columns = rows.selectExpr("key.label", "user_map_key.number", "user_map_value.data").collect()
-    return {(task_of_label[row[0]], row[1]): bytes(row[2]) for row in columns}
+@dataclass(frozen=True)
+class _Dealer:
+    """Deals the states of old tasks out: chunks are cut by new task, then put together for each of them."""
 
+    documents: dict[int, dict[str, Any]]
+    tasks: int
 
-def _states(
-    standing: JoinStanding, chunks: dict[tuple[int, int], bytes]
-) -> tuple[list[TaskState], JoinRules]:
-    described = orjson.loads(next(iter(standing.documents.values()))["fingerprint"]["rules"])
-    windows = JoinWindows(described["before_ms"], described["after_ms"], described["grace_ms"])
-    rules = JoinRules(described["type"], windows, emit=described["emit"])
-    sides = (Side.LEFT,) if described["type"] == "self" else (Side.LEFT, Side.RIGHT)
+    def cut(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Cut chunks (old task's label, number, bytes) into pieces, one for each new task with records."""
+        old = {label: task for task, label in enumerate(labels(len(self.documents)))}
+        for batch in batches:
+            for row in batch.to_pylist():
+                task, number, data = old[row["label"]], row["number"], row["data"]
+                inputs = self.documents[task].get("inputs", {})
+                if any(entry["number"] == number for entry in inputs.get("held", ())):
+                    # A task picks its own of what is held; there is little of it.
+                    pieces: list[tuple[int, Any, bytes]] = [(new, None, data) for new in range(self.tasks)]
+                else:
+                    rows = decode_chunk(data, schema_of_chunk(data))
+                    where = task_of(rows.records.column("key"), self.tasks)
+                    chosen = [(int(new), np.flatnonzero(where == new)) for new in np.unique(where)]
+                    pieces = [
+                        (new, mine.tobytes(), encode_chunk(rows.take(mine), ValueFormat.PLAIN_HEADERS))
+                        for new, mine in chosen
+                    ]
+                for new, mine, part in pieces:
+                    piece = {"new": new, "old": task, "number": number, "rows": mine, "data": part}
+                    yield pa.RecordBatch.from_pylist([piece], PIECE_SCHEMA)
 
-    def loader(task: int) -> Any:
-        def load(_side: Side, number: int, _uid: bytes, _held: bool) -> Rows:  # noqa: FBT001 - a Load
-            data = chunks[task, number]
+    def together(self, new: int, pieces: pa.Table) -> pa.Table:
+        """Return the rows that seed a new task, of its pieces."""
+        at_hand = {(row["old"], row["number"]): (row["rows"], row["data"]) for row in pieces.to_pylist()}
+        states = [self._share(task, at_hand) for task in sorted(self.documents)]
+        described = orjson.loads(self.documents[0]["fingerprint"]["rules"])
+        windows = JoinWindows(described["before_ms"], described["after_ms"], described["grace_ms"])
+        rules = JoinRules(described["type"], windows, emit=described["emit"])
+        fingerprint = {**self.documents[0]["fingerprint"], "tasks": self.tasks, "task": new}
+        state = rescaled(states, self.tasks, rules)[new]
+        return _rows_of_task(labels(self.tasks)[new], state, fingerprint)
+
+    def _share(self, task: int, pieces: dict[tuple[int, int], Any]) -> TaskState:
+        """Return an old task's state with only those of its records that are among the pieces."""
+
+        def load(_side: Side, number: int, _uid: bytes, *, held: bool) -> Rows:
+            del held
+            data = pieces[task, number][1]
             return decode_chunk(data, schema_of_chunk(data))
 
-        return load
-
-    return [state_of(document, sides, loader(task)) for task, document in standing.documents.items()], rules
+        document = self.documents[task]
+        sides = (Side.LEFT,) if '"self"' in document["fingerprint"]["rules"] else (Side.LEFT, Side.RIGHT)
+        state = state_of(document, sides, load)
+        found = {}
+        for side, each in state.sides.items():
+            parts = []
+            for chunk, waiting in zip(each.chunks, each.waiting, strict=True):
+                if (task, chunk.number) in pieces:
+                    mine = np.frombuffer(pieces[task, chunk.number][0], np.int64)
+                    part = Chunk.of(chunk.number, chunk.data, chunk.time_slice)
+                    parts.append((part, np.flatnonzero(np.isin(mine, waiting))))
+            found[side] = SideState.of(parts)
+        return replace(state, sides=found)
 
 
 def seed_rows(states: list[TaskState], fingerprint: Callable[[int], dict[str, Any]]) -> pa.Table:
     """Return the rows that seed tasks: label, number and bytes of a chunk, or -1 and the manifest."""
+    each = zip(labels(len(states)), states, strict=True)
+    return pa.concat_tables(
+        _rows_of_task(label, state, fingerprint(task)) for task, (label, state) in enumerate(each)
+    ).select(SEED_SCHEMA.names[:3])
+
+
+def _rows_of_task(label: int, state: TaskState, fingerprint: dict[str, Any]) -> pa.Table:
     rows = []
-    for task, (label, state) in enumerate(zip(labels(len(states)), states, strict=True)):
-        every = [chunk for _, chunk in state.chunks()] + [held.chunk for _, held in state.held()]
-        for chunk in every:
-            data = encode_chunk(chunk.data, ValueFormat.PLAIN_HEADERS)
-            chunk.stored_bytes = len(data)
-            rows.append({"label": label, "number": chunk.number, "data": data})
-        rows.append({"label": label, "number": _MANIFEST, "data": encode_manifest(state, fingerprint(task))})
+    for chunk in [chunk for _, chunk in state.chunks()] + [held.chunk for _, held in state.held()]:
+        data = encode_chunk(chunk.data, ValueFormat.PLAIN_HEADERS)
+        chunk.stored_bytes = len(data)
+        rows.append({"label": label, "number": chunk.number, "data": data})
+    rows.append({"label": label, "number": _MANIFEST, "data": encode_manifest(state, fingerprint)})
+    rows[-1]["records"] = sum(chunk.rows for _, chunk in state.chunks())
     return pa.Table.from_pylist(rows, SEED_SCHEMA)
 
 
 def _seeded(
-    spark: SparkSession, folder: Path, states: list[TaskState], fingerprint: dict[str, Any], partitions: str
-) -> Path:
-    """Run a query of one batch that leaves these states; return its state folder."""
+    spark: SparkSession, checkpoint: str, standing: JoinStanding, tasks: int, seed: str, partitions: str
+) -> int:
+    """Leave the states of the new tasks in the checkpoint `<seed>/checkpoint`; return how many records."""
     from headpond.spark.join.task import JoinSeeder
 
-    rows = seed_rows(states, lambda task: {**fingerprint, "tasks": len(states), "task": task})
-    (folder / "rows").mkdir()
-    pq.write_table(rows, folder / "rows" / "rows.parquet")
+    dealer = _Dealer(standing.documents, tasks)
+
+    def together(key: tuple[pa.Scalar, ...], pieces: pa.Table) -> pa.Table:
+        return dealer.together(key[0].as_py(), pieces)
+
+    chunks = _variable(spark, checkpoint, standing.operator, "chunk").selectExpr(
+        "key.label AS label", "user_map_key.number AS number", "user_map_value.data AS data"
+    )
+    # One row for each new task, so that one without records has a manifest, too.
+    every = spark.range(tasks).selectExpr(
+        "CAST(id AS INT) AS new", "-1 AS old", "-1L AS number", "CAST(NULL AS BINARY) AS rows",
+        "CAST(NULL AS BINARY) AS data",
+    )  # fmt: skip
+    pieces = chunks.mapInArrow(carried(dealer.cut), PIECE_DDL).unionAll(every)
+    pieces.groupBy("new").applyInArrow(together, f"{SEED_DDL}, records bigint").write.parquet(f"{seed}/rows")
     settings = {
         "spark.sql.shuffle.partitions": partitions,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false",
@@ -336,11 +402,11 @@ def _seeded(
             spark.conf.set(name, value)
         query = (
             spark.readStream.schema(SEED_DDL)
-            .parquet(str(folder / "rows"))
+            .parquet(f"{seed}/rows")
             .groupBy("label")
             .transformWithStateInPandas(JoinSeeder(), "label int", outputMode="Append", timeMode="None")
             .writeStream.format("noop")
-            .option("checkpointLocation", str(folder / "checkpoint"))
+            .option("checkpointLocation", f"{seed}/checkpoint")
             .trigger(availableNow=True)
             .start()
         )
@@ -348,39 +414,28 @@ def _seeded(
     finally:
         for name, earlier in before.items():
             spark.conf.unset(name) if earlier is None else spark.conf.set(name, earlier)
-    return folder / "checkpoint" / "state" / "0"
+    return int(spark.read.parquet(f"{seed}/rows").selectExpr("SUM(records)").collect()[0][0])
 
 
-def _partitions(checkpoint: Path, batch: int) -> str:
-    meta = orjson.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[1])
+def _partitions(checkpoint: Folder, batch: int) -> str:
+    meta = orjson.loads(checkpoint.read(f"offsets/{batch}").splitlines()[1])
     return str(meta["conf"]["spark.sql.shuffle.partitions"])
 
 
-def _copied(old: Path, new: Path, standing: JoinStanding, seeded: Path) -> None:
+def _copied(old: Folder, passing: Folder, new: Folder, standing: JoinStanding, seed: Folder) -> None:
     """Copy the checkpoint, the join's state replaced by another one under the same version."""
-    mine = old / "state" / str(standing.operator)
-
-    def left_out(folder: str, names: list[str]) -> list[str]:
-        if Path(folder) == mine:
-            return [name for name in names if name.isdecimal()]
-        return [name for name in names if name.endswith(".crc")]
-
-    passing = new.with_name(f".{new.name}.passing")
-    shutil.copytree(old, passing, ignore=left_out)
-    version = str(standing.batch + 1)
-    for partition in seeded.iterdir():
-        if not partition.name.isdecimal():
+    mine = f"state/{standing.operator}/"
+    for name in old.walk():
+        if name.endswith(".crc") or (name.startswith(mine) and name.split("/")[2].isdecimal()):
             continue
-        place = passing / "state" / str(standing.operator) / partition.name
-        place.mkdir()
-        for each in partition.rglob("*"):
-            if each.is_file() and not each.name.endswith(".crc"):
-                name = re.sub(r"^1(?=\.(zip|changelog)$)", version, each.name)
-                target = place / each.relative_to(partition).with_name(name)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(each, target)
-    # The operator's description names the files of its schema by their full path.
-    for path in (passing / "state").glob("*/_metadata/v2/*"):
-        text = path.read_text()
-        path.write_text(text.replace(f"{old.resolve().as_uri()[7:]}/", f"{new.resolve().as_uri()[7:]}/"))
-    passing.rename(new)
+        if "/_metadata/v2/" in name:
+            # The operator's description names the files of its schema by their full path.
+            passing.write(name, old.read(name).replace(f"{old.text}/", f"{new.text}/"))
+        else:
+            old.copy(name, passing, name)
+    version = str(standing.batch + 1)
+    for name in seed.walk("checkpoint/state/0"):
+        folder, _, last = name.removeprefix("checkpoint/state/0/").rpartition("/")
+        if folder.split("/")[0].isdecimal() and not last.endswith(".crc"):
+            last = re.sub(r"^1(?=\.(zip|changelog)$)", version, last)
+            seed.copy(name, passing, f"{mine}{folder}/{last}")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ from headpond.kstreams.join.chunk_codec import (
     read_manifest,
     state_of,
 )
-from headpond.kstreams.join.chunks import FileCache, MemoryCache
+from headpond.kstreams.join.chunks import AT_HAND, MAX_AT_HAND_BYTES, FileCache, MemoryCache
 from headpond.kstreams.join.pairs import MAX_CANDIDATES
 from headpond.kstreams.join.rules import JoinCounters, JoinRules
 from headpond.spark.errors import carried
@@ -82,6 +83,7 @@ class JoinPlan:
     max_idle_ms: int = 0
     max_held_bytes: int = MAX_HELD_BYTES
     max_candidates: int = MAX_CANDIDATES
+    max_at_hand_bytes: int = MAX_AT_HAND_BYTES
 
     def fingerprint(self, task: int) -> dict[str, Any]:
         """Return what a task's state depends on; another one's must not be continued."""
@@ -164,6 +166,7 @@ class JoinProcessor(_Stateful):
     def _handled(self, label: int, frames: Any) -> Iterator[pd.DataFrame]:
         freeze_worker_heap()
         plan = self._plan
+        AT_HAND.max_bytes = plan.max_at_hand_bytes
         task = plan.labels.index(label)
         received, now_ms = _received(frames)
         name = f"{plan.cache}/{task}"
@@ -232,11 +235,13 @@ class _Work:
         kept = _MEMORY.get(self._name, data)
         if kept is not None:
             self.loads["memory"] = len(self._stored)
+            # Spark's state variables are those of this call; what was bound in an earlier one reads nothing.
+            self._bind(kept)
             return kept
         self._at_hand = _MEMORY.chunks(self._name)
         return state_of(document, tuple(self._schemas), self._load)
 
-    def _load(self, side: Side, number: int, uid: bytes, held: bool) -> Rows:  # noqa: FBT001 - a Load
+    def _load(self, side: Side, number: int, uid: bytes, *, held: bool) -> Rows:
         rows = self._at_hand.get(uid)
         if rows is not None:
             self.loads["memory"] += 1
@@ -257,6 +262,14 @@ class _Work:
         self._files.put(uid, rows)
         return rows
 
+    def _bind(self, state: TaskState) -> None:
+        """Let every stored chunk be read through this call's variables."""
+        for side, chunk in state.chunks():
+            chunk.stored(partial(self._load, side, chunk.number, chunk.uid, held=False))
+        for side, held in state.held():
+            chunk = held.chunk
+            chunk.stored(partial(self._load, side, chunk.number, chunk.uid, held=True))
+
     def write(self, state: TaskState) -> None:
         """Write what is new, remove what is gone, and keep the state at hand."""
         numbers = set()
@@ -273,8 +286,10 @@ class _Work:
         for number in self._stored:
             if number not in numbers:
                 self._chunks.removeKey((number,))
+        self._bind(state)
         manifest = encode_manifest(state, self._fingerprint)
         self._manifest.update((manifest,))
+        self._at_hand = {}  # what the state keeps at hand is not kept here, too
         _MEMORY.put(self._name, manifest, state)
 
     def figures(self, state: TaskState) -> dict[str, int]:

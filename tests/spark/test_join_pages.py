@@ -1,0 +1,80 @@
+"""The programs of the page on joins run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headpond.localkinesis.testing import local_kinesis, put_all
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "join.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def block(words: str) -> str:
+    """The one program of the page that has these words."""
+    (found,) = (each for each in BLOCKS if words in each)
+    return found
+
+
+def run(program: str, folder: Path, **environment: str) -> str:
+    """What a program prints."""
+    (folder / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_page_joins_files(tmp_path: Path) -> None:
+    """Files are made, joined and printed as the page says."""
+    program = block("def files(topic)")
+    (printed,) = re.findall(re.escape(program) + r"```\n\n```\n(.*?)```", PAGE, re.DOTALL)
+    assert run(program, tmp_path) == printed
+
+
+@pytest.mark.slow
+def test_the_page_reads_kinesis(tmp_path: Path) -> None:
+    """Its stream, at another address, joins with itself: it has all that a join needs."""
+    session = """
+from headpond.spark.session.start import spark_session
+
+spark = spark_session("orders", log_path="spark.log")
+"""
+    query = """
+from headpond.kstreams import JoinWindows
+from headpond.spark import windowed_join
+
+joined = windowed_join(orders, None, JoinWindows(before_ms=60_000, after_ms=0), "self")
+query = (
+    joined.select("key", "left_value", "headers")
+    .writeStream.option("checkpointLocation", "checkpoint")
+    .trigger(availableNow=True)
+    .start("joined")
+)
+query.awaitTermination()
+for row in spark.read.parquet("joined").collect():
+    print(row.key, bytes(row.left_value), [(each.key, bytes(each.value)) for each in row.headers])
+"""
+    with local_kinesis("orders") as kinesis:
+        put_all(kinesis.client(), "orders", [("ann", b"tea")])
+        printed = run(
+            session + block("headpond-kinesis") + query,
+            tmp_path,
+            AWS_ENDPOINT_URL=kinesis.endpoint_url,
+            AWS_ACCESS_KEY_ID="here",
+            AWS_SECRET_ACCESS_KEY="here",
+        )
+    assert printed == "ann b'tea' [('shard', b'shardId-000000000000')]\n"
