@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from headpond.cli.output import ConsoleOutput, JsonOutput, Output, grid
+from headpond.cli.output import ConsoleOutput, JsonOutput, Output, dumps, grid
 from headpond.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -125,3 +126,11 @@ def test_progress_on_a_terminal_shows_the_words_of_the_moment(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "batch 2 applied" in printed.err
+
+
+def test_a_document_is_one_line_for_every_reader() -> None:
+    """Some take U+0085, U+2028 and U+2029 for the end of a line."""
+    document = {"text": "a\x85b\u2028c\u2029d\x1ce"}
+    line = dumps(document).decode()
+    assert len(line.splitlines()) == 1
+    assert json.loads(line) == document

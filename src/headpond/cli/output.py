@@ -87,8 +87,11 @@ class Output(Protocol):
 
 
 def dumps(document: Any) -> bytes:
-    """Return a JSON document as a line of UTF-8, with its line feed."""
-    return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+    """Return a JSON document as a line of UTF-8, with its line feed and no other end of a line."""
+    line = orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+    for end in "\x85\u2028\u2029":
+        line = line.replace(end.encode(), f"\\u{ord(end):04x}".encode())
+    return line
 
 
 class _Terminal(Console):
