@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+from io import StringIO
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
 from headpond.cli.main import main
+from headpond.cli.output import RowsDrawn
 from tests.api.conftest import example
 
 if TYPE_CHECKING:
@@ -112,3 +115,20 @@ def test_pipes_get_lines_as_wide_as_what_is_in_them(capsys: pytest.CaptureFixtur
         assert main(command) == 0
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) < 160
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+def test_columns_that_do_not_fit_are_named(width: int) -> None:
+    """Whole columns, the user's before headpond's own; nothing is left out without a word."""
+    columns = ["_id", "name", "city", "_ts_ns", "text"]
+    rows = [[1, "Ada", None, 1735725648000000000, "x" * 30], [2, "Bruno", "Oslo", 1, "y"]]
+    out = StringIO()
+    Console(file=out, width=width).print(RowsDrawn("people", columns, rows))
+    text = out.getvalue()
+    shown = text.splitlines()[1].split()
+    named = " ".join(text.split()).partition("Not shown, for want of room: ")[2].rstrip(".")
+    assert [name for name in columns if name in shown] == shown
+    assert {*shown, *filter(None, named.split(", "))} == set(columns)
+    assert not (set(shown) & {"_id", "_ts_ns"}) or {"name", "city", "text"} <= set(shown)
+    assert bool(named) == (width < 80)
+    assert all(len(line) <= width for line in text.splitlines())

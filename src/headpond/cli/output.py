@@ -16,6 +16,8 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -225,14 +227,31 @@ def _next(summary: Mapping[str, Any], file: str) -> Text:
     return next_command(" ".join(["headpond show", file, *list(summary["tables"])[:1]]))
 
 
-def draw_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """Draw a few rows of a table."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    for row in rows:
-        table.add_row(*map(_cell, row))
-    return table
+@dataclass(frozen=True, slots=True)
+class RowsDrawn:
+    """A few rows of a table: the columns that fit, headpond's own last; the others are named."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Draw them for a terminal's width."""
+        cells = [list(map(_cell, row)) for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(self.columns, *cells, strict=True)]
+        own_last = sorted(range(len(widths)), key=lambda at: self.columns[at].startswith("_"))
+        taken = list(accumulate(widths[at] + 2 for at in own_last))
+        fitting = max(1, sum(width - 2 <= options.max_width for width in taken))
+        chosen = sorted(own_last[:fitting])
+        table = Table(title=self.title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        for at in chosen:
+            table.add_column(self.columns[at], no_wrap=True)
+        for row in cells:
+            table.add_row(*(row[at] for at in chosen))
+        yield table
+        if left := sorted(own_last[fitting:]):
+            names = ", ".join(self.columns[at] for at in left)
+            yield Text(f"Not shown, for want of room: {names}.", style="dim")
 
 
 def grid(first: str, others: Iterable[str]) -> Table:

@@ -34,7 +34,7 @@ from headpond import kpl, spark
 from headpond.api.looking import look
 from headpond.cli.commands.status import page_of
 from headpond.cli.inputs import with_output
-from headpond.cli.output import draw_rows, draw_summary
+from headpond.cli.output import RowsDrawn, draw_summary
 from headpond.cli.verify_pieces import Examined, examine, pieces
 from headpond.core.errors import UsageError
 from headpond.kinesis import BlockingProducer, ConnectionSettings
@@ -265,5 +265,5 @@ def _drawn(root: Path, summary: dict[str, Any]) -> RenderableType:
     }
     text = (DATA / "demo.txt").read_text(encoding="utf-8").format(**summary | facts)
     changes, rest, good, bad, following = map(Text.from_markup, text.split("\n---\n"))
-    tables = draw_summary(summary), "", draw_rows(sample["table"], sample["columns"], sample["rows"])
+    tables = draw_summary(summary), "", RowsDrawn(sample["table"], sample["columns"], sample["rows"])
     return Group(changes, *tables, rest, bad if summary["differences"] else good, following)

@@ -15,7 +15,7 @@ from rich.text import Text
 from headpond.api.reading import quarantine as open_quarantine
 from headpond.api.reading import tables as open_tables
 from headpond.cli.inputs import with_output
-from headpond.cli.output import draw_rows, dumps, grid, many, next_command, number
+from headpond.cli.output import RowsDrawn, dumps, grid, many, next_command, number
 from headpond.core.errors import UsageError
 from headpond.dsql.strict_json import utf8_text
 
@@ -58,7 +58,7 @@ def show(
             output.result({name: _plain(value) for name, value in row.items()})
         return
     words = f"{table}, version {chosen.version}: {number(rows.num_rows)} of {many(len(chosen), 'row')}"
-    drawn = draw_rows(words, rows.column_names, [list(row.values()) for row in rows.to_pylist()])
+    drawn = RowsDrawn(words, rows.column_names, [list(row.values()) for row in rows.to_pylist()])
     output.result(None, lambda: drawn)
 
 
