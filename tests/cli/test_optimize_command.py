@@ -60,6 +60,8 @@ def test_one_table_with_a_vacuum(cli: Cli, file: Path) -> None:
     shown = done.stdout.decode()
     assert "public.t" not in shown
     assert "files removed" in shown
+    assert f"next: headpond status {file}" in shown
+    assert f"next: headpond optimize {file} --vacuum" in cli("optimize", file).stdout.decode()
     lake = open_lake(load(file))
     assert len(list(Path(lake.quarantine.file.uri).glob("*.parquet"))) == 4
 

@@ -82,6 +82,7 @@ def test_a_dry_run_says_what_would_be(cli: Cli, file: Path) -> None:
     said = cli("requeue", file, "--reason", "all", "--dry-run")
     assert said.code == 0
     assert "1 of 2 records would leave the quarantine." in said.stdout.decode()
+    assert "next: headpond requeue" in said.stdout.decode()
     assert "archive_bad_line" in said.stdout.decode()
     assert open_lake(load(file)).quarantine.count() == 2
 

@@ -237,6 +237,7 @@ def test_a_person_is_told_in_words(cli: Cli, tmp_path: Path) -> None:
     told = cli("verify", path).stdout.decode()
     assert "Blocks are absent" in told
     assert "block 4942" in told
+    assert f"next: headpond verify {path} --html report.html" in told
     path.write_bytes(vector_bytes("qldb/clean.jsonl"))
     assert "The journal verifies" in cli("verify", path).stdout.decode()
     path.write_bytes(b"")

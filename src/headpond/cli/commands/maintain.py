@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
-from headpond.cli.output import advice, grid
+from headpond.cli.output import advice, grid, next_command
 from headpond.core.errors import InvalidData, UsageError
 from headpond.core.options import parse_span
 from headpond.lake.maintenance.optimize import check_retention, optimize_file
@@ -68,7 +68,7 @@ def requeue(output: Output, file: str, *, reason: str, dry_run: bool) -> None:
             dry_run=dry_run,
         )
     document = _requeued(done, reason, dry_run=dry_run)
-    output.result(document, lambda: _requeued_drawn(document))
+    output.result(document, lambda: _requeued_drawn(document, file))
 
 
 def _requeued(done: Requeued, reason: str, *, dry_run: bool) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _requeued(done: Requeued, reason: str, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def _requeued_drawn(document: dict[str, Any]) -> RenderableType:
+def _requeued_drawn(document: dict[str, Any], file: str) -> RenderableType:
     verb = "would leave" if document["dry_run"] else "left"
     head = f"{document['left']:,} of {document['read']:,} records {verb} the quarantine."
     parts: list[RenderableType] = [Text(head)]
@@ -102,6 +102,10 @@ def _requeued_drawn(document: dict[str, Any]) -> RenderableType:
         for name, count in document["stayed"].items():
             table.add_row(name, f"{count:,}")
         parts.append(table)
+    if document["dry_run"] and document["left"]:
+        parts.append(next_command(f"headpond requeue {file} --reason {document['reason']}"))
+    else:
+        parts.append(next_command(f"headpond {'quarantine' if document['stayed'] else 'status'} {file}"))
     return Group(*parts)
 
 
@@ -162,7 +166,7 @@ def optimize(
                 order_by=table.order_by if order and table is not None else (),
             )
             done[name] = _optimized(found)
-    output.result({"tables": done}, lambda: _optimized_drawn(done))
+    output.result({"tables": done}, lambda: _optimized_drawn(done, file))
 
 
 def _retained(text: str) -> int:
@@ -185,14 +189,19 @@ def _optimized(found: Optimized) -> dict[str, Any]:
     }
 
 
-def _optimized_drawn(done: dict[str, Any]) -> RenderableType:
+def _optimized_drawn(done: dict[str, Any], file: str) -> RenderableType:
     columns = ("files before", "after", "bytes before", "after", "files removed")
     table = grid("table", columns)
     keys = ("files_before", "files_after", "bytes_before", "bytes_after", "vacuumed")
     for name, facts in done.items():
         shown = (facts[key] for key in keys)
         table.add_row(name, *("" if value is None else f"{value:,}" for value in shown))
-    return Group(table, *advice({name: facts.get("rewritten_bytes", 0) for name, facts in done.items()}))
+    said = advice({name: facts.get("rewritten_bytes", 0) for name, facts in done.items()})
+    if any(facts["vacuumed"] is None for facts in done.values()):
+        return Group(
+            table, *said, next_command(f"headpond optimize {file} --vacuum", "old files stay until then")
+        )
+    return Group(table, *said, next_command(f"headpond status {file}"))
 
 
 @click.command()
@@ -209,10 +218,10 @@ def redact(output: Output, file: str) -> None:
     with output.progress(f"headpond redact {file}") as show:
         done = redact_lake(lake, on_step=show)
     document = asdict(done)
-    output.result(document, lambda: _redacted_drawn(document))
+    output.result(document, lambda: _redacted_drawn(document, file))
 
 
-def _redacted_drawn(document: dict[str, Any]) -> RenderableType:
+def _redacted_drawn(document: dict[str, Any], file: str) -> RenderableType:
     table = grid("table", ("rows that lost their contents now",))
     for name, rows in document["rows"].items():
         table.add_row(name, f"{rows:,}")
@@ -224,6 +233,7 @@ def _redacted_drawn(document: dict[str, Any]) -> RenderableType:
     if document["unreadable"]:
         words = f"{document['unreadable']:,} quarantined records cannot be read; look whether they may stay."
         parts.append(Text(words, style="yellow"))
+    parts.append(next_command(f"headpond {'quarantine' if document['unreadable'] else 'status'} {file}"))
     return Group(*parts)
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from headpond import __version__
 from headpond.cli.inputs import input_blob, with_output
+from headpond.cli.output import next_command
 from headpond.cli.report import VerifyReport, render
 from headpond.cli.report.page import WORDS
 from headpond.cli.verify_pieces import Examined, examine, files_of, pieces
@@ -116,9 +117,11 @@ def verify(
                 file=html_file,
             ) from error
         output.say(f"The page is in {html_file}.")
-    output.result(document, lambda: _shown(document, summary))
-    wrong_digest = digest is not None and digest["verdict"] == "mismatch"
-    return int(bool(anomalies or malformed or wrong_digest))
+    wrong = bool(anomalies or malformed or (digest is not None and digest["verdict"] == "mismatch"))
+    page = f"headpond verify {' '.join(files)} --html report.html"
+    after = [next_command(page, "a page to hand on")] if wrong and html_file is None else []
+    output.result(document, lambda: Group(_shown(document, summary), *after))
+    return int(wrong)
 
 
 def listed(anomalies: pa.Table) -> list[dict[str, Any]]:
