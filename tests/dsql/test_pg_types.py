@@ -36,6 +36,7 @@ SPARK = {
     "decimal(38,10)": pa.decimal128(38, 10),
 }
 STRICT = CastOptions(infinity="error")
+FIRST, LAST = date(1, 1, 1), date(9999, 12, 31)
 
 
 def shown(value: Any, wanted: str) -> Any:
@@ -181,6 +182,19 @@ def test_the_nearest_type_is_named() -> None:
     """A slip of the pen is answered with the type that was meant."""
     with pytest.raises(ConfigurationError, match="Did you mean integer"):
         parse_type("intger")
+
+
+@pytest.mark.parametrize(
+    ("days", "end"),
+    [(days, LAST) for days in (2147494604, 2147483647, 106751991167, -2147472692, -622191234, -622191233)]
+    + [(days, FIRST) for days in (-2147472691, -2147483648, -106751991168, -622191235, -2440589)],
+)
+def test_infinite_dates_become_the_end_they_mean(days: int, end: date) -> None:
+    """One by one and by the column; a count that wrapped at 32 bits is not the other infinity."""
+    assert cast("date", str(days)) == end
+    assert cast("date", str(days), CastOptions(infinity="error")) == CastError("infinity")
+    tokens = pa.array([str(days).encode(), b"19000"])
+    assert cast_column(parse_type("date"), tokens).values.to_pylist() == [end, date(2022, 1, 8)]
 
 
 def test_infinities_follow_the_option() -> None:

@@ -42,6 +42,9 @@ DATE_RANGE = (-719_162, 2_932_896)
 """Days since 1970 that Spark can hold: 0001-01-01 … 9999-12-31."""
 DATE_FINITE = (-2_440_588, 2_145_042_905)
 """Days since 1970 that PostgreSQL can mean; anything beyond is an infinity."""
+DATE_INFINITY_WRAPPED = frozenset({-2_147_472_692, -622_191_234, -622_191_233})
+"""Negative day counts that mean +infinity: the greatest one, moved by 10,957 days, beyond 32 bits (Debezium's
+streams have the first, readers by JDBC the others). What Aurora DSQL writes is not published."""
 TIMESTAMP_RANGE = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """Microseconds since 1970 that Spark can hold."""
 TIMESTAMP_INFINITIES = (-9_223_372_036_832_400_000, 9_223_372_036_825_200_000)
@@ -287,14 +290,16 @@ def clamp(value: int, infinite: int, ends: tuple[int, int], options: CastOptions
         return CastError("infinity" if infinite else "out_of_range")
     if options.infinity == "null":
         return None
-    return ends[1] if value > ends[1] else ends[0]
+    return ends[1] if infinite > 0 or value > ends[1] else ends[0]
 
 
 def _date(_kind: PgType, token: str, options: CastOptions) -> date | CastError | None:
     days = _int64(token)
     if days is None:
         return _NO
-    found = clamp(days, (days > DATE_FINITE[1]) - (days < DATE_FINITE[0]), DATE_RANGE, options)
+    above = days > DATE_FINITE[1] or days in DATE_INFINITY_WRAPPED
+    infinite = 1 if above else -1 if days < DATE_FINITE[0] else 0
+    found = clamp(days, infinite, DATE_RANGE, options)
     return date(1970, 1, 1) + timedelta(days=found) if isinstance(found, int) else found
 
 
