@@ -295,6 +295,26 @@ def test_a_key_deeper_than_the_default_bound_is_read_where_the_bound_is_another(
     assert (reasons(decoded), decoded.tables["t"]["m:before"].to_pylist()) == ([], [deep])
 
 
+@pytest.mark.parametrize("rename", [{}, {"old": "secret"}])
+def test_a_column_that_is_left_out_is_nowhere(rename: dict[str, str]) -> None:
+    """Not in the columns, the images of a log, nor the hash; the rest of an image is as it came."""
+    name = "old" if rename else "secret"
+    spec = TableSpec(
+        name="t", schema="public", table="t", keep="log", except_columns=("secret",), rename=rename
+    )
+    records = [
+        change(after={"a": 1.50, name: text, "b": {"y": 1, "x": "é"}}, before={name: text})
+        for text in ("one", "two")
+    ]
+    rows = DsqlConfig(tables=(spec,)).decode(records_of(*records, change(after={"a": 1}))).tables["t"]
+    assert not [field for field in rows.schema.names if "secret" in field or "old" in field]
+    kept = ['{"a":1.5,"b":{"y": 1, "x": "\\u00e9"}}'] * 2
+    assert rows.column("m:after").to_pylist() == [*kept, '{"a": 1}']
+    assert rows.column("m:before").to_pylist() == ["{}", "{}", None]
+    one, other, _ = rows.column("m:image_hash").to_pylist()
+    assert one == other == image_hash(kept[0])
+
+
 def test_an_unknown_op_is_counted() -> None:
     """It is an upsert."""
     decoded = CONFIG.decode(records_of(change("D", after={"id": 1}), change("u", after={"id": 2})))

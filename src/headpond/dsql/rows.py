@@ -23,6 +23,7 @@ from headpond.core.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUAR
 from headpond.dsql.columns import first_bytes, holding, trimmed
 from headpond.dsql.images import Members
 from headpond.dsql.pg_types import CastOptions
+from headpond.dsql.strict_json import read_object
 from headpond.dsql.versions import (
     NO_IMAGE_HASH,
     canonical_token,
@@ -128,7 +129,9 @@ def typed_rows(
         values = {name: array.filter(kept) for name, array in _named(rows, values, spec).items()}
     delete = pc.equal(rows.fact("op"), "d")
     arrays = _own(rows, delete, spec, config)
-    arrays["m:image_hash"] = image_hashes(rows.tokens, delete)
+    left_out = _left_out(spec)
+    seen = {name: array for name, array in rows.tokens.items() if name not in left_out}
+    arrays["m:image_hash"] = image_hashes(seen, delete)
     if spec.dedupe == "content":
         arrays["m:image_hash"] = _hashes_of_log(arrays["m:image_hash"], delete, rows.fact("before"))
     count = len(rows.at)
@@ -286,7 +289,9 @@ def _own(rows: _Rows, delete: pa.Array, spec: TableSpec, config: RowChanges) -> 
         "m:tx_id": tx_id,
         "m:columns": rows.columns,
         **{
-            f"m:{name}": rows.fact(name) if spec.keep == "log" else pa.nulls(count, pa.string())
+            f"m:{name}": _kept_image(rows.fact(name), spec, config)
+            if spec.keep == "log"
+            else pa.nulls(count, pa.string())
             for name in ("before", "after")
         },
         "m:data": rows.origin("data") if keeps_data else pa.nulls(count, pa.binary()),
@@ -295,6 +300,25 @@ def _own(rows: _Rows, delete: pa.Array, spec: TableSpec, config: RowChanges) -> 
             for name, kind in _ORIGIN_TYPES.items()
         },
     }
+
+
+def _left_out(spec: TableSpec) -> set[str]:
+    """Return the names in the source of the columns that a table leaves out."""
+    renamed = {name for name, new in spec.rename.items() if new in spec.except_columns}
+    return renamed | (set(spec.except_columns) - set(spec.rename))
+
+
+def _kept_image(texts: pa.Array, spec: TableSpec, config: RowChanges) -> pa.Array:
+    """Return images as a log keeps them: without the columns that are left out, all else as it came."""
+    left_out = _left_out(spec)
+    if not left_out:
+        return texts
+    kept = []
+    for text in texts.to_pylist():
+        members = {} if text is None else read_object(text, max_depth=config.max_depth)
+        rest = (f"{quote(name)}:{value}" for name, value in members.items() if name not in left_out)
+        kept.append(text if left_out.isdisjoint(members) else "{" + ",".join(rest) + "}")
+    return pa.array(kept, pa.string())
 
 
 def image_hashes(tokens: Mapping[str, pa.Array], delete: pa.Array) -> pa.Array:
