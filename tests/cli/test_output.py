@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from io import StringIO
 from typing import TYPE_CHECKING
 
 import pytest
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from headpond.cli.output import ConsoleOutput, JsonOutput, Output, dumps, grid
+from headpond.cli.output import ConsoleOutput, JsonOutput, Output, draw_summary, dumps, grid
 from headpond.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -134,3 +135,24 @@ def test_a_document_is_one_line_for_every_reader() -> None:
     line = dumps(document).decode()
     assert len(line.splitlines()) == 1
     assert json.loads(line) == document
+
+
+def test_a_summary_says_what_an_operator_wants_to_see_once() -> None:
+    """Repeats that differ, unknown operations, changes that nobody keeps: only where there are any."""
+    tables = {
+        "t": {"rows": 1, "conflicting_duplicates": 1200},
+        "u": {"rows": 2, "conflicting_duplicates": 34},
+    }
+    summary = {
+        "tables": tables,
+        "quarantined": {},
+        "pending": 0,
+        "unknown_tables": {},
+        "columns": {},
+        "lake": "l",
+    }
+    out = StringIO()
+    Console(file=out, width=200).print(draw_summary(summary | {"counters": {"unknown_op": 2, "ignored": 0}}))
+    assert "1,234 changes repeated with another image" in out.getvalue()
+    assert "2 changes with an unknown op, taken as upserts" in out.getvalue()
+    assert "ignored" not in out.getvalue()

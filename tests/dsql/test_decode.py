@@ -165,6 +165,17 @@ def test_an_open_configuration_logs_unknown_tables() -> None:
     assert images == [(None, None, '{"v": 1.5}'), (None, '{"id": 1}', None)]
 
 
+def test_changes_of_unknown_tables_may_be_ignored() -> None:
+    """They are counted and go nowhere; what cannot be read is quarantined as ever."""
+    config = DsqlConfig(tables=(TABLE,), unknown_tables="ignore")
+    others = [change(after={"v": 1}, source={"table": "x"}), change(after={"v": 2}, source={"table": "y"})]
+    decoded = config.decode(records_of(change(after={"id": 1}), *others, b"{"))
+    assert [*decoded.tables] == [TABLE.name]
+    assert decoded.counters == {"records": 4, "changes": 1, "ignored": 2}
+    assert [reason for reason, _ in reasons(decoded)] == ["invalid_json"]
+    assert decoded.pending.num_rows == 0
+
+
 def test_names_of_unknown_tables_are_told_apart_and_found_back() -> None:
     """Whatever they hold; those that no database has are refused."""
     pairs = [

@@ -77,6 +77,8 @@ def test_an_open_configuration_needs_no_table() -> None:
     """Every table gets a log then."""
     text = SMALLEST.replace('[tables."public.orders"]\nkeys = ["order_id"]\n', "")
     assert loads(text.replace("[target]", '[target]\nunknown_tables = "log"')).tables == ()
+    with pytest.raises(ConfigurationError, match=r"There is no \[tables\] entry"):
+        loads(text.replace("[target]", '[target]\nunknown_tables = "ignore"'))
 
 
 def test_a_lake_whose_path_deltalake_would_misread_is_refused() -> None:

@@ -117,6 +117,15 @@ def test_what_is_no_row() -> None:
     assert (bad["reason"], bad["data"]) == ("kpl_checksum_mismatch", aggregate)
 
 
+def test_revisions_of_other_tables_may_be_ignored() -> None:
+    """They are counted, and their blocks' facts are kept all the same."""
+    config = LedgerConfig(tables=(DocumentSpec(name="t", table="Person"),), unknown_tables="ignore")
+    decoded = config.decode(records([revision("d", 0, "{}", table="Other"), revision("e", 0, "{}"), b""]))
+    assert [row["reason"] for row in decoded.quarantine.to_pylist()] == ["empty"]
+    assert (decoded.counters["ignored"], decoded.counters["changes"]) == (1, 1)
+    assert [*decoded.tables] == ["t"]
+
+
 CONTENTS = (
     '{a: 1.50, t: 2020-01-02T03:04:05.678Z, s: "text", l: [1, sym, {x: -7}], b: {{AAEC}}, n: k::(y 2.5e0)}'
 )

@@ -285,6 +285,14 @@ def _lines(summary: Mapping[str, Any]) -> list[Text]:
     if summary.get("lag_ms"):
         lines.append(Text(f"behind the stream: {summary['lag_ms'] / 1000:,.1f} s", style="yellow"))
     lines += advice({name: facts.get("rewritten_bytes", 0) for name, facts in summary["tables"].items()})
+    counters = summary.get("counters", {})
+    conflicts = sum(facts.get("conflicting_duplicates", 0) for facts in summary["tables"].values())
+    odd = {
+        "changes repeated with another image": conflicts,
+        "changes with an unknown op, taken as upserts": counters.get("unknown_op", 0),
+        "changes of tables that are not configured, ignored": counters.get("ignored", 0),
+    }
+    lines += [Text(f"{number(count)} {what}") for what, count in odd.items() if count]
     if summary["pending"]:
         lines.append(Text(f"pending: {summary['pending']} records wait for the rest of their chunks"))
     for name, unknown in summary["unknown_tables"].items():

@@ -134,7 +134,8 @@ class RowChanges(ABC):
     Args:
         tables: the configured tables.
         cluster: changes of another cluster are quarantined as `unexpected_cluster`; None takes all.
-        unknown_tables: `quarantine`, or `log`: a raw log per table, named by `unknown_name`.
+        unknown_tables: `quarantine`; `log`: a raw log per table, named by `unknown_name`; `ignore`: changes
+            of tables that are not configured are counted, and go nowhere.
         max_unknown_tables: how many such logs are made; as many tables as a database of DSQL may have.
         infinity: what becomes of infinite and out-of-range dates and timestamps; in keys they are errors.
         special_numeric: what becomes of NaN and infinities in decimal columns; in keys they are errors.
@@ -156,7 +157,7 @@ class RowChanges(ABC):
 
     tables: tuple[TableSpec, ...]
     cluster: str | None = None
-    unknown_tables: Literal["quarantine", "log"] = "quarantine"
+    unknown_tables: Literal["quarantine", "log", "ignore"] = "quarantine"
     max_unknown_tables: int = 1_000
     infinity: Literal["clamp", "null", "error"] = "clamp"
     special_numeric: Literal["error", "null"] = "error"

@@ -49,7 +49,7 @@ class DsqlConfig(RowChanges):
 
         Returns:
             Typed changes, quarantine, pending, and counters: `records`, `changes`, `unknown_op`,
-            `out_of_range`.
+            `out_of_range`, `ignored` (changes of tables that are not configured).
         """
         records, counters, refused = opened_records(batch)
         opened = open_batch(records.column("data"), max_depth=self.max_depth)
@@ -97,6 +97,9 @@ def sort_out(
         if config.only not in (None, spec.name):
             continue
         at = np.flatnonzero(full & (route == code))
+        if pairs[code] not in specs and config.unknown_tables == "ignore":
+            counters["ignored"] += len(at)
+            continue
         rows, bad, counted = typed_rows(records, decoded, spec, config, images, at=at)
         counters += counted
         refused.extend(quarantine_rows(*part) for part in bad)
@@ -142,7 +145,7 @@ def _route(
     for code in np.unique(route[routable]).tolist():
         at = divmod(code, width)
         pairs[code] = pair = schemas.dictionary[at[0]].as_py(), tables.dictionary[at[1]].as_py()
-        if pair in known or config.only is not None:
+        if pair in known or config.only is not None or config.unknown_tables == "ignore":
             continue
         why = f"{pair[0][:_SHOWN]}.{pair[1][:_SHOWN]} is not configured"
         if config.unknown_tables == "log":

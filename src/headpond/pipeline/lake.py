@@ -54,6 +54,7 @@ def ledger_config(pipeline: Pipeline) -> LedgerConfig:
         verify=verify.enabled,
         digest=None if verify.digest is None else _saved(verify.digest),
         check_deletes=verify.check_deletes,
+        unknown_tables="ignore" if target.unknown_tables == "ignore" else "quarantine",
     )
 
 

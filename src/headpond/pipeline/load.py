@@ -245,7 +245,7 @@ def _tables(
         reader.mistakes += min(tries, key=lambda each: len(each.mistakes)).mistakes
         return ()
     place, ledger = Place(("tables",)), format_ == "qldb"
-    if raw == {} and needed and (ledger or target.values.get("unknown_tables") == "quarantine"):
+    if raw == {} and needed and (ledger or target.values.get("unknown_tables") != "log"):
         reader.mistakes.append(rules.no_tables(place, ledger=ledger))
     entries, tables = [], []
     for name, inner in reader.table(raw, place).items():

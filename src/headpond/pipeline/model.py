@@ -265,9 +265,9 @@ class Target:
         3600000,
         no_ledger="QLDB records are not chunked",
     )
-    unknown_tables: Literal["quarantine", "log"] = key(
+    unknown_tables: Literal["quarantine", "log", "ignore"] = key(
         'what becomes of changes of tables that have no entry below; `"log"`: each such table gets a '
-        "[raw log](lake.md#_headpondunknown_tables-and-unknown)",
+        '[raw log](lake.md#_headpondunknown_tables-and-unknown); `"ignore"`: they are counted, and not kept',
         "quarantine",
     )
     max_unknown_tables: Annotated[int, Meta(ge=0, le=MAX_INT)] = key(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -231,6 +231,8 @@ class LedgerConfig:
         max_depth: bound on the nesting of a record.
         max_columns: bound on the fields that one document may have as columns, and those of a table that are
             decoded together.
+        unknown_tables: revisions of tables that are not configured go to quarantine, or nowhere, counted as
+            `ignored`. The journal's proof holds them either way.
 
     Raises:
         ConfigurationError: two tables have one name, or keep the same thing.
@@ -247,6 +249,7 @@ class LedgerConfig:
     check_deletes: bool = True
     max_depth: int = MAX_DEPTH
     max_columns: int = MAX_COLUMNS
+    unknown_tables: Literal["quarantine", "ignore"] = "quarantine"
 
     def __post_init__(self) -> None:
         names: set[str] = set()
@@ -294,7 +297,9 @@ class LedgerConfig:
             at = pa.array(np.flatnonzero(pc.fill_null(pc.equal(names.indices, code), fill_value=False)))
             rows, revisions = own.take(at), found.revisions.take(at)
             specs = list(self.of_table(name))
-            if not specs:
+            if not specs and self.unknown_tables == "ignore":
+                counters["ignored"] += len(rows)
+            elif not specs:
                 why = f"the ledger's table {name[:200]!r} is not configured"
                 refused.append(_again(rows, ["unknown_table"] * len(rows), [why] * len(rows)))
             for spec in specs:

@@ -194,7 +194,7 @@ def _closing(document: dict[str, Any]) -> Sequence[RenderableType]:
         lines.append(Text.assemble(words, f" (block {digest['sequenceNo']})"))
     if not document["counts"]["distinct_blocks"] and not document["counts"]["distinct_revisions"]:
         lines.append(Text("Nothing to verify: no block and no revision.", "bold yellow"))
-    elif not document["anomalies"] and not document["malformed"]:
+    elif not (document["anomalies"] or document["malformed"] or (digest and digest["verdict"] == "mismatch")):
         lines.append(Text("The journal verifies: every check these records allow holds.", "bold green"))
     return lines
 
