@@ -54,7 +54,14 @@ def change(op: str = "c", schema: str = "public", table: str = "t", **images: An
     [
         (["1", "-2", "null"], "bigint", "-2 to 1: or integer"),
         (["1783600000000000"], "bigint", "timestamp or timestamptz"),
-        ([str(2**63 - 1), str(-(2**63))], "bigint", "or integer"),
+        (
+            ["1", "980"],
+            "bigint",
+            "1 to 980: or integer, smallint, oid, date (days since 1970), time (microsec",
+        ),
+        (["-2", "1"], "bigint", "-2 to 1: or integer, smallint, date (days since 1970), interval"),
+        (["0", str(2**31)], "bigint", f"0 to {2**31}: or oid, time (microseconds), interval"),
+        ([str(2**63 - 1), str(-(2**63))], "bigint", f"{2**63 - 1}: or interval (microseconds)"),
         ([str(2**63)], "any", "beyond 64 bits"),
         (["1" * 5_000], "any", "beyond 64 bits"),
         (["1", "1.5"], "double precision", "or real"),

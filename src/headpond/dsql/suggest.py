@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from headpond.dsql.batch import decode_batch
 from headpond.dsql.pg_types import (
     BASE64_TEXT,
+    DATE_FINITE,
     INTEGER_RANGES,
     INTEGER_TOKEN,
     NUMERIC_TEXT,
@@ -41,6 +42,14 @@ MAX_COLUMNS = 10_000
 
 _MOMENTS = (10**14, 10**16)  # microseconds of the years 1973 to 2286
 _BIGINT = INTEGER_RANGES["bigint"]
+_OTHERS = {
+    **{name: INTEGER_RANGES[name] for name in ("integer", "smallint", "oid")},
+    "date (days since 1970)": DATE_FINITE,
+    "time (microseconds)": INTEGER_RANGES["time"],
+    "interval (microseconds)": INTEGER_RANGES["interval"],
+    "real": (-(2**24), 2**24),  # further integers are not all exact there
+}
+"""Types whose values also come as integers, and between which ends."""
 _LEAST_BASE64 = 8  # shorter texts look like Base64 by chance
 
 
@@ -94,8 +103,8 @@ class ColumnSeen:
         ends = f"{self.least} to {self.greatest}"
         if self.least >= _MOMENTS[0] and self.greatest < _MOMENTS[1]:
             return "bigint", f"{ends}: timestamp or timestamptz, if these are microseconds since 1970"
-        others = ["integer, smallint, oid", "date (days since 1970)", "time, interval (microseconds)", "real"]
-        return "bigint", f"{ends}: or " + ", ".join(others)
+        fits = [name for name, (low, high) in _OTHERS.items() if low <= self.least and self.greatest <= high]
+        return "bigint", f"{ends}: or " + ", ".join(fits)
 
     def _text(self) -> str:
         order = ("numeric", "uuid", "json", "bytea")
