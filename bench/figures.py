@@ -57,7 +57,7 @@ AREAS = {
     "demo": Area("The demonstration", "as each name says", "bare Spark start", "demo.py"),
 }
 INTRODUCTION = """Written by `make bench`, not by hand. What is measured, and what longer runs gave:
-[Performance](performance.md).
+[the notes](engineering/performance-notes.md).
 
 A ratio is a side's median divided by that of the side its column names. Few rounds are a short run."""
 Comparison = dict[str, list[float]]

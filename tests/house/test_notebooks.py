@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def run(name: str, folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "notebook.py"],
         cwd=folder, capture_output=True, text=True, check=False, timeout=280,
+        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

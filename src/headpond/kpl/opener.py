@@ -16,8 +16,8 @@ is followed alone. Then all fields are judged at once. An aggregate is *proven* 
 Whatever is not proven (tags, unknown fields, an entry of 16 KiB and more, bad input) is left to the strict
 reader of `wire`, which judges this one in the property tests. Why there are two: opening 100-byte records to
 Arrow takes 0.28 µs of CPU a record, 1.7 times as long as their MD5; through the strict reader alone it takes
-4.7 µs. A whole query over such a stream spends 1.5 µs on one (docs/performance.md), so it would take four
-times as much.
+4.7 µs. A whole query over such a stream spends 1.5 µs on one (docs/engineering/performance-notes.md), so it
+would take four times as much.
 
 All positions are offsets into one array of bytes, in which 16 bytes of MD5 follow each message.
 """
