@@ -34,8 +34,6 @@ from headpond.kstreams.join.rules import (
 from headpond.kstreams.stores.typed import ValueAndHeaders
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from headpond.kstreams.bytes.headers import Header
     from headpond.kstreams.join.rules import JoinRules
     from headpond.kstreams.join.stores import JoinStores, Waiting
@@ -287,7 +285,5 @@ class StreamJoin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -52,7 +52,7 @@ from headpond.kstreams.bytes.join_buffer import (
 )
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.rules import NO_MIN_TIME, HeadersOf, JoinClock, JoinType
-from headpond.kstreams.stores.contract import InconsistentStore, RecordContext, StoreFormatMismatch
+from headpond.kstreams.stores.contract import RecordContext, StoreFormatMismatch
 from headpond.kstreams.stores.rocks import DEFAULT, Layout, column_families
 from headpond.kstreams.stores.rocks_store import RocksSegment
 from headpond.kstreams.stores.segments import OrderedBytes, StoreSettings
@@ -213,13 +213,6 @@ class RocksPairs(RocksSegment):
             raise StoreFormatMismatch(
                 f"{path.name} keeps headers, which a buffer without them cannot read.",
                 next_step="Open it with headers.",
-                path=str(path),
-            )
-        if read_only and not found:
-            raise InconsistentStore(
-                f"{path} holds no RocksDB.",
-                next_step="Name the buffer's directory: <task>/rocksdb/<buffer>.",
-                reason="no_database",
                 path=str(path),
             )
         super().__init__(path, _LAYOUTS[buffer_format], read_only=read_only)

@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from headpond.kstreams.bytes.headers import SerializationError
 from headpond.kstreams.bytes.window_keys import WindowKey, decode_store_key
 from headpond.kstreams.bytes.window_values import ValueFormat, decode_value
-from headpond.kstreams.stores.contract import InconsistentStore, NotAStore
+from headpond.kstreams.stores.contract import NotAStore
 from headpond.kstreams.stores.rocks import (
     COLUMN_FAMILIES,
-    DEFAULT,
-    FORMATS,
-    OFFSETS,
+    LAYOUTS,
     Database,
+    check_families,
     column_families,
     is_database,
     require_directory,
     scan,
 )
-from headpond.kstreams.stores.rocks_store import merged
+from headpond.kstreams.stores.rocks_store import merged, two_older_formats
 from headpond.kstreams.stores.segments import SegmentName, parse_segment_name
 
 if TYPE_CHECKING:
@@ -69,14 +68,7 @@ class SegmentFiles:
     def open(self) -> Database:
         """Open the database for reading."""
         found = column_families(self.path)
-        unknown = sorted(set(found) - {DEFAULT, OFFSETS, *FORMATS})
-        if unknown:
-            raise InconsistentStore(
-                f"Segment {self.path.name} has column families of no window store: {', '.join(unknown)}.",
-                next_step="Check that the directory is that of a window store.",
-                reason="unknown_column_family",
-                path=str(self.path),
-            )
+        check_families(found, LAYOUTS[ValueFormat.PLAIN_HEADERS], self.path)
         return Database(self.path, found, read_only=True)
 
 
@@ -141,7 +133,11 @@ class StoreDirectory:
 
     def formats(self) -> set[ValueFormat]:
         """Return the formats that entries are stored in."""
-        return {each for segment in self.segments for each in _held(segment)}
+        found: set[ValueFormat] = set()
+        for segment in self.segments:
+            with segment.open() as database:
+                found.update(held_formats(database))
+        return found
 
     def approximate_count(self) -> int:
         """Estimate the number of entries without reading them; one in two formats may count twice."""
@@ -149,7 +145,7 @@ class StoreDirectory:
         for segment in self.segments:
             with segment.open() as database:
                 for value_format in held_formats(database):
-                    family = database.family(COLUMN_FAMILIES[value_format])
+                    family = database.families[COLUMN_FAMILIES[value_format]]
                     count += family.property_int_value("rocksdb.estimate-num-keys") or 0
         return count
 
@@ -196,7 +192,7 @@ class StoreDirectory:
                 formats = {}
                 for value_format in held_formats(database):
                     entries = key_bytes = value_bytes = 0
-                    for stored, value in scan(database.family(COLUMN_FAMILIES[value_format]), None, None):
+                    for stored, value in scan(database.families[COLUMN_FAMILIES[value_format]], None, None):
                         entries += 1
                         key_bytes += len(stored)
                         value_bytes += len(value)
@@ -223,22 +219,6 @@ def held_formats(database: Database) -> list[ValueFormat]:
     ]
 
 
-def check_formats(path: Path, formats: list[ValueFormat]) -> None:
-    """Raise if a segment holds entries of more than two formats.
-
-    Raises:
-        InconsistentStore: The segment has entries of two older formats.
-    """
-    if formats[2:]:  # an old one and a new one may be there
-        raise InconsistentStore(
-            f"Segment {path.name} holds entries of {len(formats)} formats at once: "
-            f"{', '.join(str(each) for each in formats)}.",
-            next_step="Delete the directory and restore the store from its changelog.",
-            reason="two_older_formats",
-            path=str(path),
-        )
-
-
 def pairs_of(database: Database) -> Iterator[tuple[bytes, bytes, ValueFormat]]:
     """Read a segment's pairs in byte order, each with its format; of a key in two formats the newer counts.
 
@@ -246,11 +226,12 @@ def pairs_of(database: Database) -> Iterator[tuple[bytes, bytes, ValueFormat]]:
         InconsistentStore: The segment has entries of two older formats.
     """
     formats = held_formats(database)
-    check_formats(database.path, formats)
+    if formats[2:]:  # an old one and a new one may be there
+        raise two_older_formats(database.path, formats)
     if not formats:
         return
     newest = formats[-1]
-    new = scan(database.family(COLUMN_FAMILIES[newest]), None, None)
+    new = scan(database.families[COLUMN_FAMILIES[newest]], None, None)
     if len(formats) == 1:
         for key, value in new:
             yield key, value, newest
@@ -258,13 +239,8 @@ def pairs_of(database: Database) -> Iterator[tuple[bytes, bytes, ValueFormat]]:
     # The merge hands bytes on; a byte before each value remembers which format it is of.
     old = (
         (key, b"\x00" + value)
-        for key, value in scan(database.family(COLUMN_FAMILIES[formats[0]]), None, None)
+        for key, value in scan(database.families[COLUMN_FAMILIES[formats[0]]], None, None)
     )
     both = merged(((key, b"\x01" + value) for key, value in new), old, backward=False)
     for key, value in both:
         yield key, value[1:], formats[value[0]]
-
-
-def _held(segment: SegmentFiles) -> list[ValueFormat]:
-    with segment.open() as database:
-        return held_formats(database)

@@ -125,19 +125,19 @@ def copy_segment(
         offsets = database.offsets()
     with Database(to, [DEFAULT]) as made:
         made.add((COLUMN_FAMILIES[target], OFFSETS))
-        family = made.family(COLUMN_FAMILIES[target])
+        family = made.families[COLUMN_FAMILIES[target]]
         if files:
             options = IngestExternalFileOptions()
             options.set_move_files(True)
             family.ingest_external_file([str(each) for each in files], options)
-        kept = made.family(OFFSETS)
+        kept = made.families[OFFSETS]
         for name, value in offsets.items():
             kept[name] = value
         kept.flush()
     # Opened again for reading: what is compared comes from the files.
     read = _Sum()
     with Database(to, column_families(to), read_only=True) as made:
-        for keys, values in _batches(scan(made.family(COLUMN_FAMILIES[target]), None, None)):
+        for keys, values in _batches(scan(made.families[COLUMN_FAMILIES[target]], None, None)):
             read.add(keys, b"".join(values))
         if read != written or made.offsets() != offsets:
             raise InconsistentStore(
@@ -153,7 +153,7 @@ def _read(database: Database) -> Iterator[tuple[list[bytes], list[bytes], ValueF
     """Read a segment's keys and values in the order of the keys, by batches of one format."""
     formats = held_formats(database)
     if len(formats) == 1:
-        for keys, values in _batches(scan(database.family(COLUMN_FAMILIES[formats[0]]), None, None)):
+        for keys, values in _batches(scan(database.families[COLUMN_FAMILIES[formats[0]]], None, None)):
             yield keys, values, formats[0]
         return
     # In the middle of a migration in place entries of two formats alternate.
