@@ -138,6 +138,7 @@ class BatchJoin:
             )
             for side in self._sides
         }
+        sources.setdefault(Side.RIGHT, sources[Side.LEFT])
         rows = ResultRows(self._self_join)
         pairs = {side: self._finder.pairs(state, batch, side, count, rows) for side in self._sides}
         counters = counted(batch, rules)
@@ -212,14 +213,15 @@ class BatchJoin:
                 at_once = np.maximum(end, 0) < stream
             no_key = np.flatnonzero(batch.of(side) & ~batch.has_key & batch.has_value)
             out = np.concatenate((mine.seq[alone & at_once], no_key))
-            rows.add_at_once(side, out, batch.base[side] + batch.row[out], batch.ts[out])
+            own = batch.base[side] + batch.row[out]
+            rows.add_unmatched(out, batch.left[out], own, batch.ts[out], expired=False)
             fresh[side] = np.flatnonzero(alone & ~at_once)
             counters.unmatched += len(out)
             counters.buffered += len(fresh[side])
         waiting = self._waiting(state, batch, pairs, fresh, clock.stream_time)
         walk, left, gids = walk_order(waiting, pairs, sources)
         at, position = self._leaving(batch, walk, clock, now_ms)
-        rows.add_expired(at, left[position], gids[position], walk.ts[position])
+        rows.add_unmatched(at, left[position], gids[position], walk.ts[position], expired=True)
         counters.unmatched += len(position)
         stays = walk.taken == NEVER
         stays[position] = False

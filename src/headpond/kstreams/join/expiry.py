@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.chunks import among, without
+from headpond.kstreams.join.results import repeated
 from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, OTHER_SIDE, JoinRules, wrapped
 
 if TYPE_CHECKING:
@@ -291,10 +292,7 @@ def walk_order(
     # Keys decide among records of one side and time only.
     same = (ts[order][1:] == ts[order][:-1]) & (left[order][1:] == left[order][:-1])
     if same.any():
-        tied = np.zeros(len(order), np.bool_)
-        tied[1:] |= same
-        tied[:-1] |= same
-        places = np.flatnonzero(tied)
+        places = repeated(same)
         which = order[places]
         rank = np.empty(len(which), np.int64)
         for side, source in sources.items():

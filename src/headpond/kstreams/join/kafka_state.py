@@ -19,8 +19,11 @@ Source: spec "window store", sections 4, 7 and 8.
 from __future__ import annotations
 
 import gzip
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -414,15 +417,8 @@ def _arrivals(side: Side, stored: Stored) -> Iterator[JoinRecord]:
 
 def _merged(sides: list[list[JoinRecord]]) -> Iterator[JoinRecord]:
     """Yield from the side whose next record is the earlier one; what is behind follows its predecessor."""
-    at = [0] * len(sides)
-    newest = [-1] * len(sides)
-    for _ in range(sum(map(len, sides))):
-        heads = [
-            (max(newest[number], side[at[number]].timestamp), number)
-            for number, side in enumerate(sides)
-            if at[number] < len(side)
-        ]
-        newest_of, number = min(heads)
-        newest[number] = newest_of
-        yield sides[number][at[number]]
-        at[number] += 1
+    queues = [
+        zip(accumulate((each.timestamp for each in side), max), repeat(number), side, strict=False)
+        for number, side in enumerate(sides)
+    ]
+    return (record for *_, record in heapq.merge(*queues, key=itemgetter(0, 1)))
