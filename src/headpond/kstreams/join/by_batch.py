@@ -21,6 +21,7 @@ Source: spec "window store", section 8; "join on Spark", section 4.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ import numpy as np
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.arrivals import Arranged, Arrivals, arranged, counted
-from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, next_side_state
+from headpond.kstreams.join.chunks import SideState, TaskState, next_side_state
 from headpond.kstreams.join.expiry import (
     BEFORE,
     NEVER,
@@ -155,7 +156,7 @@ class BatchJoin:
             waiting = self._unmatched(
                 state, batch, pairs, rows=rows, counters=counters, clock=clock, sources=sources, now_ms=now_ms
             )
-        numbers = Numbers(state.next_chunk)
+        numbers = itertools.count(state.next_chunk)
         sides = {}
         for side in self._sides:
             mine = batch.incoming[side]
@@ -174,7 +175,7 @@ class BatchJoin:
         after = TaskState(
             clock,
             state.next_seq + count,
-            numbers.following,
+            next(numbers),
             sides,
             state.inputs,
             state.results + len(results),
@@ -298,4 +299,4 @@ def _refused(many: TooManyPairs, bound: int) -> UsageError:
 def initial_state(rules: JoinRules) -> TaskState:
     """Return the state of a join that has seen nothing."""
     sides = (Side.LEFT,) if rules.type is JoinType.SELF else (Side.LEFT, Side.RIGHT)
-    return TaskState.new({side: SideState() for side in sides})
+    return TaskState(JoinClock(), 0, 0, {side: SideState() for side in sides})

@@ -176,7 +176,7 @@ class Selection:
 
     def __init__(self, state: SideState, hit: Int64, closed_before: int) -> None:
         self._state = state
-        self._bases = state.bases()
+        self._bases = np.cumsum([0, *(chunk.rows for chunk in state.chunks)])
         self._closed_before = closed_before
         self._chosen: dict[int, list[Int64]] = {}
         hit = np.unique(hit)

@@ -218,9 +218,6 @@ class RocksPairs(RocksSegment):
         super().__init__(path, _LAYOUTS[buffer_format], read_only=read_only)
 
 
-_KEY_VALUE_STORES = "rocksdb"
-
-
 class JoinStoreNames(NamedTuple):
     """What a join's stores are called; None: the join has no such store."""
 
@@ -306,7 +303,7 @@ class JoinStores:
             if names.buffer is not None:
                 pairs: MemoryPairs | RocksPairs = MemoryPairs(buffer_format)
                 if directory is not None:
-                    pairs = RocksPairs(Path(directory) / _KEY_VALUE_STORES / names.buffer, buffer_format)
+                    pairs = RocksPairs(Path(directory) / "rocksdb" / names.buffer, buffer_format)
                 buffer = OuterJoinBuffer(pairs)
             undo.pop_all()
         return cls(rules, windows, buffer, context)

@@ -60,11 +60,6 @@ class SegmentFiles:
     path: Path
     name: SegmentName
 
-    @property
-    def start_ms(self) -> int:
-        """The window start from which on the segment holds entries."""
-        return self.name.start_ms
-
     def open(self) -> Database:
         """Open the database for reading."""
         found = column_families(self.path)
@@ -118,7 +113,7 @@ class StoreDirectory:
             for each in self.path.iterdir()
             if each.is_dir() and is_database(each) and (name := parse_segment_name(each.name)) is not None
         ]
-        self.segments = sorted(found, key=lambda each: (each.start_ms, each.path.name))
+        self.segments = sorted(found, key=lambda each: (each.name.start_ms, each.path.name))
         names = sorted({each.name.store for each in found})
         if len(names) != 1:
             raise NotAStore(
@@ -167,7 +162,7 @@ class StoreDirectory:
             InconsistentStore: RocksDB cannot read a segment.
         """
         for segment in self.segments:
-            if time_to is not None and segment.start_ms > time_to:
+            if time_to is not None and segment.name.start_ms > time_to:
                 continue
             with segment.open() as database:
                 for stored, value, value_format in pairs_of(database):
@@ -198,7 +193,7 @@ class StoreDirectory:
                         value_bytes += len(value)
                     formats[value_format] = FormatStats(entries, key_bytes, value_bytes)
             disk_bytes = sum(each.stat().st_size for each in segment.path.iterdir() if each.suffix == ".sst")
-            yield SegmentStats(segment.path.name, segment.start_ms, disk_bytes, formats)
+            yield SegmentStats(segment.path.name, segment.name.start_ms, disk_bytes, formats)
 
 
 def damaged_entry(error: SerializationError, segment: Path, key: WindowKey) -> SerializationError:

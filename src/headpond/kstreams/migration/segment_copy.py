@@ -90,7 +90,7 @@ def copy_segment(
 
     Args:
         source: The segment; it is only read.
-        to: An empty directory.
+        to: The new segment's directory, which is made.
         target: The new format.
         drop_timestamps: Whether values' own timestamps may go where they say something.
         on_entries: Called with the number of entries just written.
@@ -103,6 +103,7 @@ def copy_segment(
     written = _Sum()
     before = dropped = 0
     files: list[Path] = []
+    to.mkdir()
     with source.open() as database:
         writer = _SortedFiles(to, files)
         for keys, values, value_format in _read(database):

@@ -36,7 +36,13 @@ from headpond.kstreams.stores.rocks import (
     scan,
     unlogged,
 )
-from headpond.kstreams.stores.segments import check_start, parse_segment_name, segment_id, segment_name
+from headpond.kstreams.stores.segments import (
+    check_start,
+    parse_segment_name,
+    segment_id,
+    segment_interval_ms,
+    segment_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
     from rocksdict import ColumnFamily, Rdict
 
     from headpond.kstreams.bytes.window_values import ValueFormat
-    from headpond.kstreams.stores.segments import SegmentName, StoreSettings
+    from headpond.kstreams.stores.segments import StoreSettings
 
 _log = logging.getLogger("headpond.kstreams")
 _OFFSET = struct.Struct(">q")
@@ -144,9 +150,6 @@ class RocksSegment:
                 batch.delete(key, self._handle)
             else:
                 batch.put(key, value, self._handle)
-        self._commit(batch)
-
-    def _commit(self, batch: WriteBatch) -> None:
         if self._old is None:
             self._database.db.write(batch, self._unlogged)
         else:
@@ -268,6 +271,7 @@ class RocksSegments:
     ) -> None:
         self.directory = directory
         self._settings = settings
+        self._interval_ms = segment_interval_ms(settings.retention_ms)
         self._layout = LAYOUTS[value_format]
         self._read_only = read_only
         if not read_only:
@@ -287,7 +291,9 @@ class RocksSegments:
                 if parsed is None or not path.is_dir():
                     continue
                 if is_database(path):
-                    number = self._number_of(path, parsed)
+                    if not parsed.legacy:
+                        check_start(path, parsed.start_ms, self._settings.retention_ms)
+                    number = segment_id(parsed.start_ms, self._interval_ms)
                     opened[number] = RocksSegment(
                         self._renamed(path, number), self._layout, read_only=self._read_only
                     )
@@ -299,11 +305,6 @@ class RocksSegments:
                 segment.close()
             raise
         return opened
-
-    def _number_of(self, path: Path, parsed: SegmentName) -> int:
-        if not parsed.legacy:
-            check_start(path, parsed.start_ms, self._settings.retention_ms)
-        return segment_id(parsed.start_ms, self._settings.segment_interval_ms)
 
     def _renamed(self, path: Path, number: int) -> Path:
         wanted = self.path_of(number)
@@ -325,4 +326,4 @@ class RocksSegments:
 
     def path_of(self, number: int) -> Path:
         """Return the directory of a segment."""
-        return self.directory / segment_name(self._settings.name, number, self._settings.segment_interval_ms)
+        return self.directory / segment_name(self._settings.name, number, self._interval_ms)

@@ -36,7 +36,7 @@ from __future__ import annotations
 import logging
 import struct
 from bisect import bisect_left, bisect_right, insort
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ from headpond.kstreams.bytes.window_keys import (
 from headpond.kstreams.bytes.window_values import ValueFormat, conversion, decode_value, encode_value
 from headpond.kstreams.stores.contract import ChangelogRecord, RecordContext, StoreClosed
 from headpond.kstreams.stores.rocks_store import RocksSegments
-from headpond.kstreams.stores.segments import MemorySegment, segment_id
+from headpond.kstreams.stores.segments import MemorySegment, segment_id, segment_interval_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -134,7 +134,7 @@ class WindowBytesStore:
             )
         self._to_disk = conversion(value_format, self._disk_format)
         self._from_disk = conversion(self._disk_format, value_format)
-        self._interval_ms = settings.segment_interval_ms
+        self._interval_ms = segment_interval_ms(settings.retention_ms)
         self._retention_ms = settings.retention_ms
         self._retain_duplicates = settings.retain_duplicates
         self._make: Callable[[int], Segment] = lambda _number: MemorySegment()
@@ -266,13 +266,8 @@ class WindowBytesStore:
 
     def restore(self, records: Iterable[ChangelogRecord]) -> None:
         """Put records of the changelog back, in the format on disk and without logging them, in batches."""
-        batch: list[ChangelogRecord] = []
-        for record in records:
-            batch.append(record)
-            if len(batch) == RESTORE_BATCH_RECORDS:
-                self._restore(batch)
-                batch = []
-        if batch:
+        every = iter(records)
+        while batch := list(islice(every, RESTORE_BATCH_RECORDS)):
             self._restore(batch)
 
     def _restore(self, batch: list[ChangelogRecord]) -> None:

@@ -65,11 +65,6 @@ class StoreSettings:
                 name=self.name,
             )
 
-    @property
-    def segment_interval_ms(self) -> int:
-        """Time that one segment covers."""
-        return segment_interval_ms(self.retention_ms)
-
 
 def segment_interval_ms(retention_ms: int) -> int:
     """Return the time that one segment of a store covers."""
