@@ -100,7 +100,9 @@ class StreamJoin:
         if not (dropped and self.rules.type is JoinType.SELF):
             # A self-join alone drops records before they count for the stream time.
             self._clock.stream_time = max(self._clock.stream_time, timestamp)
-        self._count_arrival(record)
+        self.counters.records += 1
+        self.counters.out_of_order += timestamp < self._clock.stream_time
+        self.counters.late += self.rules.closed(side, timestamp, self._clock.stream_time)
         outer = self.rules.is_outer(side)
         results: list[JoinResult] = []
         if outer and record.key is None and record.value is not None:
@@ -155,11 +157,6 @@ class StreamJoin:
             )
         if record.side is Side.RIGHT and self.rules.type is JoinType.SELF:
             raise UsageError("A self-join has one input, the left one; this record is a right one.")
-
-    def _count_arrival(self, record: JoinRecord) -> None:
-        self.counters.records += 1
-        self.counters.out_of_order += record.timestamp < self._clock.stream_time
-        self.counters.late += self.rules.closed(record.side, record.timestamp, self._clock.stream_time)
 
     def _emit_expired(self, results: list[JoinResult], trigger: JoinRecord, wall_clock_ms: int) -> None:
         """Emit unmatched records whose windows have closed, as far as the throttle allows."""

@@ -179,10 +179,9 @@ def result_schema(schemas: dict[Side, pa.Schema]) -> pa.Schema:
     for side in (Side.LEFT, Side.RIGHT):
         name = side.name.lower()
         fields.append(pa.field(f"{name}_timestamp", pa.int64()))
-        schema = schemas.get(side, schemas[Side.LEFT])
         fields += [
             pa.field(f"{name}_{each.name}", each.type)
-            for each in schema
+            for each in schemas[side]
             if each.name not in ("key", "headers")
         ]
     return pa.schema(fields)

@@ -229,13 +229,10 @@ class JoinStoreNames(NamedTuple):
     def of(cls, rules: JoinRules, join: str) -> JoinStoreNames:
         """Return Kafka Streams' names for the join of that name."""
         left = f"{join}-outer-this-join-store" if rules.type is JoinType.OUTER else f"{join}-this-join-store"
-        right = {
-            JoinType.INNER: f"{join}-other-join-store",
-            JoinType.LEFT: f"{join}-outer-other-join-store",
-            JoinType.OUTER: f"{join}-outer-other-join-store",
-            JoinType.SELF: None,
-        }[rules.type]
-        return cls(left, right, f"{join}-{rules.type}-shared-join-store" if rules.buffers else None)
+        right = f"{join}-{'outer-' if rules.buffers else ''}other-join-store"
+        buffer = f"{join}-{rules.type}-shared-join-store"
+        has_right = rules.type is not JoinType.SELF
+        return cls(left, right if has_right else None, buffer if rules.buffers else None)
 
 
 class JoinStores:

@@ -177,7 +177,7 @@ class StoreDirectory:
                         try:
                             decoded = decode_value(value, value_format)
                         except SerializationError as error:
-                            raise damaged_entry(error, segment.path, found) from error
+                            raise damaged_entry(error, segment.path, stored) from error
                         yield StoredEntry(found, *decoded, value_format)
 
     def stats(self) -> Iterator[SegmentStats]:
@@ -196,8 +196,9 @@ class StoreDirectory:
             yield SegmentStats(segment.path.name, segment.name.start_ms, disk_bytes, formats)
 
 
-def damaged_entry(error: SerializationError, segment: Path, key: WindowKey) -> SerializationError:
+def damaged_entry(error: SerializationError, segment: Path, stored: bytes) -> SerializationError:
     """Return the error with the entry that it is about."""
+    key = decode_store_key(stored)
     return SerializationError(
         f"Segment {segment.name}, key {key.key.hex()}, window start {key.timestamp}: {error.message}",
         next_step=error.next_step,

@@ -112,8 +112,7 @@ def copy_segment(
                 lost = _lost(keys, column, value_format, target)
                 converted = convert_values(column, value_format, target)
             except SerializationError as error:
-                key = decode_store_key(keys[error.facts["row"]])
-                raise damaged_entry(error, database.path, key) from error
+                raise damaged_entry(error, database.path, keys[error.facts["row"]]) from error
             if len(lost) and not drop_timestamps:
                 row = int(lost[0])
                 raise _would_be_lost(source.path.name, keys[row], timestamp_of(values[row], value_format))

@@ -373,8 +373,7 @@ class WindowBytesStore:
             )
 
     def _visible(self, time_from: int, time_to: int) -> tuple[int, int]:
-        if self._closed:
-            self._check_open()
+        self._check_open()
         oldest = self._observed - self._retention_ms + 1
         return max(time_from, oldest), min(time_to, MAX_TIMESTAMP)
 
