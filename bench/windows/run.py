@@ -97,7 +97,7 @@ def disk(folder: Path, records: int, _rounds: int) -> dict[str, float]:
         directory = filled(folder, value_format, records)
         for segment in directory.iterdir():
             with Database(segment, column_families(segment)) as database:
-                database.family(COLUMN_FAMILIES[value_format]).compact_range(None, None, CompactOptions())
+                database.families[COLUMN_FAMILIES[value_format]].compact_range(None, None, CompactOptions())
         files = list(directory.rglob("*.sst"))
         found[f"disk: {value_format}, bytes a record"] = sum(each.stat().st_size for each in files) / records
         shutil.rmtree(directory)

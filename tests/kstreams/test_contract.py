@@ -19,6 +19,7 @@ from headpond.kstreams import (
 )
 from headpond.kstreams.bytes.window_keys import encode_store_key
 from headpond.kstreams.bytes.window_values import encode_value
+from headpond.kstreams.stores.segments import segment_interval_ms
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -284,7 +285,7 @@ class Model:
                 return
             self.counter += 1
         self.observed = max(self.observed, start)
-        interval = self.settings.segment_interval_ms
+        interval = segment_interval_ms(self.settings.retention_ms)
         least = int((self.observed - self.settings.retention_ms) / interval)
         if start // interval < least:
             return
@@ -307,7 +308,7 @@ class Model:
             # byte off, as if it were 256 times as great.
             and not (high == key[0] + b"\0" and key[1] * 256 > end)
         ]
-        interval = self.settings.segment_interval_ms
+        interval = segment_interval_ms(self.settings.retention_ms)
         found.sort(key=lambda each: (each[0][1] // interval, encode_store_key(*each[0])), reverse=backward)
         return found
 

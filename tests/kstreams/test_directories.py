@@ -52,7 +52,7 @@ def raw(directory: Path) -> dict[str, dict[str, dict[bytes, bytes]]]:
     found: dict[str, dict[str, dict[bytes, bytes]]] = {}
     for path in sorted(directory.iterdir()):
         with Database(path, column_families(path), read_only=True) as database:
-            found[path.name] = {name: dict(database.family(name).items()) for name in database.families}
+            found[path.name] = {name: dict(family.items()) for name, family in database.families.items()}
     return found
 
 

@@ -164,7 +164,7 @@ def test_entries_of_two_older_formats_are_refused(tmp_path: Path) -> None:
     directory = old_directory(tmp_path, ValueFormat.TIMESTAMPED)
     segment = directory / "win.1699999800000"
     with Database(segment, column_families(segment)) as database:
-        database.family("default")[encode_store_key(b"k", STARTS[0])] = b"plain"
+        database.families["default"][encode_store_key(b"k", STARTS[0])] = b"plain"
     before = raw(directory)
     with pytest.raises(InconsistentStore, match="plain and timestamped") as caught:
         WindowBytesStore(SETTINGS, ValueFormat.PLAIN_HEADERS, directory)

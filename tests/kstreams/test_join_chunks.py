@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,6 @@ from headpond.kstreams.join.chunks import (
     Chunk,
     FileCache,
     MemoryCache,
-    Numbers,
     SideState,
     TaskState,
     compacted,
@@ -34,6 +34,7 @@ from headpond.kstreams.join.chunks import (
 )
 from headpond.kstreams.join.keys import hash_keys, murmur2, task_of
 from headpond.kstreams.join.pairs import Probes, Rows, Run
+from headpond.kstreams.join.rules import JoinClock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -198,7 +199,7 @@ def _found(run: Run, probes: Probes) -> tuple[np.ndarray, np.ndarray]:
 
 def test_small_chunks_are_put_together() -> None:
     """Eight of a slice become one; waiting rows stay the same ones."""
-    numbers = Numbers(0)
+    numbers = count(0)
     parts = []
     for number in range(30):
         part = rows(10, seed=number, first_seq=10 * number)
@@ -232,7 +233,9 @@ def test_caches_give_what_was_put_or_nothing(tmp_path: Path) -> None:
     (next((tmp_path / "a" / "b").iterdir())).write_bytes(b"cut")
     assert files.get(b"u", SCHEMA) is None
     memory = MemoryCache(max_tasks=2)
-    state = TaskState.new({Side.LEFT: SideState((Chunk.of(0, written, 0),), (np.empty(0, np.int64),))})
+    state = TaskState(
+        JoinClock(), 0, 0, {Side.LEFT: SideState((Chunk.of(0, written, 0),), (np.empty(0, np.int64),))}
+    )
     for task in ("a", "b", "c"):
         memory.put(task, task.encode(), state)
     assert memory.get("a", b"a") is None

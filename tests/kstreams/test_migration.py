@@ -122,7 +122,7 @@ def raw_of_segments(directory: Path) -> dict[str, dict[str, dict[bytes, bytes]]]
     for path in sorted(directory.iterdir()):
         if path.is_dir():
             with Database(path, column_families(path), read_only=True) as database:
-                found[path.name] = {name: dict(database.family(name).items()) for name in database.families}
+                found[path.name] = {name: dict(family.items()) for name, family in database.families.items()}
     return found
 
 
@@ -381,7 +381,7 @@ def test_three_formats_in_a_segment_are_refused(tmp_path: Path) -> None:
     store.close()
     segment = directory / "win.1699999800000"
     with Database(segment, column_families(segment)) as database:
-        database.family("default")[encode_store_key(b"k", SEGMENT_STARTS[0])] = b"plain"
+        database.families["default"][encode_store_key(b"k", SEGMENT_STARTS[0])] = b"plain"
     with pytest.raises(InconsistentStore, match="3 formats"):
         migrate(directory)
 

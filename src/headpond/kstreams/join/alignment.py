@@ -31,6 +31,7 @@ Source: KIP-695; spec "join on Spark", section 3.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -46,7 +47,6 @@ from headpond.kstreams.join.chunks import (
     Chunk,
     HeldChunk,
     Inputs,
-    Numbers,
     Partition,
     Reached,
 )
@@ -236,7 +236,7 @@ class Alignment:
         for place in sorted(places):
             each = self._held[side][place]
             data, start = each.chunk.data, each.taken
-            ranks = np.array([self._rank_of(side, name) for name in each.partitions], np.int64)
+            ranks = np.array([self._ranks[side].get(name, -1) for name in each.partitions], np.int64)
             rank = ranks[data.records.column(SOURCE).to_numpy() >> 2]
             stop = len(data) if bound is None else max(start, _within(data.ts, rank, side, bound))
             if stop > start:
@@ -248,16 +248,13 @@ class Alignment:
         self._held[side] = [each for each in self._held[side] if each.rows]
         return found
 
-    def _rank_of(self, side: Side, partition: Partition) -> int:
-        return self._ranks[side].get(partition, -1)
-
     def kept(self, state: TaskState) -> TaskState:
         """Return the task's state with what is held and known after the batch.
 
         Raises:
             UsageError: more is held than may be.
         """
-        numbers = Numbers(state.next_chunk)
+        numbers = count(state.next_chunk)
         held = {side: tuple(self._stored(chunks, numbers)) for side, chunks in self._held.items()}
         size = sum(each.bytes for chunks in held.values() for each in chunks)
         if size > self.max_held_bytes:
@@ -265,9 +262,9 @@ class Alignment:
         since_ms = self.now_ms if self.inputs.since_ms is None else self.inputs.since_ms
         reached = {side: self._pruned(side) for side in self._reached}
         inputs = Inputs(reached, held, since_ms, self.inputs.pieces + self._pieces)
-        return replace(state, next_chunk=numbers.following, inputs=inputs)
+        return replace(state, next_chunk=next(numbers), inputs=inputs)
 
-    def _stored(self, chunks: list[HeldChunk], numbers: Numbers) -> Iterator[HeldChunk]:
+    def _stored(self, chunks: list[HeldChunk], numbers: Iterator[int]) -> Iterator[HeldChunk]:
         for each in chunks:
             if each.chunk.number >= 0:
                 yield each
@@ -279,7 +276,7 @@ class Alignment:
                 part = slice(start, start + most)
                 records = data.records[part]
                 some = Rows(records, data.ts[part], data.seq[part], hash_keys(records.column("key")))
-                chunk = Chunk.of(numbers.take(), some, 0)
+                chunk = Chunk.of(next(numbers), some, 0)
                 yield HeldChunk(chunk, each.partitions, 0, chunk.min_ts)
 
     def _pruned(self, side: Side) -> dict[Partition, Reached]:

@@ -74,11 +74,6 @@ class Arranged:
         """Which records have a key and a value."""
         return self.has_key & self.has_value
 
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        """The sides of the join."""
-        return tuple(self.incoming)
-
     def of(self, side: Side) -> Bool:
         """Return which records are of a side."""
         return self.left if side is Side.LEFT else ~self.left
@@ -148,7 +143,7 @@ def counted(batch: Arranged, rules: JoinRules) -> JoinCounters:
     after = np.where(batch.left, rules.after_ms(Side.LEFT), rules.after_ms(Side.RIGHT))
     null_key = ~batch.has_key
     shown = np.zeros(len(batch.ts), np.bool_)
-    for side in batch.sides:
+    for side in batch.incoming:
         if rules.is_outer(side):
             shown |= batch.of(side) & null_key & batch.has_value
     counters = JoinCounters(
@@ -158,7 +153,7 @@ def counted(batch: Arranged, rules: JoinRules) -> JoinCounters:
         dropped_null_key=int((null_key & ~shown).sum()),
         dropped_null_value=int((batch.has_key & ~batch.has_value).sum()),
     )
-    for side in batch.sides:
+    for side in batch.incoming:
         mine = batch.incoming[side]
         observed = np.maximum(batch.observed[side][mine.seq], mine.ts)
         counters.dropped_late += int((mine.ts < observed - rules.retention_ms + 1).sum())

@@ -21,6 +21,7 @@ Source: spec "window store", section 8; "join on Spark", section 4.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ import numpy as np
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.arrivals import Arranged, Arrivals, arranged, counted
-from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, next_side_state
+from headpond.kstreams.join.chunks import SideState, TaskState, next_side_state
 from headpond.kstreams.join.expiry import (
     BEFORE,
     NEVER,
@@ -138,6 +139,7 @@ class BatchJoin:
             )
             for side in self._sides
         }
+        sources.setdefault(Side.RIGHT, sources[Side.LEFT])
         rows = ResultRows(self._self_join)
         pairs = {side: self._finder.pairs(state, batch, side, count, rows) for side in self._sides}
         counters = counted(batch, rules)
@@ -154,7 +156,7 @@ class BatchJoin:
             waiting = self._unmatched(
                 state, batch, pairs, rows=rows, counters=counters, clock=clock, sources=sources, now_ms=now_ms
             )
-        numbers = Numbers(state.next_chunk)
+        numbers = itertools.count(state.next_chunk)
         sides = {}
         for side in self._sides:
             mine = batch.incoming[side]
@@ -173,7 +175,7 @@ class BatchJoin:
         after = TaskState(
             clock,
             state.next_seq + count,
-            numbers.following,
+            next(numbers),
             sides,
             state.inputs,
             state.results + len(results),
@@ -212,14 +214,15 @@ class BatchJoin:
                 at_once = np.maximum(end, 0) < stream
             no_key = np.flatnonzero(batch.of(side) & ~batch.has_key & batch.has_value)
             out = np.concatenate((mine.seq[alone & at_once], no_key))
-            rows.add_at_once(side, out, batch.base[side] + batch.row[out], batch.ts[out])
+            own = batch.base[side] + batch.row[out]
+            rows.add_unmatched(out, batch.left[out], own, batch.ts[out], expired=False)
             fresh[side] = np.flatnonzero(alone & ~at_once)
             counters.unmatched += len(out)
             counters.buffered += len(fresh[side])
         waiting = self._waiting(state, batch, pairs, fresh, clock.stream_time)
         walk, left, gids = walk_order(waiting, pairs, sources)
         at, position = self._leaving(batch, walk, clock, now_ms)
-        rows.add_expired(at, left[position], gids[position], walk.ts[position])
+        rows.add_unmatched(at, left[position], gids[position], walk.ts[position], expired=True)
         counters.unmatched += len(position)
         stays = walk.taken == NEVER
         stays[position] = False
@@ -296,4 +299,4 @@ def _refused(many: TooManyPairs, bound: int) -> UsageError:
 def initial_state(rules: JoinRules) -> TaskState:
     """Return the state of a join that has seen nothing."""
     sides = (Side.LEFT,) if rules.type is JoinType.SELF else (Side.LEFT, Side.RIGHT)
-    return TaskState.new({side: SideState() for side in sides})
+    return TaskState(JoinClock(), 0, 0, {side: SideState() for side in sides})

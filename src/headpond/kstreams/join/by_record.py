@@ -16,6 +16,7 @@ time and belongs to one thread. Source: spec "window store", section 8.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from headpond.core.errors import UsageError
@@ -25,7 +26,6 @@ from headpond.kstreams.join.rules import (
     NO_MIN_TIME,
     OTHER_SIDE,
     HeadersOf,
-    JoinClock,
     JoinCounters,
     JoinType,
     StreamTime,
@@ -34,10 +34,8 @@ from headpond.kstreams.join.rules import (
 from headpond.kstreams.stores.typed import ValueAndHeaders
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from headpond.kstreams.bytes.headers import Header
-    from headpond.kstreams.join.rules import JoinRules
+    from headpond.kstreams.join.rules import JoinClock, JoinRules
     from headpond.kstreams.join.stores import JoinStores, Waiting
 
 
@@ -79,15 +77,12 @@ class StreamJoin:
         self.stores = stores
         self.counters = JoinCounters()
         self._keeps_own = rules.headers is not HeadersOf.TRIGGER
-        clock = stores.clock() if clock is None else clock
-        self._stream_time = clock.stream_time
-        self._min_time = clock.min_time
-        self._next_emit_ms = clock.next_emit_ms
+        self._clock = replace(stores.clock() if clock is None else clock)
 
     @property
     def clock(self) -> JoinClock:
         """The join's times now."""
-        return JoinClock(self._stream_time, self.stores.observed_times(), self._min_time, self._next_emit_ms)
+        return replace(self._clock, observed=self.stores.observed_times())
 
     def process(self, record: JoinRecord, wall_clock_ms: int = 0) -> list[JoinResult]:
         """Process a record; return the results that it causes, in order.
@@ -104,8 +99,10 @@ class StreamJoin:
         dropped = record.key is None or record.value is None
         if not (dropped and self.rules.type is JoinType.SELF):
             # A self-join alone drops records before they count for the stream time.
-            self._stream_time = max(self._stream_time, timestamp)
-        self._count_arrival(record)
+            self._clock.stream_time = max(self._clock.stream_time, timestamp)
+        self.counters.records += 1
+        self.counters.out_of_order += timestamp < self._clock.stream_time
+        self.counters.late += self.rules.closed(side, timestamp, self._clock.stream_time)
         outer = self.rules.is_outer(side)
         results: list[JoinResult] = []
         if outer and record.key is None and record.value is not None:
@@ -121,11 +118,11 @@ class StreamJoin:
             self._join_with_itself(results, record, record.key, record.value)
         else:
             by_record = self.rules.stream_time is StreamTime.TASK
-            if self.stores.buffer is not None and timestamp == self._stream_time and by_record:
+            if self.stores.buffer is not None and timestamp == self._clock.stream_time and by_record:
                 self._emit_expired(results, record, wall_clock_ms)
             found = self._join(results, record, record.key)
             if outer and not found:
-                if self.rules.leaves_at_once(side, timestamp, self._stream_time):
+                if self.rules.leaves_at_once(side, timestamp, self._clock.stream_time):
                     self._emit_unmatched(results, record, record)
                 else:
                     self._buffer(record, record.key, record.value)
@@ -140,10 +137,10 @@ class StreamJoin:
         """
         if self.rules.stream_time is not StreamTime.QUERY:
             raise UsageError("This join's stream time is that of its records.", option="stream_time")
-        self._stream_time = max(self._stream_time, stream_time)
+        self._clock.stream_time = max(self._clock.stream_time, stream_time)
         results: list[JoinResult] = []
         for timestamp, side, key, each in self.waiting():
-            if self.rules.closed(side, timestamp, self._stream_time):
+            if self.rules.closed(side, timestamp, self._clock.stream_time):
                 own = JoinRecord(side, key, each.value, timestamp, each.headers)
                 self._emit_unmatched(results, own, own)
                 assert self.stores.buffer is not None
@@ -161,32 +158,28 @@ class StreamJoin:
         if record.side is Side.RIGHT and self.rules.type is JoinType.SELF:
             raise UsageError("A self-join has one input, the left one; this record is a right one.")
 
-    def _count_arrival(self, record: JoinRecord) -> None:
-        self.counters.records += 1
-        self.counters.out_of_order += record.timestamp < self._stream_time
-        self.counters.late += self.rules.closed(record.side, record.timestamp, self._stream_time)
-
     def _emit_expired(self, results: list[JoinResult], trigger: JoinRecord, wall_clock_ms: int) -> None:
         """Emit unmatched records whose windows have closed, as far as the throttle allows."""
         windows = self.rules.windows
         # Wrapping is part of the rules: an empty buffer's time plus a span wraps, passes, and uses the
         # throttle's interval up.
         if not (
-            wrapped(self._min_time + self.rules.after_ms(trigger.side) + windows.grace_ms) < self._stream_time
+            wrapped(self._clock.min_time + self.rules.after_ms(trigger.side) + windows.grace_ms)
+            < self._clock.stream_time
         ):
             return
-        if wall_clock_ms < self._next_emit_ms:
+        if wall_clock_ms < self._clock.next_emit_ms:
             return
-        self._next_emit_ms = wall_clock_ms + self.rules.emit_interval_ms
-        self._min_time = NO_MIN_TIME
+        self._clock.next_emit_ms = wall_clock_ms + self.rules.emit_interval_ms
+        self._clock.min_time = NO_MIN_TIME
         buffer = self.stores.buffer
         assert buffer is not None
         still_open: set[Side] = set()
         for (timestamp, side, key), waiting in buffer.walk():
-            self._min_time = timestamp
+            self._clock.min_time = timestamp
             if len(still_open) == len(Side):
                 break
-            if not self.rules.closed(side, timestamp, self._stream_time):
+            if not self.rules.closed(side, timestamp, self._clock.stream_time):
                 still_open.add(side)
                 continue
             for each in waiting:
@@ -213,7 +206,7 @@ class StreamJoin:
         rules, store, timestamp = self.rules, self.stores.of(Side.LEFT), record.timestamp
         itself = ValueAndHeaders(value, record.headers)
         # Whether its own store would still show it, had it been put already.
-        meets_itself = timestamp > self._stream_time - rules.retention_ms + 1
+        meets_itself = timestamp > self._clock.stream_time - rules.retention_ms + 1
         for partner_time, partner in store.fetch(key, *self._bounds(Side.LEFT, timestamp)):
             self._emit_joined(results, record, partner, partner_time)
         as_right = record._replace(side=Side.RIGHT)
@@ -227,7 +220,7 @@ class StreamJoin:
 
     def _bounds(self, side: Side, timestamp: int) -> tuple[int, int]:
         return (
-            self.rules.first_partner(side, timestamp, self._stream_time),
+            self.rules.first_partner(side, timestamp, self._clock.stream_time),
             self.rules.last_partner(side, timestamp),
         )
 
@@ -258,7 +251,7 @@ class StreamJoin:
     def _buffer(self, record: JoinRecord, key: bytes, value: bytes) -> None:
         buffer = self.stores.buffer
         assert buffer is not None
-        self._min_time = min(self._min_time, record.timestamp)
+        self._clock.min_time = min(self._clock.min_time, record.timestamp)
         headers = record.headers if buffer.format is BufferFormat.HEADERS else ()
         buffer.append(record.timestamp, record.side, key, value, headers)
         self.counters.buffered += 1
@@ -287,7 +280,5 @@ class StreamJoin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

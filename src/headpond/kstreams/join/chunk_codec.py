@@ -35,7 +35,6 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headpond.core.arrow import offsets_of
 from headpond.core.errors import InvalidData
@@ -80,7 +79,8 @@ def encode_chunk(rows: Rows, value_format: ValueFormat) -> bytes:
     encoded = keys.dictionary_encode()
     together: dict[str, pa.Array] = {}
     if len(encoded.dictionary) * _REPEATS <= len(keys):
-        columns.append(encoded.cast(_narrow_dictionary(len(encoded.dictionary))))
+        narrow = pa.int16() if len(encoded.dictionary) < 1 << 15 else pa.int32()
+        columns.append(encoded.cast(pa.dictionary(narrow, pa.binary())))
     else:
         columns.append(_sizes(keys, "key", together))
     payload = join_prefix(records.column("headers"), records.column("value"))
@@ -119,21 +119,19 @@ def decode_chunk(data: bytes, schema: pa.Schema) -> Rows:
     """
     try:
         source = pa.BufferReader(data)
-        with pa.ipc.open_stream(source) as reader:
-            batch = reader.read_all().combine_chunks()
+        [batch] = pa.ipc.open_stream(source)
         meta = orjson.loads((batch.schema.metadata or {})[_META])
         together = {}
         if meta["version"] == CHUNK_VERSION:
-            with pa.ipc.open_stream(source) as reader:
-                second = reader.read_next_batch()
+            [second] = pa.ipc.open_stream(source)
             together = dict(zip(second.schema.names, second.columns, strict=True))
-    except (pa.ArrowException, OSError, KeyError, ValueError, StopIteration) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise _damaged(f"A chunk of the join's state cannot be read: {error}.") from error
     if meta.get("rows") != len(batch) and meta["version"] in READABLE:
         raise _damaged(f"A chunk of a join's state has {len(batch)} rows of {meta.get('rows')}.")
     if meta["version"] not in READABLE:
         raise _too_new("A chunk of a join's state", "join_chunk", meta["version"], READABLE)
-    found = {name: _flat(batch.column(name)) for name in batch.column_names}
+    found = dict(zip(batch.schema.names, batch.columns, strict=True))
     found |= {name: _cut(found[name], data) for name, data in together.items()}
     value_format = ValueFormat(meta["value_format"])
     payload = convert_values(found["payload"], value_format, ValueFormat.PLAIN_HEADERS)
@@ -373,13 +371,3 @@ def _cut(sizes: pa.Array, together: pa.Array) -> pa.Array:
     data = pa.py_buffer(b"") if content is None else content.slice(first, last - first)
     offsets = pa.py_buffer(bounds.astype(np.int32))
     return pa.Array.from_buffers(pa.binary(), len(sizes), [None, offsets, data])
-
-
-def _narrow_dictionary(size: int) -> pa.DataType:
-    return pa.dictionary(pa.int16() if size < 1 << 15 else pa.int32(), pa.binary())
-
-
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pc.drop_null(column).combine_chunks() if not len(column) else column.combine_chunks()

@@ -36,12 +36,12 @@ import pyarrow as pa
 
 from headpond.kstreams.join.keys import HASH_VERSION
 from headpond.kstreams.join.pairs import Bool, Int64, Rows, longest_row
-from headpond.kstreams.join.rules import JoinClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from headpond.kstreams.bytes.join_buffer import Side
+    from headpond.kstreams.join.rules import JoinClock
 
 MAX_CHUNK_BYTES = 4 << 20
 """A chunk's records are cut before they exceed this, uncompressed."""
@@ -117,6 +117,11 @@ class Chunk:
         return self._data is not None
 
     @property
+    def bytes(self) -> int:
+        """Its size as the state holds it, or in memory until it is stored."""
+        return self.stored_bytes or int(self.records.nbytes)
+
+    @property
     def records(self) -> pa.RecordBatch:
         """The columns of the records."""
         return self.data.records
@@ -168,14 +173,6 @@ class SideState:
         """How many records are kept."""
         return sum(chunk.rows for chunk in self.chunks)
 
-    def bases(self) -> list[int]:
-        """Return the global row of each chunk's first row."""
-        bases, base = [], 0
-        for chunk in self.chunks:
-            bases.append(base)
-            base += chunk.rows
-        return bases
-
 
 Partition = tuple[str | int | None, ...]
 """What a source partition is called: topic and partition, stream and shard."""
@@ -212,7 +209,7 @@ class HeldChunk:
     @property
     def bytes(self) -> int:
         """About how many bytes those take."""
-        return (self.chunk.stored_bytes or int(self.chunk.records.nbytes)) * self.rows // self.chunk.rows
+        return self.chunk.bytes * self.rows // self.chunk.rows
 
 
 @dataclass(frozen=True)
@@ -243,11 +240,6 @@ class TaskState:
     inputs: Inputs = field(default_factory=Inputs)
     results: int = 0  # how many have come out so far
 
-    @classmethod
-    def new(cls, sides: dict[Side, SideState]) -> TaskState:
-        """Return the state of a task that has seen nothing."""
-        return cls(JoinClock(), 0, 0, sides)
-
     def chunks(self) -> Iterator[tuple[Side, Chunk]]:
         """Yield all chunks with their sides."""
         for side, state in self.sides.items():
@@ -259,18 +251,6 @@ class TaskState:
         for side, chunks in self.inputs.held.items():
             for chunk in chunks:
                 yield side, chunk
-
-
-class Numbers:
-    """Hands out chunk numbers."""
-
-    def __init__(self, following: int) -> None:
-        self.following = following
-
-    def take(self) -> int:
-        """Return the next number."""
-        self.following += 1
-        return self.following - 1
 
 
 def slice_width(retention_ms: int) -> int:
@@ -287,7 +267,7 @@ def next_side_state(
     *,
     readable_from: int,
     retention_ms: int,
-    numbers: Numbers,
+    numbers: Iterator[int],
 ) -> SideState:
     """Drop what is out of reach, and keep of the new records what is not.
 
@@ -338,7 +318,7 @@ def without(rows: Int64, gone: Int64) -> Int64:
 
 
 def cut(
-    rows: Rows, waiting: Bool, retention_ms: int, numbers: Numbers, *, max_bytes: int = MAX_CHUNK_BYTES
+    rows: Rows, waiting: Bool, retention_ms: int, numbers: Iterator[int]
 ) -> Iterator[tuple[Chunk, Int64]]:
     """Cut records in order of arrival into chunks; each with its waiting rows."""
     if not len(rows):
@@ -348,20 +328,21 @@ def cut(
     # What waits beyond the retention, or lies far ahead, does not get a chunk for every slice.
     np.maximum(slices, int(slices.max()) - SLICES, out=slices)
     per_row = max(1, rows.records.nbytes // len(rows))
-    most = max(1, max_bytes // per_row)
+    most = max(1, MAX_CHUNK_BYTES // per_row)
     for time_slice in np.unique(slices):
         chosen = np.flatnonzero(slices == time_slice)
         for start in range(0, len(chosen), most):
             part = chosen[start : start + most]
-            chunk = Chunk.of(numbers.take(), rows.take(part), int(time_slice))
+            chunk = Chunk.of(next(numbers), rows.take(part), int(time_slice))
             yield chunk, np.flatnonzero(waiting[part])
 
 
-def compacted(state: SideState, numbers: Numbers) -> SideState:
+def compacted(state: SideState, numbers: Iterator[int]) -> SideState:
     """Put small chunks of one slice together, FAN of like size at a time."""
     groups: dict[tuple[int, int], list[int]] = {}
     for place, chunk in enumerate(state.chunks):
-        if chunk.rows * FAN <= _compactable_rows(chunk):
+        # At most an eighth of the largest chunk that such rows make.
+        if chunk.rows * FAN <= MAX_CHUNK_BYTES * chunk.rows // max(1, chunk.bytes):
             groups.setdefault((chunk.time_slice, _tier(chunk.rows)), []).append(place)
     merged = [places for places in groups.values() if len(places) >= FAN]
     if not merged:
@@ -379,13 +360,6 @@ def compacted(state: SideState, numbers: Numbers) -> SideState:
     return compacted(replace(state, chunks=tuple(chunks), waiting=tuple(waits)), numbers)
 
 
-def _compactable_rows(chunk: Chunk) -> int:
-    """Return how many rows like this chunk's make the largest chunk."""
-    if chunk.stored_bytes:
-        return MAX_CHUNK_BYTES * chunk.rows // max(1, chunk.stored_bytes)
-    return MAX_CHUNK_BYTES * chunk.rows // max(1, int(chunk.records.nbytes))
-
-
 def _tier(rows: int) -> int:
     tier = 0
     while rows > _TIER_ROWS:
@@ -394,14 +368,14 @@ def _tier(rows: int) -> int:
     return tier
 
 
-def _together(chunks: list[Chunk], waits: list[Int64], numbers: Numbers) -> tuple[Chunk, Int64]:
+def _together(chunks: list[Chunk], waits: list[Int64], numbers: Iterator[int]) -> tuple[Chunk, Int64]:
     rows, order = Rows.in_order([chunk.data for chunk in chunks])
     flags = np.zeros(len(rows), np.bool_)
     base = 0
     for chunk, waiting in zip(chunks, waits, strict=True):
         flags[base + waiting] = True
         base += chunk.rows
-    return Chunk.of(numbers.take(), rows, chunks[0].time_slice), np.flatnonzero(flags[order])
+    return Chunk.of(next(numbers), rows, chunks[0].time_slice), np.flatnonzero(flags[order])
 
 
 class MemoryCache:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.chunks import among, without
+from headpond.kstreams.join.results import repeated
 from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, OTHER_SIDE, JoinRules, wrapped
 
 if TYPE_CHECKING:
@@ -175,14 +176,13 @@ class Selection:
 
     def __init__(self, state: SideState, hit: Int64, closed_before: int) -> None:
         self._state = state
-        self._bases = state.bases()
+        self._bases = np.cumsum([0, *(chunk.rows for chunk in state.chunks)])
         self._closed_before = closed_before
         self._chosen: dict[int, list[Int64]] = {}
+        self._waiting = [place for place, rows in enumerate(state.waiting) if len(rows)]
         hit = np.unique(hit)
-        for place, (chunk, rows) in enumerate(zip(state.chunks, state.waiting, strict=True)):
-            if not len(rows):
-                continue
-            base = self._bases[place]
+        for place in self._waiting:
+            chunk, rows, base = state.chunks[place], state.waiting[place], self._bases[place]
             start, stop = np.searchsorted(hit, (base, base + chunk.rows))
             if stop > start:
                 met = hit[start:stop] - base
@@ -217,8 +217,7 @@ class Selection:
         """Choose those that stay behind each mark (ascending times); return the time of the first of them."""
         second = np.full(len(marks), NEVER, np.int64)
         first: int | None = None
-        waiting = [place for place, rows in enumerate(self._state.waiting) if len(rows)]
-        for place in sorted(waiting, key=lambda each: self._state.chunks[each].min_ts):
+        for place in sorted(self._waiting, key=lambda each: self._state.chunks[each].min_ts):
             chunk = self._state.chunks[place]
             asking = np.searchsorted(marks, chunk.max_ts, side="right")
             if not (second[:asking] > chunk.min_ts).any():
@@ -236,8 +235,7 @@ class Selection:
     def mark_last(self) -> None:
         """Choose the last that stays."""
         last = -1
-        waiting = [place for place, rows in enumerate(self._state.waiting) if len(rows)]
-        for place in sorted(waiting, key=lambda each: -self._state.chunks[each].max_ts):
+        for place in sorted(self._waiting, key=lambda each: -self._state.chunks[each].max_ts):
             if self._state.chunks[place].max_ts <= last:
                 return
             rows, ts = self._staying(place)
@@ -291,10 +289,7 @@ def walk_order(
     # Keys decide among records of one side and time only.
     same = (ts[order][1:] == ts[order][:-1]) & (left[order][1:] == left[order][:-1])
     if same.any():
-        tied = np.zeros(len(order), np.bool_)
-        tied[1:] |= same
-        tied[:-1] |= same
-        places = np.flatnonzero(tied)
+        places = repeated(same)
         which = order[places]
         rank = np.empty(len(which), np.int64)
         for side, source in sources.items():

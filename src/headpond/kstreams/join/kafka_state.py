@@ -19,8 +19,11 @@ Source: spec "window store", sections 4, 7 and 8.
 from __future__ import annotations
 
 import gzip
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate, count, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,18 +32,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import InvalidData, UsageError
-from headpond.kstreams.bytes.headers import SerializationError, encode_headers
+from headpond.kstreams.bytes.headers import encode_headers
 from headpond.kstreams.bytes.join_buffer import BufferFormat, Side
 from headpond.kstreams.bytes.window_keys import decode_store_key
-from headpond.kstreams.bytes.window_values import decode_value
 from headpond.kstreams.join.by_record import JoinRecord, StreamJoin
-from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, cut
+from headpond.kstreams.join.chunks import SideState, TaskState, cut
 from headpond.kstreams.join.keys import hash_keys
 from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, HeadersOf, JoinClock, JoinType
 from headpond.kstreams.join.state import JoinState
 from headpond.kstreams.join.stores import JoinStoreNames, JoinStores, MemoryPairs, OuterJoinBuffer, RocksPairs
-from headpond.kstreams.migration.directory import StoreDirectory, damaged_entry, pairs_of
+from headpond.kstreams.migration.directory import StoreDirectory
 from headpond.kstreams.stores.changelog import read_export
 from headpond.kstreams.stores.contract import ChangelogRecord, NotAStore
 from headpond.kstreams.stores.rocks import is_database, require_directory
@@ -49,6 +51,8 @@ from headpond.kstreams.stores.segments import check_start
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from headpond.kstreams.bytes.headers import Header
+    from headpond.kstreams.bytes.window_keys import WindowKey
     from headpond.kstreams.join.pairs import Bool, Int64
     from headpond.kstreams.join.rules import JoinRules
     from headpond.kstreams.join.stores import Waiting
@@ -181,7 +185,7 @@ def read_initial_state(
     if min_time is None:
         min_time = min((each.timestamp for each in unmatched), default=NO_MIN_TIME)
     clock = JoinClock(seen if stream_time is None else stream_time, observed, min_time, next_emit_ms)
-    numbers, next_seq = Numbers(0), 0
+    numbers, next_seq = count(0), 0
     sides = {}
     for side, entries in stored.items():
         rows, waiting = _together(entries, [each for each in unmatched if each.side is side])
@@ -194,7 +198,7 @@ def read_initial_state(
             for pair in cut(_narrow(rows.take(part)), waiting[part], rules.retention_ms, numbers)
         )
         next_seq = max(next_seq, len(rows))
-    return JoinState(rules.fingerprint, TaskState(clock, next_seq, numbers.following, sides))
+    return JoinState(rules.fingerprint, TaskState(clock, next_seq, next(numbers), sides))
 
 
 def _need(rules: JoinRules, name: str, source: object, *, needed: bool) -> None:
@@ -231,38 +235,28 @@ def _read_window(source: Source, rules: JoinRules) -> Stored:
         return _window_of_directory(Path(source), rules)
     # Of one key the last record counts; a value of None deletes.
     latest = {record.key: record for record in _records(source)}
-    kept = [record for record in latest.values() if record.value is not None]
-    headers = [encode_headers(record.headers) for record in kept]
-    return _stored([record.key for record in kept], headers, [record.value or b"" for record in kept])
+    return _stored(
+        (decode_store_key(key), each.headers, each.value)
+        for key, each in latest.items()
+        if each.value is not None
+    )
 
 
 def _window_of_directory(path: Path, rules: JoinRules) -> Stored:
-    keys: list[bytes] = []
-    headers: list[bytes] = []
-    values: list[bytes] = []
-    # A side that has had no record yet has no segments.
-    for segment in StoreDirectory(path).segments if any(path.iterdir()) else ():
+    if not any(path.iterdir()):
+        return _stored(())  # a side that has had no record yet has no segments
+    store = StoreDirectory(path)
+    for segment in store.segments:
         if not segment.name.legacy:
-            check_start(segment.path, segment.start_ms, rules.retention_ms)
-        with segment.open() as database:
-            for key, value, value_format in pairs_of(database):
-                try:
-                    plain, _, own = decode_value(value, value_format)
-                except SerializationError as error:
-                    raise damaged_entry(error, segment.path, decode_store_key(key)) from error
-                keys.append(key)
-                headers.append(encode_headers(own))
-                values.append(plain)
-    return _stored(keys, headers, values)
+            check_start(segment.path, segment.name.start_ms, rules.retention_ms)
+    return _stored((each.key, each.headers, each.value) for each in store.entries())
 
 
-def _stored(stored_keys: list[bytes], headers: list[bytes], values: list[bytes]) -> Stored:
-    found = [decode_store_key(each) for each in stored_keys]
-    ts = np.array([each.timestamp for each in found], np.int64)
-    order = np.array([each.seqnum for each in found], np.int64) * _ORDER_STEP
-    columns = ([each.key for each in found], headers, values)
-    keys, blocks, plain = (pa.array(each, pa.large_binary()) for each in columns)
-    return Stored(keys, blocks, plain, ts, order)
+def _stored(entries: Iterable[tuple[WindowKey, Sequence[Header], bytes]]) -> Stored:
+    found = [(*key, encode_headers(headers), value) for key, headers, value in entries]
+    keys, ts, order, blocks, values = ([row[column] for row in found] for column in range(5))
+    keys, blocks, values = (pa.array(each, pa.large_binary()) for each in (keys, blocks, values))
+    return Stored(keys, blocks, values, np.array(ts, np.int64), np.array(order, np.int64) * _ORDER_STEP)
 
 
 def _narrow(rows: Rows) -> Rows:
@@ -414,15 +408,8 @@ def _arrivals(side: Side, stored: Stored) -> Iterator[JoinRecord]:
 
 def _merged(sides: list[list[JoinRecord]]) -> Iterator[JoinRecord]:
     """Yield from the side whose next record is the earlier one; what is behind follows its predecessor."""
-    at = [0] * len(sides)
-    newest = [-1] * len(sides)
-    for _ in range(sum(map(len, sides))):
-        heads = [
-            (max(newest[number], side[at[number]].timestamp), number)
-            for number, side in enumerate(sides)
-            if at[number] < len(side)
-        ]
-        newest_of, number = min(heads)
-        newest[number] = newest_of
-        yield sides[number][at[number]]
-        at[number] += 1
+    queues = [
+        zip(accumulate((each.timestamp for each in side), max), repeat(number), side, strict=False)
+        for number, side in enumerate(sides)
+    ]
+    return (record for *_, record in heapq.merge(*queues, key=itemgetter(0, 1)))

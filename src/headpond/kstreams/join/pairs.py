@@ -49,7 +49,6 @@ MAX_PAIRS = 1_000_000
 MAX_CANDIDATES = 1_000_000_000
 """A batch with more of them on a side is refused: it would not end in hours."""
 _PLACE_LIMIT = 1 << 62
-_NONE: Int64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -124,16 +123,10 @@ class Run:
 
     def ranges(self, probes: Probes) -> Ranges:
         """Find where the rows are that the probes ask for, without making them."""
-        nothing = Ranges(_NONE, _NONE, _NONE, self.order)
-        if not len(self.order) or not len(probes.first):
-            return nothing
         group = np.searchsorted(self.groups, probes.distinct)
         known = group < len(self.groups)
         known[known] = self.groups[group[known]] == probes.distinct[known]
-        known_probes = known[probes.group]
-        if not known_probes.any():
-            return nothing
-        asking = np.flatnonzero(known_probes)
+        asking = np.flatnonzero(known[probes.group])
         base = group[probes.group[asking]] * self.span
         first, last = probes.first[asking], probes.last[asking]
         if self.distinct_ts is None:

@@ -37,6 +37,7 @@ SLICE_BYTES = 256 << 20
 OWN_COLUMNS = ("key", "headers", "value")
 """Columns of a side's records that are not further ones."""
 _EXPIRED, _PAIRS, _PAIRS_FIRST, _ITSELF, _PAIRS_LATER = range(5)
+_EMPTY: Int64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -82,18 +83,10 @@ class ResultRows:
         """Add results of records with themselves."""
         self._add(trigger, _ITSELF, 0, 0, own, own, ts, ts)
 
-    def add_at_once(self, side: Side, trigger: Int64, row: Int64, ts: Int64) -> None:
-        """Add results without a partner that their own records trigger."""
-        none, no_time = np.full(len(row), -1, np.int64), np.zeros(len(row), np.int64)
-        if side is Side.LEFT:
-            self._add(trigger, _PAIRS, 0, 0, row, none, ts, no_time)
-        else:
-            self._add(trigger, _PAIRS, 0, 0, none, row, no_time, ts)
-
-    def add_expired(self, trigger: Int64, left: Bool, row: Int64, ts: Int64) -> None:
-        """Add expired results of both sides in the order in which they left."""
+    def add_unmatched(self, trigger: Int64, left: Bool, row: Int64, ts: Int64, *, expired: bool) -> None:
+        """Add results without a partner, in the order in which they leave: at once, or expired."""
         self._add(
-            trigger, _EXPIRED, np.arange(len(row)), 0,
+            trigger, _EXPIRED if expired else _PAIRS, np.arange(len(row)), 0,
             np.where(left, row, -1), np.where(left, -1, row), np.where(left, ts, 0), np.where(left, 0, ts),
         )  # fmt: skip
 
@@ -103,14 +96,11 @@ class ResultRows:
 
     def sorted(self) -> Sorted:
         """Put all in the order in which they come out."""
-        if not self._parts:
-            empty = np.empty(0, np.int64)
-            return Sorted(empty, empty, empty, empty, empty, np.empty(0, np.bool_))
         trigger, phase, first, second, left, right, left_ts, right_ts = (
-            np.concatenate([part[column] for part in self._parts]) for column in range(8)
+            np.concatenate([_EMPTY, *(part[column] for part in self._parts)]) for column in range(8)
         )
         order = np.argsort(trigger, kind="stable")
-        several = _several(trigger[order])
+        several = repeated(trigger[order][1:] == trigger[order][:-1])
         if len(several):
             # Most records trigger one result or none: only the others need the finer keys.
             some = order[several]
@@ -121,13 +111,9 @@ class ResultRows:
         )  # fmt: skip
 
 
-def _several(ascending: Int64) -> Int64:
-    """Places whose value occurs more than once."""
-    same = np.zeros(len(ascending), np.bool_)
-    equal = ascending[1:] == ascending[:-1]
-    same[1:] |= equal
-    same[:-1] |= equal
-    return np.flatnonzero(same)
+def repeated(equal: Bool) -> Int64:
+    """Return the places of values that equal a neighbour; `equal` compares each with the one before."""
+    return np.flatnonzero(np.append(equal, False) | np.append(False, equal))
 
 
 @dataclass(frozen=True)
@@ -193,10 +179,9 @@ def result_schema(schemas: dict[Side, pa.Schema]) -> pa.Schema:
     for side in (Side.LEFT, Side.RIGHT):
         name = side.name.lower()
         fields.append(pa.field(f"{name}_timestamp", pa.int64()))
-        schema = schemas.get(side, schemas[Side.LEFT])
         fields += [
             pa.field(f"{name}_{each.name}", each.type)
-            for each in schema
+            for each in schemas[side]
             if each.name not in ("key", "headers")
         ]
     return pa.schema(fields)
@@ -207,7 +192,7 @@ class Results:
     """The results of a batch, made when they are asked for."""
 
     rows: Sorted
-    sources: dict[Side, Source]
+    sources: dict[Side, Source]  # in a self-join both are one
     trigger_left: Bool  # per record of the batch: is it a left one?
     trigger_row: Int64  # … its row among its side's new records
     rules: JoinRules
@@ -236,8 +221,8 @@ class Results:
         left_ts, right_ts = rows.left_ts[part], rows.right_ts[part]
         keys, headers = self._keys_and_headers(part)
         columns = [keys, pa.array(np.maximum(left_ts, right_ts)), headers]
-        right_source = self.sources.get(Side.RIGHT, self.sources[Side.LEFT])
-        for source, gids, ts in ((self.sources[Side.LEFT], left, left_ts), (right_source, right, right_ts)):
+        for side, gids, ts in ((Side.LEFT, left, left_ts), (Side.RIGHT, right, right_ts)):
+            source = self.sources[side]
             missing = gids < 0
             columns.append(pa.array(ts, mask=missing if missing.any() else None))
             columns += source.gather(gids, [n for n in source.schema.names if n not in ("key", "headers")])
@@ -251,52 +236,38 @@ class Results:
         # What leaves behind the last record has no trigger: none of its columns is asked for.
         from_left = np.append(self.trigger_left, False)[trigger]
         own = np.append(self.trigger_row, 0)[trigger] + np.where(
-            from_left, self._base(Side.LEFT), self._base(Side.RIGHT)
+            from_left, self.sources[Side.LEFT].bases[-1], self.sources[Side.RIGHT].bases[-1]
         )
-        of_trigger = (from_left, own)
-        if expired.any():
-            is_left = np.where(expired, left >= 0, from_left)
-            row = np.where(expired, np.maximum(left, right), own)
-            of_record = (is_left, row)
-        else:
-            of_record = of_trigger
-        (keys,) = self._of_either(*of_record, ["key"])
+        is_left = np.where(expired, left >= 0, from_left)
+        row = np.where(expired, np.maximum(left, right), own)
         if rules.headers is HeadersOf.TRIGGER:
-            return keys, self._of_either(*of_trigger, ["headers"])[0]
+            return self._of_either(is_left, row, "key"), self._of_either(from_left, own, "headers")
+        keys, headers = (self._of_either(is_left, row, name) for name in ("key", "headers"))
         if not self.keeps_headers:
             # What came out of a store without headers has none, also before it was stored: results must not
             # depend on where a stream was cut into batches.
-            headers = self._of_either(*of_record, ["headers"])[0]
-            return keys, pc.if_else(pa.array(~expired), headers, pa.scalar(b"", pa.binary()))
-        headers = self._of_either(*of_record, ["headers"])[0]
-        if rules.headers is HeadersOf.MERGE:
+            headers = pc.if_else(pa.array(~expired), headers, pa.scalar(b"", pa.binary()))
+        elif rules.headers is HeadersOf.MERGE:
             both = np.flatnonzero((left >= 0) & (right >= 0))
             if len(both):
-                right_source = self.sources.get(Side.RIGHT, self.sources[Side.LEFT])
                 merged = merge_headers_columns(
                     self.sources[Side.LEFT].gather(left[both], ["headers"])[0],
-                    right_source.gather(right[both], ["headers"])[0],
+                    self.sources[Side.RIGHT].gather(right[both], ["headers"])[0],
                 )
                 choice = np.arange(len(keys))
                 choice[both] = len(keys) + np.arange(len(both))
                 headers = pa.chunked_array([headers, merged]).take(pa.array(choice)).combine_chunks()
         return keys, headers
 
-    def _base(self, side: Side) -> int:
-        source = self.sources.get(side)
-        return int(source.bases[-1]) if source is not None else 0
-
-    def _of_either(self, is_left: Bool, rows: Int64, names: list[str]) -> list[pa.Array]:
-        """Columns of rows of both sides mixed."""
-        if is_left.all():
-            return self.sources[Side.LEFT].gather(rows, names)
-        if not is_left.any():
-            return self.sources[Side.RIGHT].gather(rows, names)
+    def _of_either(self, is_left: Bool, rows: Int64, name: str) -> pa.Array:
+        """Column of rows of both sides mixed."""
         lefts, rights = np.flatnonzero(is_left), np.flatnonzero(~is_left)
         place = np.empty(len(rows), np.int64)
         place[lefts] = np.arange(len(lefts))
         place[rights] = len(lefts) + np.arange(len(rights))
-        first = self.sources[Side.LEFT].gather(rows[lefts], names)
-        second = self.sources[Side.RIGHT].gather(rows[rights], names)
-        indices = pa.array(place)
-        return [_taken([one, two], indices) for one, two in zip(first, second, strict=True)]
+        found = [
+            self.sources[side].gather(rows[mine], [name])[0]
+            for side, mine in ((Side.LEFT, lefts), (Side.RIGHT, rights))
+            if len(mine)
+        ]
+        return found[0] if len(found) == 1 else _taken(found, pa.array(place))

@@ -14,6 +14,7 @@ Source: spec "window store", sections 4.4, 8 and 8.2.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,13 @@ import numpy as np
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.join.alignment import dealt
-from headpond.kstreams.join.chunks import Numbers, SideState, TaskState, compacted, cut
+from headpond.kstreams.join.chunks import SideState, TaskState, compacted, cut
 from headpond.kstreams.join.keys import task_of
 from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import JoinClock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from headpond.kstreams.bytes.join_buffer import Side
     from headpond.kstreams.join.chunks import Chunk
@@ -77,18 +78,18 @@ def rescaled(states: Sequence[TaskState], tasks: int, rules: JoinRules) -> list[
     inputs = dealt(states, tasks)
     for task in range(tasks):
         clock = _clock([states[each] for each in range(task % step, old, step)])
-        numbers = Numbers(0)
+        numbers = count(0)
         state = {side: _side(shares[side][task], clock.observed[side], rules, numbers) for side in sides}
         held = {
             each_side: tuple(
-                replace(each, chunk=replace(each.chunk, number=numbers.take())) for each in chunks
+                replace(each, chunk=replace(each.chunk, number=next(numbers))) for each in chunks
             )
             for each_side, chunks in inputs[task].held.items()
         }
         mine = replace(inputs[task], held=held)
         # Numbers of results go on above those of all tasks: none of a task's comes twice.
         results = max(each.results for each in states)
-        found.append(TaskState(clock, next_seq, numbers.following, state, mine, results))
+        found.append(TaskState(clock, next_seq, next(numbers), state, mine, results))
     return found
 
 
@@ -109,7 +110,9 @@ def _shares(states: Sequence[TaskState], side: Side, tasks: int) -> list[list[tu
     return shares
 
 
-def _side(parts: list[tuple[Rows, Bool]], observed: int, rules: JoinRules, numbers: Numbers) -> SideState:
+def _side(
+    parts: list[tuple[Rows, Bool]], observed: int, rules: JoinRules, numbers: Iterator[int]
+) -> SideState:
     """Cut a side's records part by part: of a state beyond memory no two parts are needed at once."""
     found: list[tuple[Chunk, Int64]] = []
     for rows, waiting in parts:

@@ -52,7 +52,7 @@ from headpond.kstreams.bytes.join_buffer import (
 )
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.rules import NO_MIN_TIME, HeadersOf, JoinClock, JoinType
-from headpond.kstreams.stores.contract import InconsistentStore, RecordContext, StoreFormatMismatch
+from headpond.kstreams.stores.contract import RecordContext, StoreFormatMismatch
 from headpond.kstreams.stores.rocks import DEFAULT, Layout, column_families
 from headpond.kstreams.stores.rocks_store import RocksSegment
 from headpond.kstreams.stores.segments import OrderedBytes, StoreSettings
@@ -215,17 +215,7 @@ class RocksPairs(RocksSegment):
                 next_step="Open it with headers.",
                 path=str(path),
             )
-        if read_only and not found:
-            raise InconsistentStore(
-                f"{path} holds no RocksDB.",
-                next_step="Name the buffer's directory: <task>/rocksdb/<buffer>.",
-                reason="no_database",
-                path=str(path),
-            )
         super().__init__(path, _LAYOUTS[buffer_format], read_only=read_only)
-
-
-_KEY_VALUE_STORES = "rocksdb"
 
 
 class JoinStoreNames(NamedTuple):
@@ -239,13 +229,10 @@ class JoinStoreNames(NamedTuple):
     def of(cls, rules: JoinRules, join: str) -> JoinStoreNames:
         """Return Kafka Streams' names for the join of that name."""
         left = f"{join}-outer-this-join-store" if rules.type is JoinType.OUTER else f"{join}-this-join-store"
-        right = {
-            JoinType.INNER: f"{join}-other-join-store",
-            JoinType.LEFT: f"{join}-outer-other-join-store",
-            JoinType.OUTER: f"{join}-outer-other-join-store",
-            JoinType.SELF: None,
-        }[rules.type]
-        return cls(left, right, f"{join}-{rules.type}-shared-join-store" if rules.buffers else None)
+        right = f"{join}-{'outer-' if rules.buffers else ''}other-join-store"
+        buffer = f"{join}-{rules.type}-shared-join-store"
+        has_right = rules.type is not JoinType.SELF
+        return cls(left, right if has_right else None, buffer if rules.buffers else None)
 
 
 class JoinStores:
@@ -313,7 +300,7 @@ class JoinStores:
             if names.buffer is not None:
                 pairs: MemoryPairs | RocksPairs = MemoryPairs(buffer_format)
                 if directory is not None:
-                    pairs = RocksPairs(Path(directory) / _KEY_VALUE_STORES / names.buffer, buffer_format)
+                    pairs = RocksPairs(Path(directory) / "rocksdb" / names.buffer, buffer_format)
                 buffer = OuterJoinBuffer(pairs)
             undo.pop_all()
         return cls(rules, windows, buffer, context)

@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from headpond.kstreams.bytes.headers import SerializationError
 from headpond.kstreams.bytes.window_keys import WindowKey, decode_store_key
 from headpond.kstreams.bytes.window_values import ValueFormat, decode_value
-from headpond.kstreams.stores.contract import InconsistentStore, NotAStore
+from headpond.kstreams.stores.contract import NotAStore
 from headpond.kstreams.stores.rocks import (
     COLUMN_FAMILIES,
-    DEFAULT,
-    FORMATS,
-    OFFSETS,
+    LAYOUTS,
     Database,
+    check_families,
     column_families,
     is_database,
     require_directory,
     scan,
 )
-from headpond.kstreams.stores.rocks_store import merged
+from headpond.kstreams.stores.rocks_store import merged, two_older_formats
 from headpond.kstreams.stores.segments import SegmentName, parse_segment_name
 
 if TYPE_CHECKING:
@@ -61,22 +60,10 @@ class SegmentFiles:
     path: Path
     name: SegmentName
 
-    @property
-    def start_ms(self) -> int:
-        """The window start from which on the segment holds entries."""
-        return self.name.start_ms
-
     def open(self) -> Database:
         """Open the database for reading."""
         found = column_families(self.path)
-        unknown = sorted(set(found) - {DEFAULT, OFFSETS, *FORMATS})
-        if unknown:
-            raise InconsistentStore(
-                f"Segment {self.path.name} has column families of no window store: {', '.join(unknown)}.",
-                next_step="Check that the directory is that of a window store.",
-                reason="unknown_column_family",
-                path=str(self.path),
-            )
+        check_families(found, LAYOUTS[ValueFormat.PLAIN_HEADERS], self.path)
         return Database(self.path, found, read_only=True)
 
 
@@ -126,7 +113,7 @@ class StoreDirectory:
             for each in self.path.iterdir()
             if each.is_dir() and is_database(each) and (name := parse_segment_name(each.name)) is not None
         ]
-        self.segments = sorted(found, key=lambda each: (each.start_ms, each.path.name))
+        self.segments = sorted(found, key=lambda each: (each.name.start_ms, each.path.name))
         names = sorted({each.name.store for each in found})
         if len(names) != 1:
             raise NotAStore(
@@ -141,7 +128,11 @@ class StoreDirectory:
 
     def formats(self) -> set[ValueFormat]:
         """Return the formats that entries are stored in."""
-        return {each for segment in self.segments for each in _held(segment)}
+        found: set[ValueFormat] = set()
+        for segment in self.segments:
+            with segment.open() as database:
+                found.update(held_formats(database))
+        return found
 
     def approximate_count(self) -> int:
         """Estimate the number of entries without reading them; one in two formats may count twice."""
@@ -149,7 +140,7 @@ class StoreDirectory:
         for segment in self.segments:
             with segment.open() as database:
                 for value_format in held_formats(database):
-                    family = database.family(COLUMN_FAMILIES[value_format])
+                    family = database.families[COLUMN_FAMILIES[value_format]]
                     count += family.property_int_value("rocksdb.estimate-num-keys") or 0
         return count
 
@@ -171,7 +162,7 @@ class StoreDirectory:
             InconsistentStore: RocksDB cannot read a segment.
         """
         for segment in self.segments:
-            if time_to is not None and segment.start_ms > time_to:
+            if time_to is not None and segment.name.start_ms > time_to:
                 continue
             with segment.open() as database:
                 for stored, value, value_format in pairs_of(database):
@@ -186,7 +177,7 @@ class StoreDirectory:
                         try:
                             decoded = decode_value(value, value_format)
                         except SerializationError as error:
-                            raise damaged_entry(error, segment.path, found) from error
+                            raise damaged_entry(error, segment.path, stored) from error
                         yield StoredEntry(found, *decoded, value_format)
 
     def stats(self) -> Iterator[SegmentStats]:
@@ -196,17 +187,18 @@ class StoreDirectory:
                 formats = {}
                 for value_format in held_formats(database):
                     entries = key_bytes = value_bytes = 0
-                    for stored, value in scan(database.family(COLUMN_FAMILIES[value_format]), None, None):
+                    for stored, value in scan(database.families[COLUMN_FAMILIES[value_format]], None, None):
                         entries += 1
                         key_bytes += len(stored)
                         value_bytes += len(value)
                     formats[value_format] = FormatStats(entries, key_bytes, value_bytes)
             disk_bytes = sum(each.stat().st_size for each in segment.path.iterdir() if each.suffix == ".sst")
-            yield SegmentStats(segment.path.name, segment.start_ms, disk_bytes, formats)
+            yield SegmentStats(segment.path.name, segment.name.start_ms, disk_bytes, formats)
 
 
-def damaged_entry(error: SerializationError, segment: Path, key: WindowKey) -> SerializationError:
+def damaged_entry(error: SerializationError, segment: Path, stored: bytes) -> SerializationError:
     """Return the error with the entry that it is about."""
+    key = decode_store_key(stored)
     return SerializationError(
         f"Segment {segment.name}, key {key.key.hex()}, window start {key.timestamp}: {error.message}",
         next_step=error.next_step,
@@ -223,22 +215,6 @@ def held_formats(database: Database) -> list[ValueFormat]:
     ]
 
 
-def check_formats(path: Path, formats: list[ValueFormat]) -> None:
-    """Raise if a segment holds entries of more than two formats.
-
-    Raises:
-        InconsistentStore: The segment has entries of two older formats.
-    """
-    if formats[2:]:  # an old one and a new one may be there
-        raise InconsistentStore(
-            f"Segment {path.name} holds entries of {len(formats)} formats at once: "
-            f"{', '.join(str(each) for each in formats)}.",
-            next_step="Delete the directory and restore the store from its changelog.",
-            reason="two_older_formats",
-            path=str(path),
-        )
-
-
 def pairs_of(database: Database) -> Iterator[tuple[bytes, bytes, ValueFormat]]:
     """Read a segment's pairs in byte order, each with its format; of a key in two formats the newer counts.
 
@@ -246,11 +222,12 @@ def pairs_of(database: Database) -> Iterator[tuple[bytes, bytes, ValueFormat]]:
         InconsistentStore: The segment has entries of two older formats.
     """
     formats = held_formats(database)
-    check_formats(database.path, formats)
+    if formats[2:]:  # an old one and a new one may be there
+        raise two_older_formats(database.path, formats)
     if not formats:
         return
     newest = formats[-1]
-    new = scan(database.family(COLUMN_FAMILIES[newest]), None, None)
+    new = scan(database.families[COLUMN_FAMILIES[newest]], None, None)
     if len(formats) == 1:
         for key, value in new:
             yield key, value, newest
@@ -258,13 +235,8 @@ def pairs_of(database: Database) -> Iterator[tuple[bytes, bytes, ValueFormat]]:
     # The merge hands bytes on; a byte before each value remembers which format it is of.
     old = (
         (key, b"\x00" + value)
-        for key, value in scan(database.family(COLUMN_FAMILIES[formats[0]]), None, None)
+        for key, value in scan(database.families[COLUMN_FAMILIES[formats[0]]], None, None)
     )
     both = merged(((key, b"\x01" + value) for key, value in new), old, backward=False)
     for key, value in both:
         yield key, value[1:], formats[value[0]]
-
-
-def _held(segment: SegmentFiles) -> list[ValueFormat]:
-    with segment.open() as database:
-        return held_formats(database)

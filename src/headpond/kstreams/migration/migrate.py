@@ -34,8 +34,6 @@ from headpond.kstreams.stores.rocks import locked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headpond.kstreams.migration.directory import SegmentFiles
-
 _MARK = ".headpond-migrated"
 
 
@@ -121,10 +119,20 @@ class _Migration:
             self.work.mkdir(parents=True)
             try:
                 copied = [
-                    self._copied(segment, drop_timestamps=drop_timestamps, on_entries=on_entries)
+                    copy_segment(
+                        segment,
+                        self.work / segment.path.name,
+                        self.target,
+                        drop_timestamps=drop_timestamps,
+                        on_entries=on_entries,
+                    )
                     for segment in store.segments
                 ]
-                self._copy_other_files(store)
+                for segment in store.segments:
+                    _sync_files(self.work / segment.path.name)
+                for path in self.source.iterdir():
+                    if path.is_file():
+                        shutil.copy2(path, self.work / path.name)
             except BaseException:
                 shutil.rmtree(self.work)
                 raise
@@ -133,23 +141,6 @@ class _Migration:
         return MigrationReport(
             store.store_name, self.final, self.target, segments=len(copied), **total._asdict()
         )
-
-    def _copied(
-        self, segment: SegmentFiles, *, drop_timestamps: bool, on_entries: Callable[[int], None]
-    ) -> CopiedSegment:
-        to = self.work / segment.path.name
-        to.mkdir()
-        copied = copy_segment(
-            segment, to, self.target, drop_timestamps=drop_timestamps, on_entries=on_entries
-        )
-        _sync_files(to)
-        return copied
-
-    def _copy_other_files(self, store: StoreDirectory) -> None:
-        segments = {each.path.name for each in store.segments}
-        for path in self.source.iterdir():
-            if path.is_file() and path.name not in segments:
-                shutil.copy2(path, self.work / path.name)
 
     def _change_names(self) -> None:
         if self.out is not None:

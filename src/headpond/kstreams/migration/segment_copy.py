@@ -90,7 +90,7 @@ def copy_segment(
 
     Args:
         source: The segment; it is only read.
-        to: An empty directory.
+        to: The new segment's directory, which is made.
         target: The new format.
         drop_timestamps: Whether values' own timestamps may go where they say something.
         on_entries: Called with the number of entries just written.
@@ -103,6 +103,7 @@ def copy_segment(
     written = _Sum()
     before = dropped = 0
     files: list[Path] = []
+    to.mkdir()
     with source.open() as database:
         writer = _SortedFiles(to, files)
         for keys, values, value_format in _read(database):
@@ -111,8 +112,7 @@ def copy_segment(
                 lost = _lost(keys, column, value_format, target)
                 converted = convert_values(column, value_format, target)
             except SerializationError as error:
-                key = decode_store_key(keys[error.facts["row"]])
-                raise damaged_entry(error, database.path, key) from error
+                raise damaged_entry(error, database.path, keys[error.facts["row"]]) from error
             if len(lost) and not drop_timestamps:
                 row = int(lost[0])
                 raise _would_be_lost(source.path.name, keys[row], timestamp_of(values[row], value_format))
@@ -125,19 +125,19 @@ def copy_segment(
         offsets = database.offsets()
     with Database(to, [DEFAULT]) as made:
         made.add((COLUMN_FAMILIES[target], OFFSETS))
-        family = made.family(COLUMN_FAMILIES[target])
+        family = made.families[COLUMN_FAMILIES[target]]
         if files:
             options = IngestExternalFileOptions()
             options.set_move_files(True)
             family.ingest_external_file([str(each) for each in files], options)
-        kept = made.family(OFFSETS)
+        kept = made.families[OFFSETS]
         for name, value in offsets.items():
             kept[name] = value
         kept.flush()
     # Opened again for reading: what is compared comes from the files.
     read = _Sum()
     with Database(to, column_families(to), read_only=True) as made:
-        for keys, values in _batches(scan(made.family(COLUMN_FAMILIES[target]), None, None)):
+        for keys, values in _batches(scan(made.families[COLUMN_FAMILIES[target]], None, None)):
             read.add(keys, b"".join(values))
         if read != written or made.offsets() != offsets:
             raise InconsistentStore(
@@ -153,7 +153,7 @@ def _read(database: Database) -> Iterator[tuple[list[bytes], list[bytes], ValueF
     """Read a segment's keys and values in the order of the keys, by batches of one format."""
     formats = held_formats(database)
     if len(formats) == 1:
-        for keys, values in _batches(scan(database.family(COLUMN_FAMILIES[formats[0]]), None, None)):
+        for keys, values in _batches(scan(database.families[COLUMN_FAMILIES[formats[0]]], None, None)):
             yield keys, values, formats[0]
         return
     # In the middle of a migration in place entries of two formats alternate.

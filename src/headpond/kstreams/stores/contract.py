@@ -1,14 +1,4 @@
-"""What stores hand out and take, and how they fail.
-
-::
-
-    NotAStore             (UsageError)          there is no window store at that place             exit 2
-    StoreFormatMismatch   (UsageError)          the directory's format is not the store's          exit 2
-    StoreClosed           (UsageError)          the store was closed, or is open for reading only  exit 2
-    TimestampsWouldBeLost (UsageError)          a migration would drop timestamps that matter      exit 2
-    InconsistentStore     (InvalidData)         what lies on disk contradicts itself               exit 1
-    StoreLocked           (MissingRequirement)  another process has the directory open             exit 3
-"""
+"""What stores hand out and take, and how they fail."""
 
 from __future__ import annotations
 

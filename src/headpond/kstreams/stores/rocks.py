@@ -50,7 +50,6 @@ from headpond.kstreams.stores.contract import InconsistentStore, NotAStore, Stor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import TracebackType
 
 DEFAULT = "default"
 OFFSETS = "offsets"
@@ -159,7 +158,8 @@ def scan(
     far = lower if backward else upper
     if far is None:
         return found
-    return takewhile((lambda pair: pair[0] >= far) if backward else (lambda pair: pair[0] <= far), found)
+    # Compared as tuples, which takes no call of Python's own: a pair is greater than its key alone.
+    return takewhile((far,).__le__ if backward else (far + b"\0",).__gt__, found)
 
 
 def is_database(path: Path) -> bool:
@@ -202,7 +202,7 @@ def check_families(found: Iterable[str], layout: Layout, path: Path) -> None:
 
 
 class Database:
-    """An open segment's RocksDB with a handle for each column family.
+    """An open segment's RocksDB: `db` itself, for batches, and `families`, each a map.
 
     Raises:
         StoreLocked: Somebody has it open.
@@ -215,15 +215,15 @@ class Database:
         self._view: tempfile.TemporaryDirectory[str] | None = None
         names = list(dict.fromkeys(families))
         if read_only:
-            self._db = self._open_view(names)
+            self.db = self._open_view(names)
         else:
             self._key = os.path.realpath(path)
             if self._key in _open_here:
                 raise _locked(f"Segment {path.name}", "this process", path)
             path.mkdir(parents=True, exist_ok=True)
-            self._db = _open(path, names, path)
+            self.db = _open(path, names, path)
             _open_here.add(self._key)
-        self._families = {name: self._db.get_column_family(name) for name in names}
+        self.families = {name: self.db.get_column_family(name) for name in names}
 
     def _open_view(self, names: list[str]) -> Rdict:
         for attempt in range(OPEN_ATTEMPTS):
@@ -242,47 +242,33 @@ class Database:
                 return db
         raise AssertionError("the last attempt returns or raises")
 
-    def family(self, name: str) -> Rdict:
-        """Return the map of one column family."""
-        return self._families[name]
-
-    @property
-    def families(self) -> list[str]:
-        """Return the names of the open column families."""
-        return list(self._families)
-
-    @property
-    def db(self) -> Rdict:
-        """Return the database itself, for batches."""
-        return self._db
-
     def is_empty(self, name: str) -> bool:
         """Return whether a column family holds nothing."""
-        return next(iter(self._families[name].keys()), None) is None
+        return next(iter(self.families[name].keys()), None) is None
 
     def add(self, names: Iterable[str]) -> None:
         """Make the column families that are not there yet."""
         for name in names:
-            if name not in self._families:
-                self._families[name] = self._db.create_column_family(name, database_options())
+            if name not in self.families:
+                self.families[name] = self.db.create_column_family(name, database_options())
 
     def drop(self, name: str) -> None:
         """Remove an empty column family."""
-        self._families.pop(name).close()
-        self._db.drop_column_family(name)
+        self.families.pop(name).close()
+        self.db.drop_column_family(name)
 
     def offsets(self) -> dict[bytes, bytes]:
         """Read the entries of `offsets`: changelog offsets, position, status."""
-        return dict(scan(self._families[OFFSETS], None, None)) if OFFSETS in self._families else {}
+        return dict(scan(self.families[OFFSETS], None, None)) if OFFSETS in self.families else {}
 
     def close(self) -> None:
         """Close every handle; what was put and not flushed goes to disk first. Closing twice is fine."""
-        if not self._families:
+        if not self.families:
             return
-        for family in self._families.values():
+        for family in self.families.values():
             family.close()
-        self._families = {}
-        self._db.close()
+        self.families = {}
+        self.db.close()
         if self._view is not None:
             self._view.cleanup()
         else:
@@ -292,9 +278,7 @@ class Database:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -302,11 +286,6 @@ def remove_database(path: Path) -> None:
     """Remove a segment's directory; what a kill leaves of it is not a database and never taken for one."""
     (path / _CURRENT).unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
-
-
-def is_open_here(path: Path) -> bool:
-    """Return whether this process has the database open for writing."""
-    return os.path.realpath(path) in _open_here
 
 
 def require_directory(path: Path) -> None:
@@ -373,7 +352,7 @@ def locked(directory: Path, segments: Iterable[Path]) -> Iterator[None]:
             if lock.is_file():
                 stack.enter_context(_held(lock, f"The application of {directory.name}"))
         for segment in segments:
-            if is_open_here(segment):
+            if os.path.realpath(segment) in _open_here:
                 raise _locked(f"Segment {segment.name}", "this process", segment)
             stack.enter_context(_held(segment / _LOCK, f"Segment {segment.name}"))
         yield

@@ -36,7 +36,13 @@ from headpond.kstreams.stores.rocks import (
     scan,
     unlogged,
 )
-from headpond.kstreams.stores.segments import check_start, parse_segment_name, segment_id, segment_name
+from headpond.kstreams.stores.segments import (
+    check_start,
+    parse_segment_name,
+    segment_id,
+    segment_interval_ms,
+    segment_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
     from rocksdict import ColumnFamily, Rdict
 
     from headpond.kstreams.bytes.window_values import ValueFormat
-    from headpond.kstreams.stores.segments import SegmentName, StoreSettings
+    from headpond.kstreams.stores.segments import StoreSettings
 
 _log = logging.getLogger("headpond.kstreams")
 _OFFSET = struct.Struct(">q")
@@ -74,15 +80,14 @@ class RocksSegment:
         except BaseException:
             self._database.close()
             raise
-        families = self._database.families
-        self._new: Rdict | None = self._database.family(layout.data) if layout.data in families else None
+        self._new: Rdict | None = self._database.families.get(layout.data)
         self._read_only = read_only
         self._unlogged = unlogged()
         self._old: Rdict | None = None
         self._handle: ColumnFamily | None = None
         self._old_handle: ColumnFamily | None = None
         if self._old_family is not None:
-            self._old = self._database.family(self._old_family)
+            self._old = self._database.families[self._old_family]
             self._old_handle = self._database.db.get_column_family_handle(self._old_family)
         if not read_only:
             self._handle = self._database.db.get_column_family_handle(layout.data)
@@ -107,13 +112,7 @@ class RocksSegment:
                 # What is left of a finished upgrade; `default` must stay, RocksDB wants it.
                 self._database.drop(family)
         if len(holding) > 1:
-            raise InconsistentStore(
-                f"Segment {self.path.name} holds entries of two older formats at once: "
-                f"{' and '.join(str(FORMATS[each]) for each in holding)}.",
-                next_step="Delete the directory and restore the store from its changelog.",
-                reason="two_older_formats",
-                path=str(self.path),
-            )
+            raise two_older_formats(self.path, [FORMATS[each] for each in holding])
         return holding[0] if holding else None
 
     def get(self, key: bytes) -> bytes | None:
@@ -151,9 +150,6 @@ class RocksSegment:
                 batch.delete(key, self._handle)
             else:
                 batch.put(key, value, self._handle)
-        self._commit(batch)
-
-    def _commit(self, batch: WriteBatch) -> None:
         if self._old is None:
             self._database.db.write(batch, self._unlogged)
         else:
@@ -171,12 +167,6 @@ class RocksSegment:
             return old
         return merged(scan(self._new, lower, upper, backward=backward), old, backward=backward)
 
-    def scan_from(self, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Read pairs from a key on; there may come more after the upper bound, which the caller checks."""
-        if self._old is None and self._new is not None:
-            return scan(self._new, lower, None)
-        return self.scan(lower, upper, backward=False)
-
     def _converted(self, old: bytes) -> bytes:
         assert self._old_family is not None
         value = self.layout.older[self._old_family](old)
@@ -189,10 +179,6 @@ class RocksSegment:
             yield from self._new.keys()
         if self._old is not None:
             yield from self._old.keys()
-
-    def offsets(self) -> dict[bytes, bytes]:
-        """Read the entries of the column family `offsets`."""
-        return self._database.offsets()
 
     def flush(self, offsets: Mapping[str, int] | None = None) -> None:
         """Bring everything to disk, then the changelog offsets.
@@ -207,7 +193,7 @@ class RocksSegment:
         if self._old is not None:
             self._old.flush()
         if offsets:
-            family = self._database.family(OFFSETS)
+            family = self._database.families[OFFSETS]
             for partition, offset in offsets.items():
                 family.put(partition.encode(), _OFFSET.pack(offset), self._unlogged)
             family.flush()
@@ -235,6 +221,16 @@ class RocksSegment:
                 f"Segment {self.path.name} {'is open for reading only' if self._read_only else 'is closed'}.",
                 path=str(self.path),
             )
+
+
+def two_older_formats(path: Path, formats: list[ValueFormat]) -> InconsistentStore:
+    """Return the error for a segment whose entries are of more formats than an upgrade explains."""
+    return InconsistentStore(
+        f"Segment {path.name} holds entries of {len(formats)} formats at once: {' and '.join(formats)}.",
+        next_step="Delete the directory and restore the store from its changelog.",
+        reason="two_older_formats",
+        path=str(path),
+    )
 
 
 def merged(
@@ -275,6 +271,7 @@ class RocksSegments:
     ) -> None:
         self.directory = directory
         self._settings = settings
+        self._interval_ms = segment_interval_ms(settings.retention_ms)
         self._layout = LAYOUTS[value_format]
         self._read_only = read_only
         if not read_only:
@@ -294,7 +291,9 @@ class RocksSegments:
                 if parsed is None or not path.is_dir():
                     continue
                 if is_database(path):
-                    number = self._number_of(path, parsed)
+                    if not parsed.legacy:
+                        check_start(path, parsed.start_ms, self._settings.retention_ms)
+                    number = segment_id(parsed.start_ms, self._interval_ms)
                     opened[number] = RocksSegment(
                         self._renamed(path, number), self._layout, read_only=self._read_only
                     )
@@ -306,11 +305,6 @@ class RocksSegments:
                 segment.close()
             raise
         return opened
-
-    def _number_of(self, path: Path, parsed: SegmentName) -> int:
-        if not parsed.legacy:
-            check_start(path, parsed.start_ms, self._settings.retention_ms)
-        return segment_id(parsed.start_ms, self._settings.segment_interval_ms)
 
     def _renamed(self, path: Path, number: int) -> Path:
         wanted = self.path_of(number)
@@ -332,4 +326,4 @@ class RocksSegments:
 
     def path_of(self, number: int) -> Path:
         """Return the directory of a segment."""
-        return self.directory / segment_name(self._settings.name, number, self._settings.segment_interval_ms)
+        return self.directory / segment_name(self._settings.name, number, self._interval_ms)

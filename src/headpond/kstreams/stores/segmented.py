@@ -36,7 +36,7 @@ from __future__ import annotations
 import logging
 import struct
 from bisect import bisect_left, bisect_right, insort
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,14 +56,14 @@ from headpond.kstreams.bytes.window_keys import (
 from headpond.kstreams.bytes.window_values import ValueFormat, conversion, decode_value, encode_value
 from headpond.kstreams.stores.contract import ChangelogRecord, RecordContext, StoreClosed
 from headpond.kstreams.stores.rocks_store import RocksSegments
-from headpond.kstreams.stores.segments import MemorySegments, segment_id
+from headpond.kstreams.stores.segments import MemorySegment, segment_id, segment_interval_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headpond.kstreams.stores.contract import Entries, Entry
     from headpond.kstreams.stores.rocks_store import RocksSegment
-    from headpond.kstreams.stores.segments import MemorySegment, StoreSettings
+    from headpond.kstreams.stores.segments import StoreSettings
 
     Segment = RocksSegment | MemorySegment
 
@@ -134,13 +134,15 @@ class WindowBytesStore:
             )
         self._to_disk = conversion(value_format, self._disk_format)
         self._from_disk = conversion(self._disk_format, value_format)
-        self._interval_ms = settings.segment_interval_ms
+        self._interval_ms = segment_interval_ms(settings.retention_ms)
         self._retention_ms = settings.retention_ms
         self._retain_duplicates = settings.retain_duplicates
-        self._factory: MemorySegments | RocksSegments = MemorySegments()
+        self._make: Callable[[int], Segment] = lambda _number: MemorySegment()
+        self._segments: dict[int, Segment] = {}
         if directory is not None:
-            self._factory = RocksSegments(Path(directory), settings, self._disk_format, read_only=read_only)
-        self._segments: dict[int, Segment] = {**self._factory.existing()}
+            rocks = RocksSegments(Path(directory), settings, self._disk_format, read_only=read_only)
+            self._make = rocks.create
+            self._segments.update(rocks.existing())
         self._numbers = sorted(self._segments)
         self._observed = _NONE_SEEN
         self._seqnum = 0
@@ -220,13 +222,6 @@ class WindowBytesStore:
         if time_to < time_from:
             return iter(())
         lower, upper = lower_bound(key, time_from), upper_bound(key, time_to)
-        if self._recent is not None and self._recent_from <= time_from and time_to < self._recent_to:
-            # The usual case of a join; within these bounds the length alone tells whose entry it is.
-            if backward:
-                pairs = self._recent.scan(lower, upper, backward=True)
-            else:
-                pairs = self._recent.scan_from(lower, upper)
-            return self._seen(_of_one_key(pairs, key, upper))
         segments = self._between(time_from, time_to, backward=backward)
         return self._seen(_kept(segments, lower, upper, (key, key), (time_from, time_to), backward=backward))
 
@@ -271,13 +266,8 @@ class WindowBytesStore:
 
     def restore(self, records: Iterable[ChangelogRecord]) -> None:
         """Put records of the changelog back, in the format on disk and without logging them, in batches."""
-        batch: list[ChangelogRecord] = []
-        for record in records:
-            batch.append(record)
-            if len(batch) == RESTORE_BATCH_RECORDS:
-                self._restore(batch)
-                batch = []
-        if batch:
+        every = iter(records)
+        while batch := list(islice(every, RESTORE_BATCH_RECORDS)):
             self._restore(batch)
 
     def _restore(self, batch: list[ChangelogRecord]) -> None:
@@ -361,7 +351,7 @@ class WindowBytesStore:
         self._check_open()
         segment = self._segments.get(number)
         if segment is None:
-            segment = self._segments[number] = self._factory.create(number)
+            segment = self._segments[number] = self._make(number)
             insort(self._numbers, number)
         return segment
 
@@ -383,13 +373,9 @@ class WindowBytesStore:
             )
 
     def _visible(self, time_from: int, time_to: int) -> tuple[int, int]:
-        if self._closed:
-            self._check_open()
+        self._check_open()
         oldest = self._observed - self._retention_ms + 1
-        return (
-            max(time_from, oldest),
-            min(time_to, MAX_TIMESTAMP),
-        )
+        return max(time_from, oldest), min(time_to, MAX_TIMESTAMP)
 
     def _between(self, time_from: int, time_to: int, *, backward: bool) -> list[Segment]:
         first = bisect_left(self._numbers, segment_id(time_from, self._interval_ms))
@@ -406,18 +392,6 @@ class WindowBytesStore:
         return start, seqnum
 
 
-def _of_one_key(pairs: Iterator[tuple[bytes, bytes]], key: bytes, upper: bytes) -> Iterator[Entry]:
-    """Keep what is the key's own, up to the upper bound; the hot path of a join."""
-    size = len(key)
-    whole = size + SUFFIX_BYTES
-    for stored, value in pairs:
-        if stored > upper:
-            return
-        if len(stored) == whole:
-            timestamp, seqnum = _SUFFIX.unpack_from(stored, size)
-            yield _new(WindowKey, (key, timestamp, seqnum)), value
-
-
 def _kept(
     segments: list[Segment],
     lower: bytes | None,
@@ -432,13 +406,17 @@ def _kept(
     time_from, time_to = times
     for segment in segments:
         for stored, value in segment.scan(lower, upper, backward=backward):
-            found = decode_store_key(stored)
+            # The hot path of a join: `decode_store_key` in place, which only tells what is wrong with a key.
+            if len(stored) < SUFFIX_BYTES:
+                decode_store_key(stored)
+            key = stored[:-SUFFIX_BYTES]
+            timestamp, seqnum = _SUFFIX.unpack(stored[-SUFFIX_BYTES:])
             if (
-                time_from <= found.timestamp <= time_to
-                and (key_from is None or found.key >= key_from)
-                and (key_to is None or found.key <= key_to)
+                time_from <= timestamp <= time_to
+                and (key_from is None or key >= key_from)
+                and (key_to is None or key <= key_to)
             ):
-                yield found, value
+                yield _new(WindowKey, (key, timestamp, seqnum)), value
 
 
 def _converted(entries: Entries, convert: Callable[[bytes | None], bytes | None]) -> Iterator[Entry]:

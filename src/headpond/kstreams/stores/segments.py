@@ -65,11 +65,6 @@ class StoreSettings:
                 name=self.name,
             )
 
-    @property
-    def segment_interval_ms(self) -> int:
-        """Time that one segment covers."""
-        return segment_interval_ms(self.retention_ms)
-
 
 def segment_interval_ms(retention_ms: int) -> int:
     """Return the time that one segment of a store covers."""
@@ -178,10 +173,6 @@ class MemorySegment(OrderedBytes):
             keys.reverse()
         return iter([(key, self._values[key]) for key in keys])
 
-    def scan_from(self, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Read pairs between the two keys."""
-        return self.scan(lower, upper, backward=False)
-
     def keys(self) -> Iterator[bytes]:
         """Read all keys."""
         return iter(list(self._keys))
@@ -189,19 +180,4 @@ class MemorySegment(OrderedBytes):
     def flush(self, offsets: Mapping[str, int] | None) -> None:
         """Do nothing: memory is all there is."""
 
-    def destroy(self) -> None:
-        """Forget everything."""
-        self.close()
-
-
-class MemorySegments:
-    """Makes segments in memory; there are none at first."""
-
-    def existing(self) -> dict[int, MemorySegment]:
-        """Return the segments that are there already: none."""
-        return {}
-
-    def create(self, number: int) -> MemorySegment:
-        """Make a segment."""
-        del number
-        return MemorySegment()
+    destroy = OrderedBytes.close

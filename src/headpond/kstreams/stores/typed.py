@@ -22,7 +22,6 @@ from headpond.kstreams.stores.segmented import WindowBytesStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import TracebackType
 
     from headpond.kstreams.bytes.headers import Header
     from headpond.kstreams.stores.contract import ChangelogRecord, Entries, RecordContext
@@ -224,9 +223,7 @@ class WindowStoreWithHeaders(Generic[K, V]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _key(self, key: K) -> bytes:
