@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from headpond.qldb.decode import LedgerConfig
 from tests.fuzz.families import FAMILIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROWS = TableSpec(name="t", schema="public", table="t", keys=("id",), columns={"id": "bigint", "j": "json"})
 CONFIGS = {
@@ -55,7 +56,17 @@ def least_cpu_s(run: Callable[[], Any]) -> float:
     return min(spent)
 
 
+@pytest.fixture
+def of_its_own() -> Iterator[None]:
+    """Leave the objects of the whole test run out of garbage collections: they are not the record's."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("of_its_own")
 @pytest.mark.parametrize(("kind", "what"), CASES)
 def test_time_grows_as_length(kind: str, what: str) -> None:
     """Eight times as long takes some eight times as long; what is quadratic would take 64 times."""
