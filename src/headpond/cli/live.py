@@ -71,7 +71,7 @@ class RunView(NothingElse):
             self._spoken = self._clock()
 
     def draw(self) -> RenderableType:
-        """Draw the state of now."""
+        """Draw the current state."""
         clock = time.strftime("%H:%M:%S", time.gmtime(self._clock() - self._begun))
         totals = self._totals
         counts = f"{totals['records']:,} records · {totals['applied']:,} applied"

@@ -43,7 +43,7 @@ _RECONNECT_S = 10.0
 
 
 class Renewing:
-    """A client that is made anew where its credentials are refused, unless `fixed`: they may be replaced."""
+    """A client that is made again where its credentials are refused, unless `fixed`: they may be replaced."""
 
     def __init__(self, make: Callable[[], KinesisClient], *, fixed: bool = False) -> None:
         self.client = make()
