@@ -84,13 +84,18 @@ def rounds(
     at: list[int] = []
     positions: list[int] = []
     after = [rules.after_ms(side) + rules.windows.grace_ms for side in Side]
-    ts = waiting.ts.tolist()
+    # The empty buffer's number may wrap around: a round begins then, and finds nothing.
+    due_empty = [wrapped(NO_MIN_TIME + each) for each in after]
+    end = len(waiting.ts)
+    # The place behind the last stands for "none": it waits on both sides, and never closes.
+    ts = [*waiting.ts.tolist(), NO_MIN_TIME]
     of_left = waiting.left.tolist()
     # Per side a byte for each position: 1 where a record waits now. Whatever is asked is a search for a byte.
     waits = [
-        bytearray(((waiting.since == BEFORE) & (waiting.left == bool(side.value))).tobytes()) for side in Side
+        bytearray(((waiting.since == BEFORE) & (waiting.left == bool(side.value))).tobytes() + b"\1")
+        for side in Side
     ]
-    first = [0, 0]  # no record of the side waits before this position
+    first = [mine.find(1) for mine in waits]
     begins, goes = np.flatnonzero(waiting.since >= 0), np.flatnonzero(waiting.taken < NEVER)
     changes = np.concatenate((waiting.since[begins], waiting.taken[goes]))
     order = np.argsort(changes, kind="stable")
@@ -110,35 +115,41 @@ def rounds(
             if begun:
                 first[side] = min(first[side], position)
                 clock.min_time = min(clock.min_time, ts[position])
+            elif position == first[side]:
+                first[side] = waits[side].find(1, position)
             change = next(upcoming, None)
-        due = clock.min_time + after[is_left]
-        if clock.min_time == NO_MIN_TIME:
-            due = wrapped(due)  # the empty buffer's number may wrap around: a round begins, and finds nothing
-        if trigger < NEVER and due < stream_time and now_ms >= clock.next_emit_ms:
-            clock.next_emit_ms = now_ms + rules.emit_interval_ms
-            left_now: list[int] = []
-            for side, mine in enumerate(waits):
-                position = mine.find(1, first[side])
-                while position >= 0 and ts[position] < stream_time - after[side]:
-                    mine[position] = 0
-                    left_now.append(position)
-                    position = mine.find(1, position + 1)
-                first[side] = position if position >= 0 else len(ts)
-            at += [trigger] * len(left_now)
-            positions += sorted(left_now)
-            clock.min_time = _stop(waits, first, left_now, ts)
+        nothing = clock.min_time == NO_MIN_TIME
+        due = due_empty[is_left] if nothing else clock.min_time + after[is_left]
+        if trigger == NEVER or due >= stream_time or now_ms < clock.next_emit_ms:
+            continue
+        clock.next_emit_ms = now_ms + rules.emit_interval_ms
+        if nothing:
+            continue
+        left_now: list[int] = []
+        for side, mine in enumerate(waits):
+            position = first[side]
+            while ts[position] < stream_time - after[side]:
+                mine[position] = 0
+                left_now.append(position)
+                position = mine.find(1, position)
+            first[side] = position
+        left_now.sort()
+        at += [trigger] * len(left_now)
+        positions += left_now
+        clock.min_time = ts[_stop(waits, max(first), end, left_now)]
     return np.array(at, np.int64), np.array(positions, np.int64)
 
 
-def _stop(waits: list[bytearray], first: list[int], left_now: list[int], ts: list[int]) -> int:
-    """Return the timestamp of the last record that a round visited."""
-    if max(first) == len(ts):
-        # One side has no open record: all that waited were visited.
-        last = max(*(mine.rfind(1) for mine in waits), *left_now, -1)
-        return NO_MIN_TIME if last < 0 else ts[last]
-    both = max(first)
-    behind = [found for mine in waits if (found := mine.find(1, both + 1)) >= 0]
-    return ts[min(behind, default=both)]
+def _stop(waits: list[bytearray], both: int, end: int, left_now: list[int]) -> int:
+    """Return where a round ends that has met an open record of each side by the position `both`."""
+    if both < end:
+        behind = min(waits[0].find(1, both + 1), waits[1].find(1, both + 1))
+        return behind if behind < end else both
+    # One side has no open record: all that waited were visited.
+    last = max(waits[0].rfind(1, 0, end), waits[1].rfind(1, 0, end))
+    if left_now:
+        last = max(last, left_now[-1])
+    return end if last < 0 else last
 
 
 def leaving(rules: JoinRules, waiting: Waiting, stream: Int64, until: int) -> tuple[Int64, Int64]:
