@@ -53,7 +53,7 @@ GROUPS = {
         "health": "Check that a pipeline is running within limits, by the exit code.",
     },
     "Repair": {
-        "suggest": "Propose the [tables] of a pipeline from what its source holds.",
+        "suggest": "Propose the [tables] of a pipeline from what its source holds, or a database's catalog.",
         "requeue": "Feed quarantined records in again.",
         "bootstrap": "Load a TABLE from PARQUET files, its log, or the start of its stream.",
         "optimize": "Make few large files out of many small ones.",
@@ -100,7 +100,7 @@ EXAMPLES = {
     "quarantine": "quarantine pipeline.toml --reason cast_error\nquarantine pipeline.toml --export out.jsonl",
     "inspect": "inspect records.jsonl\ninspect --raw --as kpl blob.bin --json",
     "health": 'health pipeline.toml --max-lag "10 minutes" --max-quarantined 0',
-    "suggest": "suggest pipeline.toml",
+    "suggest": "suggest pipeline.toml\nsuggest --from-database postgresql://reader@db.example.com/shop",
     "requeue": "requeue pipeline.toml --reason unknown_table --dry-run",
     "bootstrap": 'bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns 2026-01-01T00:00:00Z',
     "optimize": "optimize pipeline.toml --vacuum",
