@@ -55,7 +55,7 @@ GROUPS = {
     "Repair": {
         "suggest": "Propose the [tables] of a pipeline from what its source holds, or a database's catalog.",
         "requeue": "Feed quarantined records in again.",
-        "bootstrap": "Load a TABLE from PARQUET files, its log, or the start of its stream.",
+        "bootstrap": "Load a TABLE from PARQUET files, a database, its log, or the start of its stream.",
         "optimize": "Make few large files out of many small ones.",
         "repair": "Find what a power cut tore in the checkpoint and the tables.",
     },
@@ -102,7 +102,8 @@ EXAMPLES = {
     "health": 'health pipeline.toml --max-lag "10 minutes" --max-quarantined 0',
     "suggest": "suggest pipeline.toml\nsuggest --from-database postgresql://reader@db.example.com/shop",
     "requeue": "requeue pipeline.toml --reason unknown_table --dry-run",
-    "bootstrap": 'bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns 2026-01-01T00:00:00Z',
+    "bootstrap": 'bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns 2026-01-01T00:00:00Z\n'
+    "bootstrap pipeline.toml --from-database postgresql://reader@db.example.com/shop",
     "optimize": "optimize pipeline.toml --vacuum",
     "repair": "repair pipeline.toml\nrepair pipeline.toml --yes",
     "verify": "verify journal.jsonl.gz --digest digest.json --html report.html",

@@ -18,7 +18,7 @@ from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headpond.cli.output import Output
     from headpond.lake.maintenance.catch_up import CaughtUp
@@ -31,8 +31,8 @@ _LARGEST_NS = 2**63 - 1
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
-@click.argument("table")
-@click.argument("parquet", nargs=-1)
+@click.argument("names", nargs=-1, metavar="[TABLE] [PARQUET]...")
+@click.option("--from-database", "dsn", metavar="DSN", help="Read PostgreSQL or Aurora DSQL: every TABLE.")
 @click.option("--ts-ns", "moment", metavar="TIME", help="When the snapshot was: ns, or ISO 8601.")
 @click.option("--missing-as-null", is_flag=True, help="Declared columns that a file lacks become NULL.")
 @click.option("--from-log", is_flag=True, help="Apply the raw log that the table had before its entry.")
@@ -41,25 +41,32 @@ _LARGEST_NS = 2**63 - 1
 def bootstrap(
     output: Output,
     file: str,
-    table: str,
-    parquet: tuple[str, ...],
+    names: tuple[str, ...],
     *,
+    dsn: str | None,
     moment: str | None,
     missing_as_null: bool,
     from_log: bool,
     from_start: bool,
 ) -> None:
-    """Load a TABLE from PARQUET files, its log, or the start of its stream.
+    """Load a TABLE from PARQUET files, a database, its log, or the start of its stream.
 
     Each row counts as written at --ts-ns: later changes win, whether they came before, come during or after
     the load. All rows are checked first; nothing is written when one does not fit.
 
+    With --from-database all tables that keep rows are loaded, or those named. A snapshot's moment is taken
+    from the database, and a load that was ended goes on where it was when it is started again.
+
     A table that got its entry when the pipeline ran already is caught up with --from-log, when it had a raw
     log (unknown_tables = "log"), or with --from-start. Both work beside the pipeline. All may be repeated.
     """
-    if from_log + from_start + bool(parquet) != 1:
+    table, parquet = names[0] if names else "", names[1:]
+    if dsn is not None and not (from_log or from_start or moment):
+        _load_from_database(output, load(file), dsn, names, missing_as_null=missing_as_null)
+        return
+    if not table or from_log + from_start + bool(parquet) + (dsn is not None) != 1:
         raise UsageError(
-            "A table is loaded from one of three: PARQUET files, --from-log, --from-start.",
+            "A TABLE is loaded from one of four: PARQUET files, --from-database, --from-log, --from-start.",
             next_step='As in `headpond bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns TIME`.',
         )
     if bool(parquet) != (moment is not None) or (missing_as_null and not parquet):
@@ -97,6 +104,29 @@ def bootstrap(
         **{name: done.figures[name] for name in ("upserts", "duplicates", "stale")},
     }
     output.result(document, lambda: Text(_sentence(document)))
+
+
+def _load_from_database(
+    output: Output, pipeline: Pipeline, dsn: str, names: Sequence[str], *, missing_as_null: bool
+) -> None:
+    from headpond.lake.maintenance.from_database import DatabaseLoad
+    from headpond.postgres.connection import Database
+
+    lake, database = open_lake(pipeline), Database(dsn, profile=pipeline.source.profile)
+    names = names or [name for name, table in lake.tables.items() if table.keep != "log"]
+    with output.progress(f"headpond bootstrap from {database.name}") as show:
+        done = DatabaseLoad(lake, database, names, missing_as_null=missing_as_null).load(say=show)
+    tables = {
+        name: {
+            "rows": each.rows,
+            "moments_ns": each.moments_ns,
+            "out_of_range": each.out_of_range,
+            **{figure: each.figures[figure] for figure in ("upserts", "duplicates", "stale")},
+        }
+        for name, each in done.items()
+    }
+    sentences = [_sentence({"table": name, **figures}) for name, figures in tables.items()]
+    output.result({"database": database.name, "tables": tables}, lambda: Text("\n".join(sentences)))
 
 
 def _from_log(pipeline: Pipeline, table: str, say: Callable[[str], None]) -> CaughtUp:
