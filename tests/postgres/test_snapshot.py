@@ -13,7 +13,8 @@ import pytest
 
 from headpond.core.errors import EndpointUnreachable, InvalidData, ServiceFailure, UsageError
 from headpond.lake.apply import apply_batch
-from headpond.lake.maintenance.from_database import DatabaseLoad
+from headpond.lake.maintenance.compare import Compare
+from headpond.lake.maintenance.from_database import DatabaseLoad, DatabaseRead
 from headpond.postgres.catalog import tables_of
 from headpond.postgres.connection import Database
 from headpond.postgres.reading import snapshot
@@ -380,6 +381,43 @@ def test_a_value_that_does_not_fit_is_named_by_its_key(dsn: str, tmp_path: Path)
     lake, _ = lake_in(tmp_path, wrong)
     with pytest.raises(InvalidData, match=r"'v' of public.t holds .* in the row with the key \(1\)"):
         load(lake, dsn)
+
+
+def test_a_loaded_table_is_compared_with_its_database(dsn: str, tmp_path: Path, cli: Cli) -> None:
+    """Equal at once; what the database changed without the stream is listed, and ends with 1."""
+    fill(dsn)
+    file = tmp_path / "p.toml"
+    file.write_text(f'[source]\narchive = "x.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n{TABLES}')
+    assert cli("bootstrap", file, "--from-database", dsn).code == 0
+    for name in ("public.t", "public.u"):
+        said = cli("check-against", file, name, "--from-database", dsn, "--json")
+        assert (said.code, said.lines()[0]["equal"]) == (0, True), said.stderr
+    run(
+        dsn,
+        "UPDATE t SET v = 'changed' WHERE id = 3",
+        "DELETE FROM t WHERE id = 4",
+        "INSERT INTO t VALUES (77, 'new')",
+    )
+    said = cli("check-against", file, "public.t", "--from-database", dsn)
+    assert said.code == 1
+    assert said.stdout.decode().splitlines() == [
+        "public.t: 20 of 20 rows: 1 missing, 1 too many, 1 different",
+        "  missing [77]",
+        "  too many [4]",
+        "  different [3] in v",
+    ]
+    assert cli("check-against", file, "public.t").code == 2
+    assert cli("check-against", file, "public.t", "--from-database", dsn, "--ts-ns", 1).code == 2
+
+
+def test_a_long_table_is_compared_in_several_transactions(dsn: str, tmp_path: Path) -> None:
+    """The first moment is the one that counts."""
+    fill(dsn)
+    lake, _ = lake_in(tmp_path, TABLES)
+    load(lake, dsn)
+    rows = DatabaseRead(lake, Database(dsn), "public.t", rows_at_once=6, lasts_s=0.0)
+    found = Compare(lake, "public.t", rows.columns).run(rows, lambda: min(rows.moments_ns))
+    assert (found.equal, found.rows_there, len(rows.moments_ns)) == (True, 20, 5)
 
 
 def test_the_command_loads_every_table_that_keeps_rows(dsn: str, tmp_path: Path, cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""`headpond bootstrap`: the first load of a table, from files, its raw log, or the start of its stream."""
+"""`headpond bootstrap` and `check-against`: tables loaded from what else has their rows, or compared."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import click
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
+from headpond.cli.output import many, number
 from headpond.core.errors import UsageError
 from headpond.lake.maintenance.bootstrap import Bootstrap
 from headpond.lake.maintenance.catch_up import catch_up_from_log
 from headpond.lake.maintenance.parquet import ParquetSource
+from headpond.lake.maintenance.snapshot import Loaded
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from rich.console import RenderableType
 
     from headpond.cli.output import Output
     from headpond.lake.maintenance.catch_up import CaughtUp
@@ -127,6 +131,87 @@ def _load_from_database(
     }
     sentences = [_sentence({"table": name, **figures}) for name, figures in tables.items()]
     output.result({"database": database.name, "tables": tables}, lambda: Text("\n".join(sentences)))
+
+
+@click.command("check-against")
+@click.argument("file", type=click.Path(path_type=str))
+@click.argument("table")
+@click.option("--parquet", multiple=True, metavar="PATTERN", help="Parquet files with the rows; repeatable.")
+@click.option("--from-database", "dsn", metavar="DSN", help="PostgreSQL or Aurora DSQL, with the rows.")
+@click.option("--ts-ns", "moment", metavar="TIME", help="When the files' snapshot was: ns, or ISO 8601.")
+@click.option("--limit", type=click.IntRange(0), default=20, metavar="N", show_default=True,
+              help="How many keys of each kind to list, at most.")  # fmt: skip
+@with_output
+def check_against(
+    output: Output,
+    file: str,
+    table: str,
+    *,
+    parquet: tuple[str, ...],
+    dsn: str | None,
+    moment: str | None,
+    limit: int,
+) -> int:
+    """Compare a TABLE with rows of files or a database.
+
+    Ends with 1 where keys are missing, too many or different. Rows that the table has of a later moment than
+    the snapshot are counted, and not judged by it.
+    """
+    if bool(parquet) == (dsn is not None) or (dsn is not None and moment is not None):
+        raise UsageError(
+            "A table is compared with --parquet files or a database; --ts-ns is the moment of the files.",
+            next_step="Give --parquet PATTERN, best with --ts-ns TIME, or --from-database DSN.",
+        )
+    from headpond.lake.maintenance.compare import Compare
+
+    pipeline = load(file)
+    lake = open_lake(pipeline)
+    read: Iterable[Any]
+    moments: list[int] = []
+    if dsn is not None:
+        from headpond.lake.maintenance.from_database import DatabaseRead
+        from headpond.postgres.connection import Database
+
+        read = DatabaseRead(lake, Database(dsn, profile=pipeline.source.profile), table)
+        columns, moments = read.columns, read.moments_ns
+    else:
+        moments = [] if moment is None else [read_moment(moment)]
+        source = ParquetSource(parquet, pipeline.target.storage_options)
+        files = Bootstrap(lake, table, source, max(moments, default=0), missing_as_null=True)
+        read, columns = files.typed(source.files(), Loaded()), files.columns()
+    job = Compare(lake, table, columns, listed=limit)
+    with output.progress(f"headpond check-against {table}") as show:
+        found = job.run(read, lambda: min(moments, default=None), say=lambda words: show(f"{table}: {words}"))
+    document = {
+        "table": table,
+        "equal": found.equal,
+        "moment_ns": min(moments, default=None),
+        "newest_ns": found.newest_ns,
+        "rows_there": found.rows_there,
+        "rows_here": found.rows_here,
+        **{kind: getattr(found, kind) for kind in ("missing", "extra", "different", "newer")},
+        "columns": dict(found.columns),
+        "keys": found.keys,
+    }
+    output.result(document, lambda: _compared(document))
+    return int(not found.equal)
+
+
+def _compared(document: dict[str, Any]) -> RenderableType:
+    name = document["table"]
+    counts = f"{name}: {number(document['rows_here'])} of {many(document['rows_there'], 'row')}"
+    newer = f", {number(document['newer'])} changed since" if document["newer"] else ""
+    if document["equal"]:
+        return Text(f"{counts}, no difference{newer}.")
+    kinds = {"missing": "missing", "extra": "too many", "different": "different"}
+    lines = [f"{counts}: " + ", ".join(f"{number(document[k])} {word}" for k, word in kinds.items()) + newer]
+    for kind, word in kinds.items():
+        for each in document["keys"][kind]:
+            key, of = (
+                (each["key"], " in " + ", ".join(each["columns"])) if isinstance(each, dict) else (each, "")
+            )
+            lines.append(f"  {word} {key}{of}")
+    return Text("\n".join(lines))
 
 
 def _from_log(pipeline: Pipeline, table: str, say: Callable[[str], None]) -> CaughtUp:

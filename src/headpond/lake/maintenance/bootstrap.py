@@ -69,13 +69,24 @@ class Bootstrap:
         done = Loaded(files=len(files))
         self._check(files, say)
         self.lake.typed[self.spec.name].prepare()
-        for rows in self._typed(files, done):
+        for rows in self.typed(files, done):
             done.rows += rows.num_rows
             batch = DecodedBatch(tables={self.spec.name: rows})
             applied = apply_batch(self.lake, batch, shared=True)
             done.figures.update(applied.tables.get(self.spec.name, {}))
             say(f"{done.rows:,} rows written")
         return done
+
+    def columns(self) -> list[str]:
+        """Return the columns that every file has, as the lake calls them."""
+        found: list[set[str]] = []
+        for file in self.source.files():
+            with self.source.open(file) as opened:
+                found.append(set(self._names(file, opened.schema_arrow.names).values()))
+        return sorted(set.intersection(*found))
+
+    def _names(self, file: str, there: Sequence[str]) -> dict[str, str]:
+        return self.rows.names(there, partial(self._unfit, file), missing_as_null=self.missing_as_null)
 
     def _check(self, files: Sequence[str], say: Callable[[str], None]) -> None:
         """Type every row once, and look for keys that are there twice."""
@@ -88,7 +99,7 @@ class Bootstrap:
         for number in range(passes):
             hashes = [np.empty(0, np.int64)]
             checked = 0
-            for rows in self._typed(files, Loaded(), keys_only=number > 0):
+            for rows in self.typed(files, Loaded(), keys_only=number > 0):
                 found = _hashes(rows)
                 hashes.append(found[found % passes == number])
                 checked += rows.num_rows
@@ -101,7 +112,7 @@ class Bootstrap:
     def _refuse_twice(self, files: Sequence[str], twice: set[int]) -> None:
         """Raise for the keys that are there twice; equal hashes alone are not a proof."""
         counted: Counter[str] = Counter()
-        for rows in self._typed(files, Loaded(), keys_only=True):
+        for rows in self.typed(files, Loaded(), keys_only=True):
             at = np.flatnonzero(np.isin(_hashes(rows), list(twice)))
             counted.update(rows["m:key"].take(pa.array(at)).to_pylist())
         keys = sorted(key for key, count in counted.items() if count > 1)
@@ -115,15 +126,11 @@ class Bootstrap:
                 keys=keys[:_SHOWN_KEYS],
             )
 
-    def _typed(self, files: Sequence[str], done: Loaded, *, keys_only: bool = False) -> Iterator[pa.Table]:
-        """Yield typed rows in parts."""
+    def typed(self, files: Sequence[str], done: Loaded, *, keys_only: bool = False) -> Iterator[pa.Table]:
+        """Yield the files' rows, typed, in parts."""
         for file in files:
             with self.source.open(file) as opened:
-                names = self.rows.names(
-                    opened.schema_arrow.names,
-                    partial(self._unfit, file),
-                    missing_as_null=self.missing_as_null,
-                )
+                names = self._names(file, opened.schema_arrow.names)
             wanted = [name for name, new in names.items() if not keys_only or new in self.spec.keys]
             first = 0
             for batch in self.source.batches(file, self.rows_at_once, wanted):

@@ -30,7 +30,7 @@ from headpond.postgres.catalog import tables_of
 from headpond.postgres.reading import BYTES_AT_ONCE, ROWS_AT_ONCE, snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headpond.lake.lake import Lake
     from headpond.postgres.catalog import DatabaseTable
@@ -122,6 +122,44 @@ class DatabaseRows:
             column=column,
             key=list(key),
         )
+
+
+class DatabaseRead:
+    """The typed rows of one configured table of a database, for somebody who reads them once.
+
+    `columns` are those that are read, as the lake calls them; `moments_ns` those of the transactions so far.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        database: Database,
+        name: str,
+        *,
+        rows_at_once: int = ROWS_AT_ONCE,
+        lasts_s: float | None = None,
+    ) -> None:
+        self._database, self._lasts_s, self._rows_at_once = database, lasts_s, rows_at_once
+        self._rows = DatabaseRows.of(lake, name, tables_of(database), missing_as_null=True)
+        rename = self._rows.rows.spec.rename
+        self.columns = [rename.get(column, column) for column in self._rows.columns]
+        self.moments_ns: list[int] = []
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        after: Sequence[str] | None = None
+        while True:
+            with snapshot(self._database, lasts_s=self._lasts_s) as taken:
+                self.moments_ns.append(taken.moment_ns)
+                pages = taken.pages(
+                    self._rows.table, self._rows.columns, after, rows_at_once=self._rows_at_once
+                )
+                for page in pages:
+                    yield self._rows.typed(page, taken.moment_ns)[0]
+                    after = page.keys[-1]
+                    if not taken.has_time:
+                        break
+                else:
+                    return
 
 
 class DatabaseLoad:
