@@ -58,6 +58,7 @@ GROUPS = {
         "bootstrap": "Load a TABLE from PARQUET files, a database, its log, or the start of its stream.",
         "check-against": "Compare a TABLE with rows of files or a database.",
         "optimize": "Make few large files out of many small ones.",
+        "register": "Make the tables of a lake known to AWS Glue, for Athena and Spark.",
         "repair": "Find what a power cut tore in the checkpoint and the tables.",
     },
     "Ledger": {
@@ -81,7 +82,7 @@ COMMANDS = {name: words for commands in GROUPS.values() for name, words in comma
 
 MODULES = {
     **{name: name for name in COMMANDS},
-    **dict.fromkeys(("requeue", "optimize", "repair", "redact"), "maintain"),
+    **dict.fromkeys(("requeue", "optimize", "register", "repair", "redact"), "maintain"),
     **dict.fromkeys(("bootstrap", "check-against"), "bootstrap"),
     **dict.fromkeys(("inspect", "aggregate"), "records"),
     **dict.fromkeys(("show", "quarantine"), "rows"),
@@ -109,6 +110,7 @@ EXAMPLES = {
     "check-against": 'check-against pipeline.toml public.orders --parquet "dump/*.parquet"\n'
     "check-against pipeline.toml public.orders --from-database postgresql://reader@db.example.com/shop",
     "optimize": "optimize pipeline.toml --vacuum",
+    "register": "register pipeline.toml --glue shop",
     "repair": "repair pipeline.toml\nrepair pipeline.toml --yes",
     "verify": "verify journal.jsonl.gz --digest digest.json --html report.html",
     "redact": "redact ledger.toml",
