@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -14,8 +15,6 @@ from headpond.postgres.catalog import tables_of
 from headpond.postgres.connection import Database, _token
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.slow
@@ -109,7 +108,8 @@ def test_a_proposal_is_toml_that_a_pipeline_takes(dsn: str, cli: Cli, tmp_path: 
         'CREATE SCHEMA "a.b"',
         'CREATE TABLE "a.b"."c ""d" ("Id" int PRIMARY KEY, "v\t" numeric(5,1))',
         "CREATE TABLE orders (id bigint PRIMARY KEY, price numeric(12,2) NOT NULL)",
-        "CREATE TABLE events (at timestamptz)",
+        'CREATE TYPE "odd\nkeys = []" AS ENUM ()',
+        'CREATE TABLE events (at timestamptz, odd "odd\nkeys = []")',
     )
     said = cli("suggest", "--from-database", dsn)
     assert said.code == 0, said.stderr
@@ -189,6 +189,28 @@ def test_a_cluster_of_aurora_dsql_gets_a_token_for_each_connection(dsn: str) -> 
     Database(there + "&password=x", token=token).connect().close()
     assert len(made) == 2
     assert not Database(dsn).is_dsql
+
+
+def test_a_cluster_is_verified_before_it_gets_the_token(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the authorities that AWS's own client knows, unless the DSN says otherwise."""
+    given: list[dict[str, object]] = []
+
+    def connect(**settings: object) -> None:
+        given.append(settings)
+        raise psycopg.OperationalError("no")
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    host = "abc123.dsql.eu-west-1.on.aws"
+    for more in ("", "?sslmode=require"):
+        with pytest.raises(EndpointUnreachable):
+            Database(f"postgresql://{host}{more}", token=lambda *_: "token").connect()
+    first, second = given
+    assert (first["sslmode"], second["sslmode"]) == ("verify-full", "require")
+    assert Path(str(first["sslrootcert"])).is_file()
+    assert "sslrootcert" not in second
+    assert {name: first[name] for name in ("user", "dbname", "password")} == {
+        "user": "admin", "dbname": "postgres", "password": "token",
+    }  # fmt: skip
 
 
 def test_the_token_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from headpond.core.errors import AccessDenied, EndpointUnreachable, ServiceFailure, UsageError
-from headpond.kinesis.api.client import aws_client, aws_errors
+from headpond.kinesis.api.client import aws_client, aws_errors, certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 OLDEST = 140_000
 """PostgreSQL 14: since then `extract` gives the microseconds of a timestamp exactly."""
 CONNECT_TIMEOUT_S = 10
+# What a role or database may have set otherwise: keys as text that reads back as the same, as much time as is
+# needed, and an error in place of rows that a policy hides.
+_EXACT = """
+SET extra_float_digits = 1; SET DateStyle = ISO; SET IntervalStyle = postgres; SET row_security = off;
+SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0
+"""
 _DSQL = re.compile(r"[a-z0-9]+\.dsql(?:-[a-z0-9]+)?\.([a-z0-9-]+)\.on\.aws", re.IGNORECASE)
 _SIGN_IN = re.compile(r"password|authentication|pg_hba|role .* does not exist|access denied", re.IGNORECASE)
 
@@ -71,7 +77,7 @@ class Database:
         found = _DSQL.fullmatch(host)
         self.region = found[1].lower() if found else None
         self._profile, self._token = profile, token
-        self.name = f"{host or 'the local socket'}/{self._given.get('dbname') or ''}".rstrip("/")
+        self.name = f"{host or 'the default host'}/{self._given.get('dbname') or ''}".rstrip("/")
 
     @property
     def is_dsql(self) -> bool:
@@ -87,7 +93,9 @@ class Database:
         """
         settings: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S, **self._given}
         if self.region is not None:
-            settings = {"user": "admin", "dbname": "postgres", "sslmode": "require", **settings}
+            settings = {"user": "admin", "dbname": "postgres", **settings}
+            if "sslmode" not in settings:  # the token is for the cluster's eyes alone
+                settings |= {"sslmode": "verify-full", "sslrootcert": certificates()}
             if "password" not in settings:
                 settings["password"] = self._token(
                     settings["host"], self.region, settings["user"], self._profile
@@ -115,7 +123,7 @@ class Database:
                     "14 or newer is needed.",
                     next_step="Load the table from Parquet files instead.",
                 )
-            connection.execute("SET extra_float_digits = 1")  # what a role may have set would round
+            connection.execute(_EXACT)
         return connection
 
     @contextmanager

@@ -40,6 +40,9 @@ MARGIN_MS = 5_000
 LASTS_S = 240.0
 """So long a transaction is used in Aurora DSQL, which ends each after 5 minutes."""
 
+_OVERHEAD = 64
+"""Bytes that a text takes in Python beside its characters."""
+
 _MICROS = "trunc(extract(epoch FROM {c}) * 1000000)"
 _MOMENT = (
     f"CASE WHEN isfinite({{c}}) THEN {_MICROS}::text WHEN {{c}} = 'infinity' THEN '9223372036825200000' "
@@ -115,7 +118,7 @@ class Snapshot:
                 for row in cursor.stream(query):
                     rows.append(row)
                     found += 1
-                    size += sum(len(value) for value in row if value is not None)
+                    size += sum(_OVERHEAD + len(value) for value in row if value is not None)
                     if size >= bytes_at_once:
                         page = _page(rows, wanted)
                         after, rows, size = page.keys[-1], [], 0

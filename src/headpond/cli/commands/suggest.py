@@ -58,14 +58,19 @@ def ledger_toml(proposal: Mapping[str, Any]) -> str:
 
 def database_toml(proposal: Mapping[str, Any]) -> str:
     """Return the proposal of `postgres.catalog.proposal` as `[tables]`."""
-    lines = [f"# Proposed from the catalog of {proposal['database']}."]
+    lines = [f"# Proposed from the catalog of {_comment(proposal['database'])}."]
     for name, table in proposal["tables"].items():
         lines += ["", f"[tables.{quoted(name)}]", *_known(name, table)]
         lines += ["", f"[tables.{quoted(name)}.columns]"]
         for column, facts in table["columns"].items():
-            note = f"  # {facts['note']}" if facts["note"] else ""
+            note = f"  # {_comment(facts['note'])}" if facts["note"] else ""
             lines.append(f"{quoted(column)} = {quoted(facts['type'])}{note}")
     return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> str:
+    """Return text that stays in its comment: a type's name may hold line feeds."""
+    return quoted(text)[1:-1]
 
 
 def _known(name: str, table: Mapping[str, Any]) -> list[str]:

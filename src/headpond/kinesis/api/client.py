@@ -29,6 +29,7 @@ from botocore.exceptions import (
     NoRegionError,
     ResponseStreamingError,
 )
+from botocore.httpsession import get_cert_path
 
 from headpond.core.errors import (
     AccessDenied,
@@ -155,6 +156,11 @@ def aws_client(service: str, *, region: str | None = None, profile: str | None =
     with aws_errors(service):
         session = boto3.Session(profile_name=profile, region_name=region or os.environ.get("AWS_REGION"))
         return session.client(service)  # type: ignore[call-overload]
+
+
+def certificates() -> str:
+    """Return the file of the authorities that verify AWS's services: AWS_CA_BUNDLE, or botocore's own."""
+    return os.environ.get("AWS_CA_BUNDLE") or str(get_cert_path(verify=True))
 
 
 def local_client(endpoint_url: str, region: str, **config: Any) -> KinesisClient:
