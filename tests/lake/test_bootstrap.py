@@ -179,7 +179,7 @@ def refused(folder: Path, tables: str, file: str, error: type[HeadpondError], **
     return str(caught.value)
 
 
-@pytest.mark.parametrize("bounds", [{}, {"keys_at_once": 2}, {"rows_at_once": 1}])
+@pytest.mark.parametrize("bounds", [{}, {"rows_at_once": 1}])
 def test_keys_that_are_there_twice_are_named(tmp_path: Path, bounds: dict[str, int]) -> None:
     """Over all files and parts, before anything is written, however few keys are looked at once."""
     dump(tmp_path, SNAPSHOT, "a.parquet")

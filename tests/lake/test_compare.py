@@ -139,7 +139,7 @@ def test_any_tables_agree_with_a_model(tmp_path: Path, seed: int) -> None:
 def test_a_key_that_is_there_twice_is_no_snapshot(tmp_path: Path) -> None:
     """Nothing could be compared with it; a log has no rows to compare."""
     lake = filled(tmp_path, [row(1)])
-    with pytest.raises(InvalidData, match=r"have one key \(id\): \[1\]"):
+    with pytest.raises(InvalidData, match=r"have the same key \(id\): \[1\]"):
         compare(lake, dump(tmp_path, [row(1), row(1, v="other")]))
     (tmp_path / "log").mkdir()
     log, _ = lake_in(tmp_path / "log", TABLES.replace('["id"]', "[]"))

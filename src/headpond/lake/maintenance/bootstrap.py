@@ -9,37 +9,37 @@ All rows are read and checked first, then read again and written, a part at a ti
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import pyarrow as pa
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from headpond.core.errors import InvalidData, UsageError
 from headpond.lake.apply import DecodedBatch, apply_batch
 from headpond.lake.maintenance.parquet import Unfit, wire_tokens
-from headpond.lake.maintenance.snapshot import Loaded, SnapshotRows, refuse_before_horizon
+from headpond.lake.maintenance.snapshot import (
+    Loaded,
+    Parts,
+    SnapshotRows,
+    refuse_before_horizon,
+    refuse_twice,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from headpond.lake.lake import Lake
     from headpond.lake.maintenance.parquet import ParquetSource
 
 ROWS_AT_ONCE = 100_000
-KEYS_AT_ONCE = 4_000_000
-"""Keys compared in one pass: 8 bytes each."""
-
-_SHOWN_KEYS = 5
-_FOLLOWED_KEYS = 1_000
 
 
 class Bootstrap:
     """One load of a table, by its configured name, from Parquet files.
 
     The rows stand for the commit time `ts_ns`; with `missing_as_null` a declared column may be absent from a
-    file. `rows_at_once` are written in one commit, `keys_at_once` compared in one pass.
+    file. `rows_at_once` are written in one commit.
     """
 
     def __init__(
@@ -51,7 +51,6 @@ class Bootstrap:
         *,
         missing_as_null: bool = False,
         rows_at_once: int = ROWS_AT_ONCE,
-        keys_at_once: int = KEYS_AT_ONCE,
     ) -> None:
         self.lake = lake
         self.rows = SnapshotRows.of(lake, table)
@@ -60,7 +59,6 @@ class Bootstrap:
         self.ts_ns = ts_ns
         self.missing_as_null = missing_as_null
         self.rows_at_once = rows_at_once
-        self.keys_at_once = keys_at_once
 
     def load(self, *, say: Callable[[str], None] = lambda _: None) -> Loaded:
         """Check all rows, then write them; nothing is written where one does not fit."""
@@ -90,50 +88,23 @@ class Bootstrap:
 
     def _check(self, files: Sequence[str], say: Callable[[str], None]) -> None:
         """Type every row once, and look for keys that are there twice."""
-        total = 0
-        for file in files:
-            with self.source.open(file) as opened:
-                total += opened.metadata.num_rows
-        passes = max(1, -(-total // self.keys_at_once))
-        twice: set[int] = set()
-        for number in range(passes):
-            hashes = [np.empty(0, np.int64)]
-            checked = 0
-            for rows in self.typed(files, Loaded(), keys_only=number > 0):
-                found = _hashes(rows)
-                hashes.append(found[found % passes == number])
+        checked = 0
+        with TemporaryDirectory(prefix="headpond-keys-") as folder:
+            keys = Parts(folder, "keys")
+            for rows in self.typed(files, Loaded()):
+                keys.add(rows.select(["m:key"]).rename_columns(["key"]))
                 checked += rows.num_rows
-                say(f"{checked:,} of {total:,} rows checked")
-            values, counts = np.unique(np.concatenate(hashes), return_counts=True)
-            twice.update(values[counts > 1].tolist()[: _FOLLOWED_KEYS - len(twice)])
-        if twice:
-            self._refuse_twice(files, twice)
+                say(f"{checked:,} rows checked")
+            for part in keys:
+                refuse_twice(self.spec, part["key"])
 
-    def _refuse_twice(self, files: Sequence[str], twice: set[int]) -> None:
-        """Raise for the keys that are there twice; equal hashes alone are not a proof."""
-        counted: Counter[str] = Counter()
-        for rows in self.typed(files, Loaded(), keys_only=True):
-            at = np.flatnonzero(np.isin(_hashes(rows), list(twice)))
-            counted.update(rows["m:key"].take(pa.array(at)).to_pylist())
-        keys = sorted(key for key, count in counted.items() if count > 1)
-        if keys:
-            shown = ", ".join(keys[:_SHOWN_KEYS]) + (", …" if len(keys) > _SHOWN_KEYS else "")
-            raise InvalidData(
-                f"Two rows or more of {self.spec.name!r} have the same key "
-                f"({', '.join(self.spec.keys)}): {shown}.",
-                next_step="Correct the keys of the table, or load a snapshot of one moment.",
-                reason="duplicate_key",
-                keys=keys[:_SHOWN_KEYS],
-            )
-
-    def typed(self, files: Sequence[str], done: Loaded, *, keys_only: bool = False) -> Iterator[pa.Table]:
+    def typed(self, files: Sequence[str], done: Loaded) -> Iterator[pa.Table]:
         """Yield the files' rows, typed, in parts."""
         for file in files:
             with self.source.open(file) as opened:
                 names = self._names(file, opened.schema_arrow.names)
-            wanted = [name for name, new in names.items() if not keys_only or new in self.spec.keys]
             first = 0
-            for batch in self.source.batches(file, self.rows_at_once, wanted):
+            for batch in self.source.batches(file, self.rows_at_once):
                 yield self._rows(batch, names, file, first, done)
                 first += batch.num_rows
 
@@ -172,8 +143,3 @@ class Bootstrap:
             column=column,
             row=row + 1,
         )
-
-
-def _hashes(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
-    keys = rows["m:key"].to_pylist()
-    return np.fromiter(map(hash, keys), np.int64, len(keys))

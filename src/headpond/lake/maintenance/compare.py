@@ -14,26 +14,23 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.errors import InvalidData
 from headpond.core.schemas import VALUE, whole
 from headpond.dsql.rows import canonical
 from headpond.dsql.versions import sha256_each, value_texts
 from headpond.lake.delta import literal
-from headpond.lake.maintenance.snapshot import SnapshotRows
+from headpond.lake.maintenance.snapshot import PARTS, Parts, SnapshotRows, refuse_twice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headpond.lake.lake import Lake
 
-PARTS = 64
 LISTED = 20
 _LONGEST_CELL = 32
 """Bytes of a value that are compared as they are; of a longer one its hash is."""
@@ -101,18 +98,18 @@ class Compare:
         """
         found = Comparison()
         with tempfile.TemporaryDirectory(prefix="headpond-compare-") as folder:
-            there = _Parts(Path(folder), "there", self._count)
+            there = Parts(folder, "there", self._count)
             for part in rows:
                 found.rows_there += part.num_rows
                 there.add(self._cells(part["m:key"], {name: part[VALUE + name] for name in self.columns}))
                 say(f"{found.rows_there:,} rows read of the snapshot")
             moment = moment_ns()
-            here = _Parts(Path(folder), "here", self._count)
+            here = Parts(folder, "here", self._count)
             for part in self._rows_here(moment, found):
                 found.rows_here += part.num_rows
                 here.add(part)
                 say(f"{found.rows_here:,} rows read of the table")
-            gone = _Parts(Path(folder), "gone", self._count)
+            gone = Parts(folder, "gone", self._count)
             for part in self._deletes_since(moment):
                 gone.add(part)
             for number in range(self._count):
@@ -171,7 +168,7 @@ class Compare:
         )
         there = none if there is None else there
         here = none.append_column("newer", pa.array([], pa.bool_())) if here is None else here
-        self._refuse_twice(there)
+        refuse_twice(self.spec, there["key"])
         at = pc.index_in(here["key"], value_set=there["key"])
         same = here.filter(pc.is_valid(at))
         extra = here.filter(pc.is_null(at))
@@ -206,17 +203,6 @@ class Compare:
         setattr(found, kind, getattr(found, kind) + len(keys))
         found.keys[kind] += keys[: self.listed - len(found.keys[kind])]
 
-    def _refuse_twice(self, there: pa.Table) -> None:
-        counted = there.group_by("key").aggregate([([], "count_all")])
-        twice = counted.filter(pc.greater(counted["count_all"], 1))["key"].to_pylist()
-        if twice:
-            raise InvalidData(
-                f"Two rows or more of the snapshot have one key ({', '.join(self.spec.keys)}): {twice[0]}.",
-                next_step="Correct the keys of the table, or compare with a snapshot of one moment.",
-                reason="duplicate_key",
-                keys=twice[: self.listed],
-            )
-
 
 def _differ(a: pa.ChunkedArray, b: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return where two columns differ; null equals null."""
@@ -225,31 +211,3 @@ def _differ(a: pa.ChunkedArray, b: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[
         either, pc.fill_null(pc.not_equal(a, b), fill_value=False)
     ).to_numpy(zero_copy_only=False)
     return mask
-
-
-class _Parts:
-    """Rows of one side in files by a hash of their key."""
-
-    def __init__(self, folder: Path, side: str, count: int) -> None:
-        self._places = [folder / f"{side}-{number}" for number in range(count)]
-        self._writers: dict[int, tuple[Any, Any]] = {}
-
-    def add(self, rows: pa.Table) -> None:
-        """Write rows (`key`, …) to the files of their keys."""
-        keys = rows["key"].to_pylist()
-        parts = np.fromiter(map(hash, keys), np.int64, len(keys)) % len(self._places)
-        for number in np.unique(parts).tolist():
-            if number not in self._writers:
-                file = pa.OSFile(str(self._places[number]), "wb")
-                self._writers[number] = file, pa.ipc.new_stream(file, rows.schema)
-            self._writers[number][1].write_table(rows.filter(pa.array(parts == number)))
-
-    def read(self, number: int) -> pa.Table | None:
-        """Return the rows of one file, which is ended by that; None where there are none."""
-        if number not in self._writers:
-            return None
-        file, writer = self._writers.pop(number)
-        writer.close()
-        file.close()
-        with pa.OSFile(str(self._places[number])) as source:
-            return pa.ipc.open_stream(source).read_all()

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headpond.core.errors import HeadpondError, UsageError
+from headpond.core.errors import HeadpondError, InvalidData, UsageError
 from headpond.core.schemas import OWN_FIELDS
 from headpond.dsql.pg_types import CastOptions
 from headpond.dsql.rows import canonical, columns_named, image_hashes
@@ -27,10 +28,14 @@ from headpond.lake.maintenance.catch_up import configured
 from headpond.lake.state.rows import RowTables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headpond.dsql.config import RowChanges, TableSpec
     from headpond.lake.lake import Lake
+
+PARTS = 64
+"""Into so many parts rows are dealt out by their keys, where all of one key must come together."""
+_SHOWN_KEYS = 5
 
 UnfitError = Callable[[str, str, int | None], HeadpondError]
 """Makes the error of a column, why it does not fit, and in which row of a part (None: in all)."""
@@ -149,3 +154,48 @@ def refuse_before_horizon(lake: Lake, table: str, moment_ns: int) -> None:
             table=table,
             horizon_ns=horizon,
         )
+
+
+def refuse_twice(spec: TableSpec, keys: pa.ChunkedArray) -> None:
+    """Raise where keys of a snapshot are there twice."""
+    counted = keys.value_counts()
+    twice = sorted(counted.field("values").filter(pc.greater(counted.field("counts"), 1)).to_pylist())
+    if twice:
+        shown = ", ".join(twice[:_SHOWN_KEYS]) + (", …" if len(twice) > _SHOWN_KEYS else "")
+        raise InvalidData(
+            f"Two rows or more of {spec.name!r} have the same key ({', '.join(spec.keys)}): {shown}.",
+            next_step="Correct the keys of the table, or take a snapshot of one moment.",
+            reason="duplicate_key",
+            keys=twice[:_SHOWN_KEYS],
+        )
+
+
+class Parts:
+    """Rows in files by a hash of their key: those of one key lie in one file, which memory holds."""
+
+    def __init__(self, folder: str, side: str, count: int = PARTS) -> None:
+        self._places = [f"{folder}/{side}-{number}" for number in range(count)]
+        self._writers: dict[int, tuple[Any, Any]] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Write rows (`key`, …) to the files of their keys."""
+        keys = rows["key"].to_pylist()
+        parts = np.fromiter(map(hash, keys), np.int64, len(keys)) % len(self._places)
+        for number in np.unique(parts).tolist():
+            if number not in self._writers:
+                file = pa.OSFile(self._places[number], "wb")
+                self._writers[number] = file, pa.ipc.new_stream(file, rows.schema)
+            self._writers[number][1].write_table(rows.filter(pa.array(parts == number)))
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        yield from filter(None, (self.read(number) for number in range(len(self._places))))
+
+    def read(self, number: int) -> pa.Table | None:
+        """Return the rows of one file, which is ended by that; None where there are none."""
+        if number not in self._writers:
+            return None
+        file, writer = self._writers.pop(number)
+        writer.close()
+        file.close()
+        with pa.OSFile(self._places[number]) as source:
+            return pa.ipc.open_stream(source).read_all()
