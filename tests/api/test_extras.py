@@ -78,6 +78,7 @@ def test_the_core_does_its_work(tmp_path: Path) -> None:
         (LAKE, ["show", "lake"], "lake"),
         (LAKE, ["status", "pipeline.toml"], "lake"),
         (LAKE, ["suggest", "pipeline.toml"], "lake"),
+        (("psycopg",), ["suggest", "--from-database", "dbname=x"], "postgres"),
     ],
 )
 def test_a_command_says_what_installs_what_it_lacks(
@@ -118,7 +119,7 @@ def test_a_name_says_what_installs_what_it_lacks(tmp_path: Path) -> None:
 def test_extras_bring_what_is_missing() -> None:
     """Each package that may be missing is a requirement of its extra, or of one of these."""
     extras = PROJECT["optional-dependencies"]
-    for package in ("pyspark", "pandas", "deltalake", "obstore", "pyroaring"):
+    for package in ("pyspark", "pandas", "deltalake", "obstore", "pyroaring", "psycopg"):
         assert any(each.startswith(package) for each in extras[EXTRAS[package]]), package
         assert not any(each.startswith(package) for each in PROJECT["dependencies"]), package
     assert "headpond[lake]" in extras["spark"]

@@ -57,7 +57,7 @@ def test_help_lists_every_command_in_order(cli: Cli) -> None:
     """The list of commands is there without any of them imported."""
     result = cli("--help")
     assert result.code == 0
-    listed = re.findall(r"^  (\w+)  ", result.stdout.decode().partition("Run:\n")[2], re.MULTILINE)
+    listed = re.findall(r"^  ([\w-]+)  ", result.stdout.decode().partition("Run:\n")[2], re.MULTILINE)
     assert listed == list(COMMANDS)
 
 

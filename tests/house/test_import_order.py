@@ -20,14 +20,15 @@ FLOOR = {
     "kinesis": 2,  # its producer writes KPL aggregates, its reader opens them
     "dsql": 3,
     "qldb": 3,
-    "lake": 4,
-    "pipeline": 5,
-    "spark": 6,
-    "localkinesis": 7,  # a Kinesis to test against: used by the command line and by tests alone
-    "api": 7,
-    "cli": 8,
-    "__init__": 9,
-    "__main__": 9,
+    "postgres": 4,  # its rows are those of DSQL's change records
+    "lake": 5,
+    "pipeline": 6,
+    "spark": 7,
+    "localkinesis": 8,  # a Kinesis to test against: used by the command line and by tests alone
+    "api": 8,
+    "cli": 9,
+    "__init__": 10,
+    "__main__": 10,
 }
 OUTSIDE = {
     # package: the rooms that may import it
@@ -37,6 +38,7 @@ OUTSIDE = {
     "aiohttp": {"localkinesis"},
     "deltalake": {"lake"},
     "rocksdict": {"kstreams"},
+    "psycopg": {"postgres"},
     "click": {"cli"},
     "rich": {"cli"},
 }
@@ -62,7 +64,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_rooms_import_only_what_lies_below_them(path: Path) -> None:
-    """Rooms go core → {kpl, ion, kstreams} → kinesis → {dsql, qldb} → lake → pipeline → spark → api → cli."""
+    """Rooms go core → {kpl, ion, kstreams} → kinesis → {dsql, qldb} → postgres → lake → … → cli."""
     room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     for name in imports_of(path):
         parts = name.split(".")

@@ -53,10 +53,12 @@ GROUPS = {
         "health": "Check that a pipeline is running within limits, by the exit code.",
     },
     "Repair": {
-        "suggest": "Propose the [tables] of a pipeline from what its source holds.",
+        "suggest": "Propose the [tables] of a pipeline from what its source holds, or a database's catalog.",
         "requeue": "Feed quarantined records in again.",
-        "bootstrap": "Load a TABLE from PARQUET files, its log, or the start of its stream.",
+        "bootstrap": "Load a TABLE from PARQUET files, a database, its log, or the start of its stream.",
+        "check-against": "Compare a TABLE with rows of files or a database.",
         "optimize": "Make few large files out of many small ones.",
+        "register": "Make the tables of a lake known to AWS Glue, for Athena and Spark.",
         "repair": "Find what a power cut tore in the checkpoint and the tables.",
     },
     "Ledger": {
@@ -74,13 +76,14 @@ GROUPS = {
         "completion": "Print the completion script of a shell.",
     },
 }
-"""Group → command → its one line in the list of commands; the function is called like the command."""
+"""Group → command → its one line in the list of commands; its function is called so, with `_` for `-`."""
 
 COMMANDS = {name: words for commands in GROUPS.values() for name, words in commands.items()}
 
 MODULES = {
     **{name: name for name in COMMANDS},
-    **dict.fromkeys(("requeue", "optimize", "repair", "redact"), "maintain"),
+    **dict.fromkeys(("requeue", "optimize", "register", "repair", "redact"), "maintain"),
+    **dict.fromkeys(("bootstrap", "check-against"), "bootstrap"),
     **dict.fromkeys(("inspect", "aggregate"), "records"),
     **dict.fromkeys(("show", "quarantine"), "rows"),
     **dict.fromkeys(("check", "init", "completion"), "files"),
@@ -100,10 +103,14 @@ EXAMPLES = {
     "quarantine": "quarantine pipeline.toml --reason cast_error\nquarantine pipeline.toml --export out.jsonl",
     "inspect": "inspect records.jsonl\ninspect --raw --as kpl blob.bin --json",
     "health": 'health pipeline.toml --max-lag "10 minutes" --max-quarantined 0',
-    "suggest": "suggest pipeline.toml",
+    "suggest": "suggest pipeline.toml\nsuggest --from-database postgresql://reader@db.example.com/shop",
     "requeue": "requeue pipeline.toml --reason unknown_table --dry-run",
-    "bootstrap": 'bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns 2026-01-01T00:00:00Z',
+    "bootstrap": 'bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns 2026-01-01T00:00:00Z\n'
+    "bootstrap pipeline.toml --from-database postgresql://reader@db.example.com/shop",
+    "check-against": 'check-against pipeline.toml public.orders --parquet "dump/*.parquet"\n'
+    "check-against pipeline.toml public.orders --from-database postgresql://reader@db.example.com/shop",
     "optimize": "optimize pipeline.toml --vacuum",
+    "register": "register pipeline.toml --glue shop",
     "repair": "repair pipeline.toml\nrepair pipeline.toml --yes",
     "verify": "verify journal.jsonl.gz --digest digest.json --html report.html",
     "redact": "redact ledger.toml",
@@ -147,7 +154,9 @@ class LazyGroup(click.Group):
         if "pyarrow" not in sys.modules:
             for name, value in ENVIRONMENT.get(cmd_name, {}).items():
                 os.environ.setdefault(name, value)
-        command = getattr(importlib.import_module(f"headpond.cli.commands.{MODULES[cmd_name]}"), cmd_name)
+        command = getattr(
+            importlib.import_module(f"headpond.cli.commands.{MODULES[cmd_name]}"), cmd_name.replace("-", "_")
+        )
         assert isinstance(command, click.Command)
         lines = "".join(f"\n  headpond {line}" for line in EXAMPLES.get(cmd_name, "").splitlines())
         command.epilog = f"\b\nExamples:{lines}" if lines else None

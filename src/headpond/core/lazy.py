@@ -52,6 +52,7 @@ EXTRAS = {
     **dict.fromkeys(("deltalake", "arro3", "obstore", "pyroaring"), "lake"),
     "prometheus_client": "prometheus",
     "opentelemetry": "otel",
+    "psycopg": "postgres",
 }
 """Package that headpond itself does not require → the extra that brings it."""
 

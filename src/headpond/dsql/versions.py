@@ -173,12 +173,13 @@ def key_column(spec: TableSpec, values: Mapping[str, pa.Array]) -> pa.Array:
         spec: the table, with keys.
         values: typed columns by name, every key column among them and free of nulls.
     """
-    parts = [_json(values[key], raw=spec.is_raw(key)) for key in spec.keys]
+    parts = [value_texts(values[key], raw=spec.is_raw(key)) for key in spec.keys]
     inner = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, ",")
     return pc.binary_join_element_wise("[", inner, "]", "")
 
 
-def _json(values: pa.Array, *, raw: bool) -> pa.Array:
+def value_texts(values: pa.Array, *, raw: bool) -> pa.Array:
+    """Return values as a key has them: canonical JSON, one text for one value; `raw` is JSON already."""
     if raw:
         return values
     kind = values.type

@@ -1,4 +1,4 @@
-"""`headpond bootstrap`: the first load of a table, from files, its raw log, or the start of its stream."""
+"""`headpond bootstrap` and `check-against`: tables loaded from what else has their rows, or compared."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import click
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
+from headpond.cli.output import many, number
 from headpond.core.errors import UsageError
 from headpond.lake.maintenance.bootstrap import Bootstrap
 from headpond.lake.maintenance.catch_up import catch_up_from_log
 from headpond.lake.maintenance.parquet import ParquetSource
+from headpond.lake.maintenance.snapshot import Loaded
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from rich.console import RenderableType
 
     from headpond.cli.output import Output
     from headpond.lake.maintenance.catch_up import CaughtUp
@@ -31,8 +35,8 @@ _LARGEST_NS = 2**63 - 1
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
-@click.argument("table")
-@click.argument("parquet", nargs=-1)
+@click.argument("names", nargs=-1, metavar="[TABLE] [PARQUET]...")
+@click.option("--from-database", "dsn", metavar="DSN", help="Read PostgreSQL or Aurora DSQL: every TABLE.")
 @click.option("--ts-ns", "moment", metavar="TIME", help="When the snapshot was: ns, or ISO 8601.")
 @click.option("--missing-as-null", is_flag=True, help="Declared columns that a file lacks become NULL.")
 @click.option("--from-log", is_flag=True, help="Apply the raw log that the table had before its entry.")
@@ -41,25 +45,32 @@ _LARGEST_NS = 2**63 - 1
 def bootstrap(
     output: Output,
     file: str,
-    table: str,
-    parquet: tuple[str, ...],
+    names: tuple[str, ...],
     *,
+    dsn: str | None,
     moment: str | None,
     missing_as_null: bool,
     from_log: bool,
     from_start: bool,
 ) -> None:
-    """Load a TABLE from PARQUET files, its log, or the start of its stream.
+    """Load a TABLE from PARQUET files, a database, its log, or the start of its stream.
 
     Each row counts as written at --ts-ns: later changes win, whether they came before, come during or after
     the load. All rows are checked first; nothing is written when one does not fit.
 
+    With --from-database all tables that keep rows are loaded, or those named. A snapshot's moment is taken
+    from the database, and a load that was ended goes on where it was when it is started again.
+
     A table that got its entry when the pipeline ran already is caught up with --from-log, when it had a raw
     log (unknown_tables = "log"), or with --from-start. Both work beside the pipeline. All may be repeated.
     """
-    if from_log + from_start + bool(parquet) != 1:
+    table, parquet = names[0] if names else "", names[1:]
+    if dsn is not None and not (from_log or from_start or moment):
+        _load_from_database(output, load(file), dsn, names, missing_as_null=missing_as_null)
+        return
+    if not table or from_log + from_start + bool(parquet) + (dsn is not None) != 1:
         raise UsageError(
-            "A table is loaded from one of three: PARQUET files, --from-log, --from-start.",
+            "A TABLE is loaded from one of four: PARQUET files, --from-database, --from-log, --from-start.",
             next_step='As in `headpond bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns TIME`.',
         )
     if bool(parquet) != (moment is not None) or (missing_as_null and not parquet):
@@ -97,6 +108,110 @@ def bootstrap(
         **{name: done.figures[name] for name in ("upserts", "duplicates", "stale")},
     }
     output.result(document, lambda: Text(_sentence(document)))
+
+
+def _load_from_database(
+    output: Output, pipeline: Pipeline, dsn: str, names: Sequence[str], *, missing_as_null: bool
+) -> None:
+    from headpond.lake.maintenance.from_database import DatabaseLoad
+    from headpond.postgres.connection import Database
+
+    lake, database = open_lake(pipeline), Database(dsn, profile=pipeline.source.profile)
+    names = names or [name for name, table in lake.tables.items() if table.keep != "log"]
+    with output.progress(f"headpond bootstrap from {database.name}") as show:
+        done = DatabaseLoad(lake, database, names, missing_as_null=missing_as_null).load(say=show)
+    tables = {
+        name: {
+            "rows": each.rows,
+            "moments_ns": each.moments_ns,
+            "out_of_range": each.out_of_range,
+            **{figure: each.figures[figure] for figure in ("upserts", "duplicates", "stale")},
+        }
+        for name, each in done.items()
+    }
+    sentences = [_sentence({"table": name, **figures}) for name, figures in tables.items()]
+    output.result({"database": database.name, "tables": tables}, lambda: Text("\n".join(sentences)))
+
+
+@click.command("check-against")
+@click.argument("file", type=click.Path(path_type=str))
+@click.argument("table")
+@click.option("--parquet", multiple=True, metavar="PATTERN", help="Parquet files with the rows; repeatable.")
+@click.option("--from-database", "dsn", metavar="DSN", help="PostgreSQL or Aurora DSQL, with the rows.")
+@click.option("--ts-ns", "moment", metavar="TIME", help="When the files' snapshot was: ns, or ISO 8601.")
+@click.option("--limit", type=click.IntRange(0), default=20, metavar="N", show_default=True,
+              help="How many keys of each kind to list, at most.")  # fmt: skip
+@with_output
+def check_against(
+    output: Output,
+    file: str,
+    table: str,
+    *,
+    parquet: tuple[str, ...],
+    dsn: str | None,
+    moment: str | None,
+    limit: int,
+) -> int:
+    """Compare a TABLE with rows of files or a database.
+
+    Ends with 1 where keys are missing, too many or different. Rows that the table has of a later moment than
+    the snapshot are counted, and not judged by it.
+    """
+    if bool(parquet) == (dsn is not None) or (dsn is not None and moment is not None):
+        raise UsageError(
+            "A table is compared with --parquet files or a database; --ts-ns is the moment of the files.",
+            next_step="Give --parquet PATTERN, best with --ts-ns TIME, or --from-database DSN.",
+        )
+    from headpond.lake.maintenance.compare import Compare
+
+    pipeline = load(file)
+    lake = open_lake(pipeline)
+    read: Iterable[Any]
+    moments: list[int] = []
+    if dsn is not None:
+        from headpond.lake.maintenance.from_database import DatabaseRead
+        from headpond.postgres.connection import Database
+
+        read = DatabaseRead(lake, Database(dsn, profile=pipeline.source.profile), table)
+        columns, moments = read.columns, read.moments_ns
+    else:
+        moments = [] if moment is None else [read_moment(moment)]
+        source = ParquetSource(parquet, pipeline.target.storage_options)
+        files = Bootstrap(lake, table, source, max(moments, default=0), missing_as_null=True)
+        read, columns = files.typed(source.files(), Loaded()), files.columns()
+    job = Compare(lake, table, columns, listed=limit)
+    with output.progress(f"headpond check-against {table}") as show:
+        found = job.run(read, lambda: min(moments, default=None), say=lambda words: show(f"{table}: {words}"))
+    document = {
+        "table": table,
+        "equal": found.equal,
+        "moment_ns": min(moments, default=None),
+        "newest_ns": found.newest_ns,
+        "rows_there": found.rows_there,
+        "rows_here": found.rows_here,
+        **{kind: getattr(found, kind) for kind in ("missing", "extra", "different", "newer")},
+        "columns": dict(found.columns),
+        "keys": found.keys,
+    }
+    output.result(document, lambda: _compared(document))
+    return int(not found.equal)
+
+
+def _compared(document: dict[str, Any]) -> RenderableType:
+    name = document["table"]
+    counts = f"{name}: {number(document['rows_here'])} of {many(document['rows_there'], 'row')}"
+    newer = f", {number(document['newer'])} changed since" if document["newer"] else ""
+    if document["equal"]:
+        return Text(f"{counts}, no difference{newer}.")
+    kinds = {"missing": "missing", "extra": "too many", "different": "different"}
+    lines = [f"{counts}: " + ", ".join(f"{number(document[k])} {word}" for k, word in kinds.items()) + newer]
+    for kind, word in kinds.items():
+        for each in document["keys"][kind]:
+            key, of = (
+                (each["key"], " in " + ", ".join(each["columns"])) if isinstance(each, dict) else (each, "")
+            )
+            lines.append(f"  {word} {key}{of}")
+    return Text("\n".join(lines))
 
 
 def _from_log(pipeline: Pipeline, table: str, say: Callable[[str], None]) -> CaughtUp:

@@ -1,4 +1,4 @@
-"""`headpond requeue`, `optimize`, `repair` and `redact`: maintenance of a lake."""
+"""`headpond requeue`, `optimize`, `repair`, `redact` and `register`: maintenance of a lake."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from headpond.cli.output import Output
+    from headpond.lake.maintenance.glue import Registered
     from headpond.lake.maintenance.optimize import Optimized
     from headpond.lake.maintenance.requeue import Requeued
     from headpond.pipeline import Pipeline
@@ -292,3 +293,37 @@ def _repair_lines(found: dict[str, Any], *, yes: bool) -> list[str]:
         lines.append(f"{table['table']}: {table['damage']}")
         lines.append(f"  {table['next_step']}")
     return lines or ["Nothing is torn: the checkpoint and the logs of the tables are whole."]
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@click.option("--glue", "database", required=True, metavar="DATABASE", help="The database in AWS Glue.")
+@click.option("--region", help="Its region; by default that of the source, else as boto3 finds it.")
+@with_output
+def register(output: Output, file: str, *, database: str, region: str | None) -> None:
+    """Make the tables of a lake known to AWS Glue, for Athena and Spark.
+
+    Do it again when a table has new columns. An entry of that name for another place is not touched.
+    """
+    from headpond.kinesis.api.client import aws_client
+    from headpond.lake.maintenance.glue import register as register_lake
+
+    pipeline = load(file)
+    source = pipeline.source
+    glue = aws_client("glue", region=region or source.region, profile=source.profile)
+    done = register_lake(open_lake(pipeline), glue, database)
+    output.result({"database": database, **asdict(done)}, lambda: _registered(done, database))
+
+
+def _registered(done: Registered, database: str) -> Text:
+    lines = [
+        f"{database}.{name}: {what} for {table}"
+        for what, names in (
+            ("created", done.created),
+            ("updated", done.updated),
+            ("as it was", done.unchanged),
+        )
+        for table, name in names.items()
+    ]
+    lines += [f"{table} is not there yet: it is made when `headpond run` begins." for table in done.absent]
+    return Text("\n".join(lines))

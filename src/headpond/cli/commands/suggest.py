@@ -10,10 +10,11 @@ from rich.text import Text
 
 from headpond.api.sampling import kinesis_records
 from headpond.cli.inputs import with_output
+from headpond.core.errors import UsageError
 from headpond.dsql.suggest import Survey, document
 from headpond.kpl.records import open_records
 from headpond.pipeline import load
-from headpond.pipeline.lake import open_lake
+from headpond.pipeline.lake import open_lake, row_changes
 from headpond.qldb.suggest import LedgerSurvey, ledger_document
 
 if TYPE_CHECKING:
@@ -34,11 +35,7 @@ def toml(proposal: Mapping[str, Any]) -> str:
     for name, table in proposal["tables"].items():
         more = [f"# from {table['from_log']:,} entries of its raw log, not from the source"]
         more = more if table["from_log"] else []
-        there = table["configured_as"]
-        more += _note("there is an entry for this table", [] if there is None else [there])
-        if name != f"{table['schema']}.{table['table']}" or name.count(".") != 1 or not all(name.split(".")):
-            more += [f"schema = {quoted(table['schema'])}", f"table = {quoted(table['table'])}"]
-        more.append(f"keys = [{', '.join(map(quoted, table['keys']))}]  # {table['keys_note']}")
+        more += _known(name, table)
         counts = f"{table['upserts']:,} upserts, {table['deletes']:,} deletes, {table['chunked']:,} chunked"
         lines += _entry(name, table, counts, more, "columns")
     return "\n".join(lines) + "\n"
@@ -57,6 +54,32 @@ def ledger_toml(proposal: Mapping[str, Any]) -> str:
         more += _note("there is an entry for this table", table["configured_as"])
         lines += _entry(name, table, f"{table['documents']:,} documents: {counts}", more, "fields")
     return "\n".join(lines) + "\n"
+
+
+def database_toml(proposal: Mapping[str, Any]) -> str:
+    """Return the proposal of `postgres.catalog.proposal` as `[tables]`."""
+    lines = [f"# Proposed from the catalog of {_comment(proposal['database'])}."]
+    for name, table in proposal["tables"].items():
+        lines += ["", f"[tables.{quoted(name)}]", *_known(name, table)]
+        lines += ["", f"[tables.{quoted(name)}.columns]"]
+        for column, facts in table["columns"].items():
+            note = f"  # {_comment(facts['note'])}" if facts["note"] else ""
+            lines.append(f"{quoted(column)} = {quoted(facts['type'])}{note}")
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> str:
+    """Return text that stays in its comment: a type's name may hold line feeds."""
+    return quoted(text)[1:-1]
+
+
+def _known(name: str, table: Mapping[str, Any]) -> list[str]:
+    """Return the lines that say which table it is, where the name does not, and its keys."""
+    there = table["configured_as"]
+    lines = _note("there is an entry for this table", [] if there is None else [there])
+    if name != f"{table['schema']}.{table['table']}" or name.count(".") != 1 or not all(name.split(".")):
+        lines += [f"schema = {quoted(table['schema'])}", f"table = {quoted(table['table'])}"]
+    return [*lines, f"keys = [{', '.join(map(quoted, table['keys']))}]  # {table['keys_note']}"]
 
 
 def _entry(name: str, table: Mapping[str, Any], counts: str, more: list[str], parts: str) -> list[str]:
@@ -98,7 +121,13 @@ _PROPOSALS: dict[str, tuple[Any, Callable[..., dict[str, Any]], Callable[..., st
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=click.Path(path_type=str), required=False)
+@click.option(
+    "--from-database",
+    "dsn",
+    metavar="DSN",
+    help="Look into the catalog of this database instead: PostgreSQL's or Aurora DSQL's.",
+)
 @click.option(
     "--records",
     type=click.IntRange(min=1),
@@ -107,17 +136,39 @@ _PROPOSALS: dict[str, tuple[Any, Callable[..., dict[str, Any]], Callable[..., st
     help="Kinesis records to look at, at most.",
 )
 @with_output
-def suggest(output: Output, file: str, *, records: int) -> None:
-    """Propose the [tables] of a pipeline from what its source holds.
+def suggest(output: Output, file: str | None, *, dsn: str | None, records: int) -> None:
+    """Propose the [tables] of a pipeline from what its source holds, or a database's catalog.
 
     Reads from the beginning of the stream or archive, writes nothing, and starts no Spark. Types are guesses
     that take all values seen, for a person to correct. The FILE may have no [tables] yet. Of DSQL changes,
     keys are what deletes name, and tables that do not appear but have a raw log in the lake are proposed from
     that; of QLDB records, types are those of the documents' fields.
+
+    With --from-database keys and types are those that the database knows, and a FILE is not needed.
     """
+    if dsn is not None:
+        found = from_database(dsn, None if file is None else load(file, tables_needed=False))
+        output.result(found, lambda: Text(database_toml(found).rstrip("\n")))
+        return
+    if file is None:
+        raise UsageError(
+            "There is nothing to look at.",
+            next_step="Name a pipeline FILE, or a database with --from-database DSN.",
+        )
     with output.progress(f"headpond suggest {file}") as show:
         proposal, written = propose(load(file, tables_needed=False), records, show)
     output.result(proposal, lambda: Text(written.rstrip("\n")))
+
+
+def from_database(dsn: str, pipeline: Pipeline | None) -> dict[str, Any]:
+    """Return the tables of a database as `postgres.catalog.proposal`, with its name as `database`."""
+    from headpond.postgres.catalog import proposal, tables_of
+    from headpond.postgres.connection import Database
+
+    database = Database(dsn, profile=None if pipeline is None else pipeline.source.profile)
+    has_rows = pipeline is not None and pipeline.source.format == "dsql"
+    entries = row_changes(pipeline).tables if pipeline is not None and has_rows else ()
+    return {"database": database.name, **proposal(tables_of(database), entries)}
 
 
 def propose(pipeline: Pipeline, records: int, show: Show) -> tuple[dict[str, Any], str]:

@@ -84,12 +84,10 @@ class ParquetSource:
                     f"{place} is not a Parquet file: {error}.", next_step="Give Parquet files.", place=place
                 ) from error
 
-    def batches(
-        self, place: str, rows: int, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, place: str, rows: int) -> Iterator[pa.RecordBatch]:
         """Read one file in parts."""
         with self.open(place) as opened, storage_errors(place, self.options):
-            yield from opened.iter_batches(rows, columns=columns)
+            yield from opened.iter_batches(rows)
 
 
 _INTEGERS = ("smallint", "integer", "bigint", "oid")
