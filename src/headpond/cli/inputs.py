@@ -7,9 +7,10 @@ import gzip
 import io
 import sys
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
 
@@ -18,9 +19,6 @@ from headpond.core.errors import HeadpondError, InvalidData, MissingRequirement,
 from headpond.core.options import parse_span
 from headpond.kinesis.archive.compressed import MAGIC
 from headpond.kinesis.reading.positions import parse_time_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def as_span(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:

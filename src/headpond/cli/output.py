@@ -15,27 +15,21 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import orjson
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from rich.console import ConsoleOptions, RenderableType
-
-    from headpond.core.errors import HeadpondError
-
+from headpond.core.errors import HeadpondError
 
 PIPE_COLUMNS = 1000
 """Room for tables where no terminal bounds it: what is piped or saved is not cut."""

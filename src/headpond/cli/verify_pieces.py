@@ -21,12 +21,13 @@ import multiprocessing
 import os
 import zlib
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from glob import glob, has_magic
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -46,11 +47,6 @@ from headpond.qldb.files import split_mixed
 from headpond.qldb.journal.known import Journal
 from headpond.qldb.records import Refused
 from headpond.spark.sources.archive_files import EXPORT_MANIFESTS, objects_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from concurrent.futures import Future
-
 
 Kind = Literal["lines", "datums", "export"]
 

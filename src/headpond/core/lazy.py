@@ -10,13 +10,11 @@ key list the names.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headpond.core.errors import MissingRequirement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
 
 
 def lazy(

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,8 @@ import pyarrow.compute as pc
 from headpond.core.formats import unwritable
 from headpond.core.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUARANTINE_SCHEMA, quote
 from headpond.dsql.columns import first_bytes, holding, trimmed
-from headpond.dsql.images import Members
+from headpond.dsql.config import RowChanges, TableSpec
+from headpond.dsql.images import Images, Members
 from headpond.dsql.pg_types import CastOptions
 from headpond.dsql.strict_json import read_object
 from headpond.dsql.versions import (
@@ -33,12 +35,6 @@ from headpond.dsql.versions import (
     key_column,
     sha256_each,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headpond.dsql.config import RowChanges, TableSpec
-    from headpond.dsql.images import Images
 
 _ORIGIN_TYPES = {name: QUARANTINE_SCHEMA.field(name).type for name in ORIGIN_COLUMNS}
 

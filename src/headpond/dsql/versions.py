@@ -31,7 +31,8 @@ import hashlib
 import json
 import math
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -40,14 +41,9 @@ import pyarrow.compute as pc
 from headpond.core.arrow import bytes_of
 from headpond.core.schemas import json_texts, quote, whole
 from headpond.dsql.columns import ColumnCast, cast_column
+from headpond.dsql.config import TableSpec
 from headpond.dsql.pg_types import CastOptions
 from headpond.dsql.strict_json import read_object
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headpond.dsql.config import TableSpec
-
 
 MAX_CANONICAL_DEPTH = 64
 """Brackets a value may hold to be put into canonical form."""

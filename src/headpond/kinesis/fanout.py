@@ -26,24 +26,20 @@ inside.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from botocore.exceptions import BotoCoreError, ClientError, EventStreamError
 
 from headpond.core.errors import MissingRequirement, ServiceFailure
-from headpond.kinesis.api.calls import calls_of
+from headpond.kinesis.api.calls import IteratorKind, ServiceCalls, StreamCalls, calls_of
 from headpond.kinesis.api.errors import translate
 from headpond.kinesis.api.replies import Page, Record, records_of
 from headpond.kinesis.api.retry import CUT, NOT_FOUND, PositionRejected, RetryableError, classify
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from headpond.kinesis.api.calls import IteratorKind, ServiceCalls, StreamCalls
-    from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.api.settings import ConnectionSettings
 
 MOST_IDLE_EVENTS = 12
 """An event comes every 5 seconds at least: a minute."""

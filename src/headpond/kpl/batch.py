@@ -14,37 +14,32 @@ at the end in one call. Memory: the input, the output, and a working set for `ma
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import mask_of, offsets_of, slices, valid
+from headpond.core.arrow import Bools, Ints, mask_of, offsets_of, slices, valid
 from headpond.core.errors import UsageError
 from headpond.core.schemas import TAGS_TYPE
 from headpond.kpl.decoder import kept_by_place
-from headpond.kpl.hash_keys import effective_hash_key
+from headpond.kpl.hash_keys import HashKeyRange, effective_hash_key
 from headpond.kpl.model import (
     CHECKSUM_BYTES,
     FRAMING_BYTES,
     MAGIC,
+    HashRangeFilter,
     Malformed,
     MalformedAggregate,
     MalformedReason,
+    OnMalformed,
 )
 from headpond.kpl.opener import Opened as Proven
 from headpond.kpl.opener import open_proven
-from headpond.kpl.wire import MAX_EXPANDED_BYTES, MAX_GROUP_DEPTH, WireError, parse_aggregate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from headpond.core.arrow import Bools, Ints
-    from headpond.kpl.hash_keys import HashKeyRange
-    from headpond.kpl.model import HashRangeFilter, OnMalformed
-    from headpond.kpl.wire import ParsedAggregate
+from headpond.kpl.wire import MAX_EXPANDED_BYTES, MAX_GROUP_DEPTH, ParsedAggregate, WireError, parse_aggregate
 
 DEFAULT_MAX_BATCH_BYTES = 32 * 1024 * 1024
 """Input opened at a time. Tiny records need up to 20 times their bytes while they are opened."""

@@ -10,23 +10,18 @@ A Kinesis record that already has a `problem` (an archive line that could not be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import TAGS_TYPE, USER_RECORD_SCHEMA
+from headpond.kpl import OnMalformed
 from headpond.kpl.batch import OpenCounters, open_batches
-from headpond.kpl.hash_keys import FULL_RANGE
-from headpond.kpl.model import MAGIC
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headpond.kpl import OnMalformed
-    from headpond.kpl.hash_keys import HashKeyRange
-    from headpond.kpl.model import HashRangeFilter
+from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange
+from headpond.kpl.model import MAGIC, HashRangeFilter
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("stream", pa.string(), nullable=False),

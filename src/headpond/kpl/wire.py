@@ -22,12 +22,10 @@ first. Source: spec "KPL aggregated records", parsing rules.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from collections.abc import Iterator
+from typing import NamedTuple, NoReturn
 
 from headpond.kpl.model import CHECKSUM_BYTES, MAGIC, Malformed, MalformedReason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_GROUP_DEPTH = 100
 """Nesting of messages and groups that is followed: protobuf's own limit."""

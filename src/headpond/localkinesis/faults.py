@@ -23,13 +23,10 @@ ends after `times` hits. Draws come from one seeded generator.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, TypedDict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Unpack
+from typing import Literal, TypedDict, Unpack
 
 Effect = Literal[
     "refuse",

@@ -16,16 +16,18 @@ contents cannot be computed again; hashes of blocks and the chain can.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from headpond.ion import binary
-from headpond.ion.binary import RefusedIon, children, fields, refuse, text
+from headpond.ion.binary import Node, RefusedIon, children, fields, refuse, text
 from headpond.ion.stream import only_value
 from headpond.ion.text_reader import text_values
 from headpond.qldb.files import split_export
 from headpond.qldb.records import (
     BLOCK_FIELDS,
     BlockSummary,
+    DocumentInfo,
     DownConverted,
     Reader,
     Refused,
@@ -34,12 +36,6 @@ from headpond.qldb.records import (
     block,
     revision,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headpond.ion.binary import Node
-    from headpond.qldb.records import DocumentInfo
 
 _FIELDS = BLOCK_FIELDS | {"revisions"}
 

@@ -14,13 +14,10 @@ Smaller: the hashes are compared from the last byte to the first, each byte as a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from headpond.ion.hash import escape
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _FLIP = bytes(byte ^ 0x80 for byte in range(256))
 _NULL_HASH = sha256(b"\x0b\x0f\x0e").digest()

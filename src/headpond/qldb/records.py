@@ -24,18 +24,13 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from headpond.ion import binary
 from headpond.ion.binary import Node, RefusedIon, children, fields, integer, refuse, text
 from headpond.ion.stream import IonPart, check, only_value
-from headpond.ion.symbols import is_table
-from headpond.ion.timestamps import parse_text, read_timestamp
-
-if TYPE_CHECKING:
-    from headpond.ion.symbols import Symbols
-    from headpond.ion.timestamps import Timestamp
-
+from headpond.ion.symbols import Symbols, is_table
+from headpond.ion.timestamps import Timestamp, parse_text, read_timestamp
 
 RecordType = Literal["CONTROL", "BLOCK_SUMMARY", "REVISION_DETAILS"]
 Kind = Literal["insert", "update", "delete", "redacted"]

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import click
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
+from headpond.cli.output import Output
 from headpond.core.errors import UsageError
 from headpond.lake.maintenance.bootstrap import Bootstrap
-from headpond.lake.maintenance.catch_up import catch_up_from_log
+from headpond.lake.maintenance.catch_up import CaughtUp, catch_up_from_log
 from headpond.lake.maintenance.parquet import ParquetSource
-from headpond.pipeline import load
+from headpond.pipeline import Pipeline, load
 from headpond.pipeline.lake import open_lake
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.cli.output import Output
-    from headpond.lake.maintenance.catch_up import CaughtUp
-    from headpond.pipeline import Pipeline
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _ISO = re.compile(r"(.*?)(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:?[0-9]{2})")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.text import Text
 
 from headpond.cli.inputs import as_span, with_output
+from headpond.cli.output import Output
 from headpond.core.errors import UsageError
 from headpond.localkinesis import (
     NO_LIMITS,
@@ -22,11 +24,6 @@ from headpond.localkinesis import (
     serve_forever,
 )
 from headpond.localkinesis.server import CALLS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.cli.output import Output
 
 _HOUR_MS = 3_600_000
 _RETENTION_HOURS = range(24, 8760 + 1)

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
-from headpond.cli.output import advice, grid, next_command
+from headpond.cli.output import Output, advice, grid, next_command
 from headpond.core.errors import InvalidData, UsageError
 from headpond.core.options import parse_span
-from headpond.lake.maintenance.optimize import check_retention, optimize_file
+from headpond.lake.maintenance.optimize import Optimized, check_retention, optimize_file
 from headpond.lake.maintenance.optimize import repartition as repartition_table
 from headpond.lake.maintenance.redact import redact as redact_lake
-from headpond.lake.maintenance.requeue import ALL
+from headpond.lake.maintenance.requeue import ALL, Requeued
 from headpond.lake.maintenance.requeue import requeue as requeue_records
 from headpond.lake.state.run_mark import mark_in
-from headpond.pipeline import load
+from headpond.pipeline import Pipeline, load
 from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.spark.following.checkpoint import take_away, torn_file
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from headpond.cli.output import Output
-    from headpond.lake.maintenance.optimize import Optimized
-    from headpond.lake.maintenance.requeue import Requeued
-    from headpond.pipeline import Pipeline
 
 RETAIN = "7 days"
 

@@ -25,9 +25,10 @@ from __future__ import annotations
 import binascii
 import io
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -35,13 +36,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pybase64
 
-from headpond.core.arrow import bytes_of, offsets_of, slices
+from headpond.core.arrow import Bytes, Ints, bytes_of, offsets_of, slices
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from headpond.core.arrow import Bytes, Ints
 
 SHARDS = ("shard", "shard_id", "shardId")
 NUMBERS = ("sequenceNumber", "sequence_number")
