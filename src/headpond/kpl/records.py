@@ -99,7 +99,7 @@ def open_records(
         on_malformed=on_malformed,
         tags=tags,
         hash_range_filter=hash_range_filter,
-        hash_key_ranges=(hash_keys,),
+        hash_keys=hash_keys,
         where=where,
     ):
         if counters is not None:
