@@ -177,13 +177,10 @@ class FanOut:
         if self._waited_s >= (patience.unreachable_s if patience_s is None else patience_s):
             raise translate(failure, self._settings, doing=_doing(shard_id)) from None
         if self._attempt:
-            self._wait(patience.wait_s(self._attempt))
-        self._attempt += 1
-
-    def _wait(self, wait_s: float) -> None:
-        if wait_s > 0:
+            wait_s = patience.wait_s(self._attempt)
             self._sleep(wait_s)
             self._waited_s += wait_s
+        self._attempt += 1
 
     def _check_consumer(self, refused: PositionRejected, shard_id: str) -> None:
         """Distinguish a consumer that is gone from a shard that is gone."""

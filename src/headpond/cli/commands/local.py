@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import click
@@ -126,31 +127,19 @@ def local(
     output.say("Stopped.")
 
 
-def _faults(
-    *,
-    throttle: float,
-    fail: float,
-    cut: float,
-    cut_replies: float,
-    fail_entries: float,
-    expire_iterators: float,
-    delay: int | None,
-    calls: tuple[str, ...],
-    seed: int,
-) -> Faults:
+def _faults(*, seed: int, calls: tuple[str, ...], delay: int | None, **shares: float) -> Faults:
     faults = Faults(seed)
-    if throttle:
-        faults.throttle(throttle, calls=calls)
-    if fail:
-        faults.internal_failure(fail, calls=calls)
-    if cut:
-        faults.cut(cut, calls=calls)
-    if cut_replies:
-        faults.cut(cut_replies, when="reply", calls=calls)
-    if fail_entries:
-        faults.fail_entries(fail_entries)
-    if expire_iterators:
-        faults.expire_iterators(expire_iterators)
+    strike: dict[str, Callable[[float], object]] = {
+        "throttle": partial(faults.throttle, calls=calls),
+        "fail": partial(faults.internal_failure, calls=calls),
+        "cut": partial(faults.cut, calls=calls),
+        "cut_replies": partial(faults.cut, when="reply", calls=calls),
+        "fail_entries": faults.fail_entries,
+        "expire_iterators": faults.expire_iterators,
+    }
+    for name, share in shares.items():
+        if share:
+            strike[name](share)
     if delay:
         faults.delay(delay, calls=calls)
     return faults

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headpond.core.errors import MissingRequirement
 from headpond.core.hosts import may_ask
+from headpond.core.lazy import needed
 from headpond.lake.lake import OWN_FOLDER
 from headpond.lake.reports import OUTCOMES
 
@@ -305,13 +306,7 @@ class OpenTelemetry(NothingElse):
     """
 
     def __init__(self, pipeline: str, configured: Collection[str], meter: Any = None) -> None:
-        try:
-            library: Any = import_module("opentelemetry.metrics")
-        except ImportError as error:
-            raise MissingRequirement(
-                "The package opentelemetry-api is not installed.",
-                next_step='Install it with: pip install "headpond[otel]".',
-            ) from error
+        library = needed("opentelemetry.metrics", "[monitor] with OpenTelemetry", "headpond[otel]")
         meter = meter if meter is not None else library.get_meter("headpond.spark")
         self._pipeline, self._configured, self._library = pipeline, frozenset(configured), library
         self._now: dict[str, list[tuple[float, dict[str, str]]]] = {}
