@@ -52,7 +52,7 @@ MAX_ARRIVAL_MS = 253_402_300_799_999  # the end of the year 9999
 _LF, _ZERO, _NINE = b"\n09"
 _NAMES = (*SHARDS, *NUMBERS, *KEYS)
 _Milliseconds = Annotated[int, msgspec.Meta(ge=LEAST_MS, le=MAX_ARRIVAL_MS)]
-_USUAL_LINE = msgspec.json.Decoder(
+_USUAL_LINE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     msgspec.defstruct(
         "UsualLine",
         [
@@ -64,7 +64,7 @@ _USUAL_LINE = msgspec.json.Decoder(
     )
 )
 """Reads what `fast_text` takes: data, texts, and times in milliseconds."""
-_ANY_LINE = msgspec.json.Decoder(
+_ANY_LINE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     msgspec.defstruct("AnyLine", [(name, Any, None) for name in ("data", "blockAddress", *_NAMES, *ARRIVALS)])
 )
 """Reads any object; `read_line` says what is wrong with its members."""
