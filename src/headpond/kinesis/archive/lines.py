@@ -199,8 +199,10 @@ def read_line(text: bytes, *, file: str, line: int) -> tuple[str, str, str | Non
     """
     try:
         value = _ANY_LINE.decode(text)
+    except msgspec.ValidationError as exc:
+        raise BadLine("not a JSON object") from exc
     except (msgspec.DecodeError, RecursionError) as exc:
-        raise BadLine(f"not a JSON object: {exc}") from exc
+        raise BadLine(f"not JSON: {exc}") from exc
     encoded = value.data
     if encoded is None and value.blockAddress is not None:
         return file, str(line), None, None, None, text
