@@ -12,20 +12,16 @@ shards and reasons beyond `MOST_SHARDS` and `MOST_REASONS`.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from headpond.core.errors import MissingRequirement
 from headpond.core.hosts import may_ask
 from headpond.core.lazy import needed
 from headpond.lake.lake import OWN_FOLDER
-from headpond.lake.reports import OUTCOMES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-
-    from headpond.lake.reports import BatchReport
+from headpond.lake.reports import OUTCOMES, BatchReport
 
 MOST_SHARDS = 200
 MOST_REASONS = 100
