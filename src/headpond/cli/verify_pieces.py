@@ -99,8 +99,6 @@ def _matches(name: str) -> list[str]:
 
 
 class _Present:
-    """The files that exist."""
-
     def __contains__(self, name: object) -> bool:
         return Path(str(name)).is_file()
 

@@ -246,8 +246,6 @@ class _Failed:
 
 
 class _Step:
-    """Outputs of one step."""
-
     def __init__(self, chunks: Chunks) -> None:
         self.chunks = chunks
         self.kept: list[Row] = []
@@ -411,7 +409,6 @@ def _pieces(ref: ChunkRef) -> list[tuple[str, int]]:
 
 
 def _waiting(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows that are not in quarantine yet."""
     return [row for row in rows if row.get("status") in {None, WAITING}]
 
 

@@ -114,7 +114,6 @@ def serialise(data: bytes, found: Node, symbols: Symbols, algorithm: Callable[[b
 
 
 def _close(stack: list[_Frame], algorithm: Callable[[bytes], Any]) -> None:
-    """End the innermost container, and the field it is the value of."""
     frame = stack.pop()
     into = frame.into
     if frame.digests:

@@ -80,8 +80,6 @@ def _skip(data: bytes, at: int) -> int:
 
 
 class _Reader:
-    """Reads one top-level value."""
-
     def __init__(self, data: bytes, max_depth: int) -> None:
         self.data = data
         self.max_depth = max_depth

@@ -177,7 +177,6 @@ def _follow(data: Bytes, start: Ints, end: Ints) -> tuple[Ints, Ints, Bools]:
 
 
 def _follow_alone(data: Bytes, at: int, end: int) -> Ints:
-    """Follow one message."""
     view = data.data
     found: list[int] = []
     add = found.append

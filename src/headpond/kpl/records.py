@@ -134,7 +134,6 @@ def _with_origins(opened: pa.RecordBatch, records: pa.RecordBatch, schema: pa.Sc
 
 
 def _unopened(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return one row per Kinesis record."""
     count = records.num_rows
     own: dict[str, pa.Array[Any]] = {
         "sub_sequence_number": pa.repeat(pa.scalar(0, pa.int64()), count),

@@ -277,7 +277,6 @@ class Engine:
     # Below the calls
 
     def _active(self, name: str) -> Stream:
-        """Return a stream that may be changed."""
         stream, status = self.stream(name), self.status(name)
         if status != "ACTIVE":
             raise in_use(

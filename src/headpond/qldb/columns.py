@@ -191,7 +191,6 @@ class _Gathered:
 
 
 def _placed(parts: list[tuple[Ints, Any]], rows: int) -> pa.Array:
-    """Values at their rows; nulls elsewhere."""
     at = np.full(rows, -1, np.int64)
     places = np.concatenate([some for some, _ in parts])
     at[places] = np.arange(len(places))

@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-from headpond.ion.hash import escape
-
 _FLIP = bytes(byte ^ 0x80 for byte in range(256))
 _NULL_HASH = sha256(b"\x0b\x0f\x0e").digest()
 _EMPTY_HASH = sha256(b"").digest()
@@ -75,8 +73,3 @@ def revision_hash_ok(
     if given_data_hash is not None:
         return given == dot(metadata_hash, given_data_hash)
     return given in delete_hashes(metadata_hash)
-
-
-def statement_hash(statement: str) -> bytes:
-    """Return the digest of a statement that has no parameters: the Ion hash of its text."""
-    return sha256(b"\x0b\x80" + escape(statement.encode()) + b"\x0e").digest()

@@ -225,7 +225,6 @@ def _followed(root: Path, name: str, kinesis: LocalKinesis, show: Show) -> tuple
 
 
 def _rows(lake: Any, name: str, columns: Iterable[str]) -> list[list[str | None]]:
-    """Read rows of a table, values as text."""
     table = lake.typed[name]
     table.prepare()
     rows = table.file.read(list(columns)).to_pylist()

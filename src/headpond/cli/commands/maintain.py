@@ -263,7 +263,6 @@ def _torn(pipeline: Pipeline, *, yes: bool) -> list[dict[str, Any]]:
 
 
 def _damaged(pipeline: Pipeline) -> list[dict[str, str | None]]:
-    """Return the tables whose logs are damaged."""
     found: list[dict[str, str | None]] = []
     for name, table in open_lake(pipeline).places().items():
         try:

@@ -310,7 +310,6 @@ class Planner:
 
 
 def _turn(state: ShardState) -> tuple[int, int]:
-    """Return a key that sorts shards by their turn."""
     return -state.waited, UNBOUNDED if state.next is None else state.next.arrival_ms
 
 

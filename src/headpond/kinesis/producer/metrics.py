@@ -41,12 +41,10 @@ class Metrics(Protocol):
         """Add a value that was seen so many times."""
 
 
-class NoMetrics:
+class NoMetrics(Metrics):
     """Forgets all of them."""
 
-    def observe(
-        self, name: str, value: float, times: int = 1, *, shard_id: str | None = None, code: str | None = None
-    ) -> None:
+    def observe(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
 
 

@@ -51,7 +51,6 @@ class ShapeHash:
         return self._bare(item, lead)
 
     def _bare(self, item: Item, lead: bytes) -> list[bytes]:
-        """Return a value of each datum without its annotations."""
         if item.low == binary.IS_NULL:
             kind = binary.INT if item.kind == binary.NEGATIVE_INT else item.kind
             return [lead + bytes((0x0B, kind << 4 | binary.IS_NULL, 0x0E))] * self._count
