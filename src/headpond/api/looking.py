@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headpond.api.reading import Place, pipeline_of
+from headpond.api.reading import pipeline_of
 from headpond.core.errors import ConfigurationError, MissingRequirement, ServiceFailure
 from headpond.core.tabular import Shown, Tabular, said_ms
 from headpond.kinesis.reading.positions import Offset, read_offset
 from headpond.lake.lake import OWN_FOLDER
 from headpond.lake.reports import batches_in, lake_summary, sizes_of
 from headpond.lake.state.run_mark import mark_in
-from headpond.pipeline import Pipeline
 from headpond.pipeline.lake import open_lake
 from headpond.spark.following.checkpoint import standing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headpond.api.reading import Place
+    from headpond.pipeline import Pipeline
 
 LAST = 10
 """Batches that are looked at unless more are wanted."""

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from headpond import __version__
 from headpond.api.looking import LAST, SILENT_MS, headline, look
 from headpond.cli.inputs import as_span, of_delta, with_output
-from headpond.cli.output import Output, draw_summary, grid
+from headpond.cli.output import draw_summary, grid
 from headpond.cli.report import render_status
 from headpond.cli.report.page import figure
 from headpond.cli.report.status_page import size
 from headpond.core.errors import HeadpondError, UsageError
 from headpond.core.tabular import said_ms
 from headpond.lake.reports import batches_in
-from headpond.pipeline import Pipeline, load
+from headpond.pipeline import load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from headpond.cli.output import Output
+    from headpond.pipeline import Pipeline
+
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 

@@ -16,14 +16,13 @@ or a horizon, the number of its first record is noted, so that it cannot be read
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS, ServiceCalls
-from headpond.kinesis.planning.options import Limits, SourceSettings
+from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS
+from headpond.kinesis.planning.options import Limits
 from headpond.kinesis.planning.shard_state import CLOCK_ERROR_MS, UNBOUNDED, ShardState
 from headpond.kinesis.planning.start import Beginning
 from headpond.kinesis.planning.stream_state import StreamState
@@ -32,7 +31,6 @@ from headpond.kinesis.reading.positions import (
     END,
     HORIZON,
     NO_RECORD,
-    Listing,
     Offset,
     Position,
     before,
@@ -41,6 +39,13 @@ from headpond.kinesis.reading.positions import (
 )
 from headpond.kinesis.reading.reader import ShardRange
 from headpond.kpl.hash_keys import FULL_RANGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headpond.kinesis.api.calls import ServiceCalls
+    from headpond.kinesis.planning.options import SourceSettings
+    from headpond.kinesis.reading.positions import Listing
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -310,6 +315,7 @@ class Planner:
 
 
 def _turn(state: ShardState) -> tuple[int, int]:
+    """Return a key that sorts shards by their turn."""
     return -state.waited, UNBOUNDED if state.next is None else state.next.arrival_ms
 
 
