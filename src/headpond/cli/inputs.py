@@ -17,7 +17,7 @@ import click
 from headpond.cli.output import ConsoleOutput, JsonOutput, Output
 from headpond.core.errors import HeadpondError, InvalidData, MissingRequirement, UsageError
 from headpond.core.options import parse_span
-from headpond.kinesis.archive.compressed import MAGIC
+from headpond.kinesis.archive.compressed import MAGIC, opened
 from headpond.kinesis.reading.positions import parse_time_ms
 
 
@@ -92,8 +92,7 @@ def input_lines(file: str) -> Iterator[bytes]:
         raw = _open(file)
     with raw:
         with _blamed(file):
-            compressed = raw.peek(2)[:2] == MAGIC
-        lines = iter(gzip.GzipFile(fileobj=raw)) if compressed else iter(raw)
+            lines = iter(opened(raw, compressed=raw.peek(2)[:2] == MAGIC))
         while True:
             # Only reading is blamed on the input, not what the caller does with a line.
             with _blamed(file):

@@ -16,7 +16,6 @@ where they were read.
 
 from __future__ import annotations
 
-import gzip
 import multiprocessing
 import os
 import zlib
@@ -163,12 +162,8 @@ def _whole(file: str) -> bytes:
 def _read(file: str, count: int) -> bytes:
     try:
         with Path(file).open("rb") as raw:
-            start = raw.read(2)
-            raw.seek(0)
-            if start != archive_gzip.MAGIC:
-                return raw.read(count)
-            with gzip.GzipFile(fileobj=raw) as opened:
-                return opened.read(count)
+            is_compressed = raw.peek(2)[:2] == archive_gzip.MAGIC
+            return archive_gzip.opened(raw, compressed=is_compressed).read(count)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(
             f"{file} cannot be read: {error}.", next_step="Fetch or compress the file again.", file=file

@@ -101,11 +101,7 @@ def decode_batch(data: pa.Array, *, max_depth: int = MAX_DEPTH) -> pa.RecordBatc
     """Return a batch of `DECODED_SCHEMA`, row i from record i.
 
     Rows refused for a reason that ranks below routing (`dsql.CHECKED_AFTER_ROUTING`) have op, schema, table
-    and cluster all the same.
-
-    Args:
-        data: binary array without nulls.
-        max_depth: as in `records.parse`.
+    and cluster all the same. `data` is binary without nulls.
     """
     return open_batch(data, max_depth=max_depth).rows
 

@@ -163,12 +163,7 @@ def cast_values(spec: TableSpec, column: str, tokens: pa.Array, options: CastOpt
 
 
 def key_column(spec: TableSpec, values: Mapping[str, pa.Array]) -> pa.Array:
-    """Return `m:key` of each row.
-
-    Args:
-        spec: the table, with keys.
-        values: typed columns by name, every key column among them and free of nulls.
-    """
+    """Return `m:key` of each row; among the typed columns is every key column, free of nulls."""
     parts = [_json(values[key], raw=spec.is_raw(key)) for key in spec.keys]
     inner = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, ",")
     return pc.binary_join_element_wise("[", inner, "]", "")

@@ -153,10 +153,7 @@ def _message(
 ) -> tuple[bytes, bytes | bytearray]:
     """Write the message of user records that have neither explicit hash keys nor tags, in two pieces.
 
-    Args:
-        indices: Indices of the partition keys.
-        numbers: Each record's index.
-        datas: Each record's data.
+    `indices` are those of the partition keys, `numbers` that of each record.
     """
     head = b"".join(map(_entries.__getitem__, indices))
     try:

@@ -176,10 +176,7 @@ class Faults:
     def hitting(self, call: str, *, inner: Effect | None = None) -> list[Rule]:
         """Return the rules that hit this call, and count that.
 
-        Args:
-            call: The call's name.
-            inner: Ask for this effect inside a call (an entry of PutRecords, an empty read, an event)
-                instead.
+        With `inner` those with this effect inside of it (an entry of PutRecords, an empty read, an event).
         """
         if not self.rules:
             return []

@@ -58,13 +58,9 @@ def delete_hashes(metadata_hash: bytes) -> tuple[bytes, bytes, bytes]:
 def revision_hash_ok(
     given: bytes, metadata_hash: bytes, data_hash: bytes | None, given_data_hash: bytes | None
 ) -> bool:
-    """Return whether the contents of a revision match its hash.
+    """Return whether the Ion hashes of a revision's metadata and data match the hash that it gives.
 
-    Args:
-        given: The revision's hash.
-        metadata_hash: Ion hash of its metadata.
-        data_hash: Ion hash of its data, None where it has none.
-        given_data_hash: Its field `dataHash`; where there is data too, it must be the data's hash.
+    `given_data_hash` is its field `dataHash`; where there is data too, it must be the data's hash.
     """
     if data_hash is not None:
         if given_data_hash is not None and given_data_hash != data_hash:
