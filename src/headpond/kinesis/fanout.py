@@ -263,7 +263,7 @@ def _of_message(message: Any, parse: Any) -> Iterator[Event]:
         except msgspec.DecodeError:
             yield from _of_stock(parse(message) or {})
             return
-        yield _event(payload.records, payload.continuation, payload.behind_ms, payload.children)
+        yield _event(payload)
     elif headers.get(":message-type") in ("exception", "error"):
         code = headers.get(":exception-type") or headers.get(":error-code") or "Unknown"
         raise EventFailed(str(code), by_service=True)
@@ -274,18 +274,12 @@ def _of_stock(parsed: Mapping[str, Any]) -> Iterator[Event]:
     if event is not None:
         if "Records" not in event:
             raise EventFailed("EventDamaged", by_service=False)
-        yield _event(
-            records_of(event["Records"]),
-            event.get("ContinuationSequenceNumber"),
-            event.get("MillisBehindLatest"),
-            event.get("ChildShards"),
-        )
+        place = event.get("ContinuationSequenceNumber"), event.get("MillisBehindLatest")
+        yield _event(_Payload(records_of(event["Records"]), *place, event.get("ChildShards")))
 
 
-def _event(
-    records: list[Record], continuation: str | None, behind_ms: int | None, children: list[Any] | None
-) -> Event:
-    if continuation is None and not children:
+def _event(payload: _Payload) -> Event:
+    if payload.continuation is None and not payload.children:
         # Only a shard that ended has no continuation, and then it has children.
         raise EventFailed("EventDamaged", by_service=False)
-    return Event(records, continuation, behind_ms or 0)
+    return Event(payload.records, payload.continuation, payload.behind_ms or 0)
