@@ -119,6 +119,18 @@ def test_no_line_is_fatal_and_none_is_lost(lines: list[bytes]) -> None:
     assert batch.num_rows == sum(bool(text.rstrip(b"\r\n").strip()) for text in lines)
 
 
+def arrival_of(when: Any) -> int | None:
+    """Say when a record arrived, in microseconds."""
+    if isinstance(when, str):
+        if not when.endswith("Z"):
+            raise ValueError(when)
+        when = datetime.fromisoformat(when).timestamp()
+    found = None if when is None else round(when if when >= 10**11 else when * 1000) * 1000
+    if found is not None and not 0 <= found < 253_402_300_800_000_000:
+        raise ValueError(when)
+    return found
+
+
 def expected(text: bytes) -> tuple[object, ...] | None:
     """Say with the standard library what a line holds; None where it is not a record."""
     try:
@@ -140,19 +152,12 @@ def expected(text: bytes) -> tuple[object, ...] | None:
         return None
     if number is not None and not (is_number and str(number).isdigit()):
         return None
-    if isinstance(when, str):
-        try:
-            when = datetime.fromisoformat(when).timestamp() if when[-1:] == "Z" else None
-        except ValueError:
-            return None
-        if when is None:
-            return None
-    if when is not None:
-        when = round(when if when >= 10**11 else when * 1000) * 1000
-        if not 0 <= when < 253_402_300_800_000_000:
-            return None
+    try:
+        arrival = arrival_of(when)
+    except ValueError:
+        return None
     place = ("f", "1") if None in (shard, number) else (shard, str(number))
-    return (*place, key, when, None, data)
+    return (*place, key, arrival, None, data)
 
 
 @settings(max_examples=500)
