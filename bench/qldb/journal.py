@@ -31,7 +31,7 @@ import records as made
 
 from headpond.ion.text_reader import to_binary
 from headpond.qldb.batch import decode_qldb
-from headpond.qldb.hash import dot, merkle_root, statement_hash
+from headpond.qldb.hash import dot, merkle_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +112,7 @@ def revision_template(table: int, city: int, *, later: bool) -> Template:
 def block_template(tables: tuple[int, ...]) -> Template:
     statements = ",".join(
         f'{{statement:"INSERT INTO {_TABLES[table]} ?",startTime:{_TIME}.5{at}7Z,'
-        f"statementDigest:{made.blob(statement_hash(f'INSERT INTO {_TABLES[table]} ?'))}}}"
+        f"statementDigest:{made.blob(hashlib.sha256(_TABLES[table].encode()).digest())}}}"
         for at, table in enumerate(tables)
     )
     documents = ",".join(

@@ -198,7 +198,7 @@ def test_a_line_that_is_no_record_is_told_and_the_rest_goes_on(cli: Cli) -> None
     assert (line["verdict"], line["reason"], line["detail"]) == (
         "quarantine",
         "archive_bad_line",
-        "not a JSON object",
+        "not a record: Expected `object`, got `array`",
     )
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -33,7 +32,7 @@ SHARDS = (HashKeyRange(0, 2**127 - 1), HashKeyRange(2**127, 2**128 - 1))
 
 
 def expected_rows(
-    blobs: list[bytes], mode: Any = "off", shards: list[int] | None = None, **bounds: int
+    blobs: list[bytes], mode: Any = "off", shard: HashKeyRange = FULL_RANGE, **bounds: int
 ) -> tuple[list[dict[str, Any]], OpenCounters]:
     """Say the same with the scalar codec."""
     rows: list[dict[str, Any]] = []
@@ -54,7 +53,7 @@ def expected_rows(
             case Aggregate(records):
                 counters.aggregates += 1
                 counters.empty_aggregates += not records
-                kept = kept_by_range(records, SHARDS[shards[origin]] if shards else FULL_RANGE, mode)
+                kept = kept_by_range(records, shard, mode)
                 counters.user_records += len(kept)
                 counters.range_filtered += len(records) - len(kept)
                 for position in kept:
@@ -86,8 +85,6 @@ def opened(blobs: list[bytes], **options: Any) -> tuple[list[dict[str, Any]], Op
     rows = found.batch.to_pylist()
     crowd = pa.concat_arrays([data, pa.array([COMPANY] * 50, pa.binary())])
     crowd_keys = pa.concat_arrays([keys, pa.nulls(50, pa.string())])
-    if "range_of" in options:
-        options["range_of"] = np.concatenate([options["range_of"], np.zeros(50, np.int64)])
     options.pop("max_batch_bytes", None)
     parts = [part.batch for part in open_batches(crowd, crowd_keys, tags=True, **options)]
     assert [row for part in parts for row in part.to_pylist()][: len(rows)] == rows
@@ -119,12 +116,12 @@ def test_same_as_scalar(blobs: list[bytes]) -> None:
 
 @pytest.mark.thorough
 @settings(max_examples=100)
-@given(st.lists(kpl_blobs.any_blobs, max_size=5), st.sampled_from(["per_record", "kcl"]), st.data())
-def test_same_filter_as_scalar(blobs: list[bytes], mode: str, data: st.DataObject) -> None:
-    """The hash range filter keeps the same records, with the shard of each Kinesis record."""
-    shards = data.draw(st.lists(st.integers(0, 1), min_size=len(blobs), max_size=len(blobs)))
-    options = {"hash_range_filter": mode, "hash_key_ranges": SHARDS, "range_of": np.array(shards, np.int64)}
-    assert opened(blobs, **options) == expected_rows(blobs, mode, shards)
+@given(
+    st.lists(kpl_blobs.any_blobs, max_size=5), st.sampled_from(["per_record", "kcl"]), st.sampled_from(SHARDS)
+)
+def test_same_filter_as_scalar(blobs: list[bytes], mode: str, shard: HashKeyRange) -> None:
+    """The hash range filter keeps the same records."""
+    assert opened(blobs, hash_range_filter=mode, hash_keys=shard) == expected_rows(blobs, mode, shard)
 
 
 @pytest.mark.thorough
@@ -247,9 +244,9 @@ def test_nothing_in_nothing_out() -> None:
 def test_keys_of_plain_records() -> None:
     """A plain record keeps the keys it was put with; unknown ones are null; aggregates have their own."""
     blobs = [b"one", encode([UserRecord("k", b"1"), UserRecord("l", b"2", "9")]).data, b"two"]
-    found = open_batch(pa.array(blobs), pa.array(["a", "b", None]), pa.array(["7", None, None])).batch
+    found = open_batch(pa.array(blobs), pa.array(["a", "b", None])).batch
     assert found.column("partition_key").to_pylist() == ["a", "k", "l", None]
-    assert found.column("explicit_hash_key").to_pylist() == ["7", None, "9", None]
+    assert found.column("explicit_hash_key").to_pylist() == [None, None, "9", None]
     assert open_batch(pa.array(blobs)).batch.column("partition_key").to_pylist() == [None, "k", "l", None]
 
 
@@ -334,14 +331,7 @@ def test_depth_of_groups_is_bounded() -> None:
     [
         ({"on_malformed": "skip"}, "onMalformed"),
         ({"hash_range_filter": "all"}, "hashRangeFilter"),
-        ({"hash_range_filter": "kcl"}, "ranges"),
-        (
-            {"hash_range_filter": "kcl", "hash_key_ranges": SHARDS, "range_of": np.array([2, 0])},
-            "range_of",
-        ),
-        ({"hash_range_filter": "kcl", "hash_key_ranges": SHARDS, "range_of": np.array([1])}, "range_of"),
         ({"partition_keys": pa.array(["a"])}, "partition_keys"),
-        ({"explicit_hash_keys": pa.array(["1"])}, "explicit_hash_keys"),
     ],
 )
 def test_wrong_use(options: dict[str, Any], word: str) -> None:

@@ -1,4 +1,4 @@
-"""The seam between a snapshot and a stream: the database changes all the while, and the lake ends the same."""
+"""The seam between a snapshot and a stream: the database changes meanwhile, and the lake ends the same."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headpond.api.sampling import kinesis_records
 from headpond.core.errors import MissingRequirement
@@ -16,16 +16,12 @@ from headpond.core.lazy import needed
 from headpond.kinesis.archive.lines import BAD_LINE
 from headpond.kpl.records import open_records
 from headpond.lake.storage import is_remote
+from headpond.pipeline import Pipeline
 from headpond.pipeline.lake import change_format, open_lake
 from headpond.spark.following.checkpoint import check_whole, read_again
 from headpond.spark.following.run import check_source, doubts, no_record
 from headpond.spark.session.java import find_java
 from headpond.spark.session.settings import check_checkpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.pipeline import Pipeline
 
 SAMPLE = 1_000
 """Records that are read to see what would become of them."""

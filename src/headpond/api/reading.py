@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from headpond.api.records import inspect, table_of
 from headpond.core.tabular import Tabular
@@ -11,9 +12,6 @@ from headpond.lake.delta import DeltaFile
 from headpond.lake.reading import LakeTable, Tables
 from headpond.lake.storage import is_remote
 from headpond.pipeline import Pipeline, load
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 QUARANTINE = "_headpond/quarantine"
 SHOWN_ROWS = 20

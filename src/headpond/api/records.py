@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from headpond.dsql import records as dsql
 from headpond.ion.binary import MARKER as ION_MARKER
 from headpond.kpl import MAGIC
 from headpond.kpl.documents import inspect_blob
 from headpond.qldb import records as qldb
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 VIEWS: dict[str, Callable[[bytes], dict[str, Any]]] = {
     "kpl": inspect_blob,

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from headpond.api.looking import Report
-from headpond.api.reading import pipeline_of
+from headpond.api.reading import Place, pipeline_of
 from headpond.core.tabular import Tabular
 from headpond.spark.following.run import Run
 from headpond.spark.following.stopping import stopped_by_signals
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from headpond.api.reading import Place
 
 FIGURES = ("rows", "written", "deletes", "duplicates", "stale", "superseded")
 

@@ -7,20 +7,18 @@ import gzip
 import io
 import sys
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
 
 from headpond.cli.output import ConsoleOutput, JsonOutput, Output
 from headpond.core.errors import HeadpondError, InvalidData, MissingRequirement, UsageError
 from headpond.core.options import parse_span
-from headpond.kinesis.archive.compressed import MAGIC
+from headpond.kinesis.archive.compressed import MAGIC, opened
 from headpond.kinesis.reading.positions import parse_time_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def as_span(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -94,8 +92,7 @@ def input_lines(file: str) -> Iterator[bytes]:
         raw = _open(file)
     with raw:
         with _blamed(file):
-            compressed = raw.peek(2)[:2] == MAGIC
-        lines = iter(gzip.GzipFile(fileobj=raw)) if compressed else iter(raw)
+            lines = iter(opened(raw, compressed=raw.peek(2)[:2] == MAGIC))
         while True:
             # Only reading is blamed on the input, not what the caller does with a line.
             with _blamed(file):

@@ -12,24 +12,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headpond.cli.commands.status import LIVE, drawn_batches
 from headpond.core.tabular import said_ms
+from headpond.lake.reports import BatchReport
 from headpond.spark.metrics.exporters import NothingElse
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-    from rich.console import RenderableType
-
-    from headpond.lake.reports import BatchReport
 
 QUIET_S = 60.0
 """Without a terminal, a run with nothing to read says so at most this often."""

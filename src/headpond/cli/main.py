@@ -22,7 +22,8 @@ import importlib
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -30,9 +31,6 @@ from headpond import __version__
 from headpond.cli.output import ConsoleOutput
 from headpond.core.errors import HeadpondError
 from headpond.core.lazy import lacking
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DEFECT = 70
 INTERRUPTED = 130

@@ -16,17 +16,17 @@ where they were read.
 
 from __future__ import annotations
 
-import gzip
 import multiprocessing
 import os
 import zlib
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from glob import glob, has_magic
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -46,11 +46,6 @@ from headpond.qldb.files import split_mixed
 from headpond.qldb.journal.known import Journal
 from headpond.qldb.records import Refused
 from headpond.spark.sources.archive_files import EXPORT_MANIFESTS, objects_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from concurrent.futures import Future
-
 
 Kind = Literal["lines", "datums", "export"]
 
@@ -103,8 +98,6 @@ def _matches(name: str) -> list[str]:
 
 
 class _Present:
-    """The files that exist."""
-
     def __contains__(self, name: object) -> bool:
         return Path(str(name)).is_file()
 
@@ -169,12 +162,8 @@ def _whole(file: str) -> bytes:
 def _read(file: str, count: int) -> bytes:
     try:
         with Path(file).open("rb") as raw:
-            start = raw.read(2)
-            raw.seek(0)
-            if start != archive_gzip.MAGIC:
-                return raw.read(count)
-            with gzip.GzipFile(fileobj=raw) as opened:
-                return opened.read(count)
+            is_compressed = raw.peek(2)[:2] == archive_gzip.MAGIC
+            return archive_gzip.opened(raw, compressed=is_compressed).read(count)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(
             f"{file} cannot be read: {error}.", next_step="Fetch or compress the file again.", file=file

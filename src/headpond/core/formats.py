@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -22,9 +23,6 @@ import pyarrow.compute as pc
 
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 INTERNAL_ERROR = "internal_error"
 """The reason of a record on which headpond itself failed."""

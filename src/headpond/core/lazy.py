@@ -10,13 +10,11 @@ key list the names.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headpond.core.errors import MissingRequirement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
 
 
 def lazy(
@@ -24,10 +22,8 @@ def lazy(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package.
 
-    Args:
-        package: its name.
-        homes: name → the module that defines it; a sub-package is at home in itself.
-        on_spark: names that need the extra `spark`, which brings all the rest.
+    `homes` says which module defines a name; a sub-package is at home in itself. Names `on_spark` need the
+    extra `spark`, which brings all the rest.
     """
 
     def find(name: str) -> Any:
@@ -60,10 +56,7 @@ EXTRAS = {
 def lacking(error: ModuleNotFoundError, purpose: str, extra: str | None = None) -> MissingRequirement | None:
     """Return what is to be installed where an import failed for want of an extra; None where it did not.
 
-    Args:
-        error: what the import raised.
-        purpose: what needs the package, at the beginning of a sentence.
-        extra: what brings all that is needed, where that is more than the package's own.
+    `purpose` begins the sentence; `extra` brings all that is needed, where the package's own does not.
     """
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
@@ -77,12 +70,7 @@ def lacking(error: ModuleNotFoundError, purpose: str, extra: str | None = None) 
 
 
 def needed(module: str, purpose: str, install: str) -> Any:
-    """Import a package that headpond itself does not require.
-
-    Args:
-        module: its name, as in `polars`.
-        purpose: what needs it, at the beginning of a sentence.
-        install: what pip is asked for.
+    """Import a package that headpond itself does not require; `purpose` begins the sentence if it is absent.
 
     Raises:
         MissingRequirement: it is not installed; the next step is the line that installs it.

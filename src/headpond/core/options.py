@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Container, Iterable, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from headpond.core.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
 
 SIZE_UNITS = {
     "b": 1,

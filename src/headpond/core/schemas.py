@@ -10,15 +10,12 @@ prefixes keep the two apart whatever a user calls a column.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 TAGS_TYPE = pa.list_(
     pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]),

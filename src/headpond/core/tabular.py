@@ -6,12 +6,10 @@ them brings a line or a control of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from typing import Any
 
 MAX_CELL = 60
 """Characters of a value that are shown."""

@@ -22,7 +22,7 @@ which by calculation doubles the CPU of a whole job.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -31,12 +31,9 @@ import pyarrow.compute as pc
 
 from headpond.core.arrow import bytes_of, offsets_of
 from headpond.dsql.columns import counts_between, first_bytes
-from headpond.dsql.images import Images, as_binary, images_of, masked
+from headpond.dsql.images import Bools, Images, Ints, as_binary, images_of, masked
 from headpond.dsql.records import Chunked, ChunkRef, Fragment, Refused, parse
 from headpond.dsql.strict_json import DEEPEST, MAX_DEPTH
-
-if TYPE_CHECKING:
-    from headpond.dsql.images import Bools, Ints
 
 DECODED_SCHEMA = pa.schema(
     [
@@ -104,11 +101,7 @@ def decode_batch(data: pa.Array, *, max_depth: int = MAX_DEPTH) -> pa.RecordBatc
     """Return a batch of `DECODED_SCHEMA`, row i from record i.
 
     Rows refused for a reason that ranks below routing (`dsql.CHECKED_AFTER_ROUTING`) have op, schema, table
-    and cluster all the same.
-
-    Args:
-        data: binary array without nulls.
-        max_depth: as in `records.parse`.
+    and cluster all the same. `data` is binary without nulls.
     """
     return open_batch(data, max_depth=max_depth).rows
 

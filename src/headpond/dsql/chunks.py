@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import crc32c
 import pyarrow as pa
@@ -36,16 +38,11 @@ from headpond.core.schemas import (
     USER_RECORD_SCHEMA,
 )
 from headpond.dsql.batch import DECODED_SCHEMA
+from headpond.dsql.config import RowChanges
 from headpond.dsql.decode import sort_out
 from headpond.dsql.records import Chunked, ChunkRef, Fragment, Refused, parse
 from headpond.dsql.strict_json import RefusedJson, read_object
 from headpond.dsql.versions import image_hash
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-
-    from headpond.dsql.config import RowChanges
 
 Row = dict[str, Any]
 Place = tuple[Any, ...]
@@ -249,8 +246,6 @@ class _Failed:
 
 
 class _Step:
-    """Outputs of one step."""
-
     def __init__(self, chunks: Chunks) -> None:
         self.chunks = chunks
         self.kept: list[Row] = []
@@ -414,7 +409,6 @@ def _pieces(ref: ChunkRef) -> list[tuple[str, int]]:
 
 
 def _waiting(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows that are not in quarantine yet."""
     return [row for row in rows if row.get("status") in {None, WAITING}]
 
 

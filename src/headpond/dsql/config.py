@@ -13,17 +13,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from headpond.core.formats import MAX_COLUMNS, TableEntry, wrong_entry
+from headpond.core.formats import MAX_COLUMNS, Decoded, TableEntry, wrong_entry
 from headpond.dsql.pg_types import arrow_type, parse_type
 from headpond.dsql.strict_json import MAX_DEPTH
-
-if TYPE_CHECKING:
-    from headpond.core.formats import Decoded
 
 NTZ_TIMESTAMP = pa.timestamp("us")
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -14,8 +14,9 @@ unknown table, what ranks below routing, commit time, missing `before`, keys, ca
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +26,9 @@ from headpond.core.formats import Decoded, opened_records, quarantine_rows
 from headpond.core.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
 from headpond.dsql.batch import open_batch
 from headpond.dsql.config import RowChanges, too_long, unknown_spec
-from headpond.dsql.images import images_of
+from headpond.dsql.images import Images, images_of
 from headpond.dsql.records import CHECKED_AFTER_ROUTING
 from headpond.dsql.rows import typed_rows
-
-if TYPE_CHECKING:
-    from collections import Counter
-
-    from headpond.dsql.images import Images
 
 _SHOWN = 200  # characters of a name in a detail
 
@@ -66,15 +62,8 @@ def sort_out(
 ) -> Decoded:
     """Make the checks that need the configuration, and type what is whole.
 
-    Any format whose records become rows of `DECODED_SCHEMA` goes on from here.
-
-    Args:
-        records: user records.
-        decoded: their rows of `batch.DECODED_SCHEMA`.
-        config: tables and rules.
-        counters: counted on.
-        refused: quarantine rows found before.
-        images: those of `decoded`, where they were read already.
+    Any format whose records become rows of `batch.DECODED_SCHEMA` goes on from here. `counters` are counted
+    on; `refused` are quarantine rows found before, `images` those of `decoded`, where they were read already.
     """
     images = images or images_of(decoded)
     if config.only is not None:

@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,9 +22,6 @@ import pyarrow.compute as pc
 from headpond.core.arrow import int64_array, mask_of, offsets_of, ranges
 from headpond.dsql.columns import counts_between, first_bytes
 from headpond.dsql.strict_json import is_strict
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]

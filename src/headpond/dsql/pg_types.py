@@ -278,11 +278,7 @@ def _floating(kind: PgType, token: str, _options: CastOptions) -> float | CastEr
 def clamp(value: int, infinite: int, ends: tuple[int, int], options: CastOptions) -> int | CastError | None:
     """Apply the option `infinity` to a count of days or microseconds.
 
-    Args:
-        value: the count.
-        infinite: -1 or +1 for an infinity, else 0.
-        ends: what Spark can hold.
-        options: the options.
+    `infinite` is -1 or +1 for an infinity, else 0; `ends` are what Spark can hold.
     """
     if not infinite and ends[0] <= value <= ends[1]:
         return value

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,8 @@ import pyarrow.compute as pc
 from headpond.core.formats import unwritable
 from headpond.core.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUARANTINE_SCHEMA, quote
 from headpond.dsql.columns import first_bytes, holding, trimmed
-from headpond.dsql.images import Members
+from headpond.dsql.config import RowChanges, TableSpec
+from headpond.dsql.images import Images, Members
 from headpond.dsql.pg_types import CastOptions
 from headpond.dsql.strict_json import read_object
 from headpond.dsql.versions import (
@@ -33,12 +35,6 @@ from headpond.dsql.versions import (
     key_column,
     sha256_each,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headpond.dsql.config import RowChanges, TableSpec
-    from headpond.dsql.images import Images
 
 _ORIGIN_TYPES = {name: QUARANTINE_SCHEMA.field(name).type for name in ORIGIN_COLUMNS}
 
@@ -89,15 +85,9 @@ def typed_rows(
     *,
     at: np.ndarray[Any, np.dtype[np.int64]] | None = None,
 ) -> tuple[pa.RecordBatch, list[Refusals], Counter[str]]:
-    """Type the full changes of one table.
+    """Type the full changes of one table: user records, and their rows of `batch.DECODED_SCHEMA` and images.
 
-    Args:
-        records: the user records.
-        decoded: their rows of `batch.DECODED_SCHEMA`.
-        spec: the table.
-        config: the rules.
-        images: the images of `decoded`.
-        at: which rows are `full` and routed to this table, ascending; None: all.
+    `at` are the rows that are `full` and routed to this table, ascending; None: all.
 
     Returns:
         Typed rows, the refused ones, and counters.
@@ -322,11 +312,9 @@ def _kept_image(texts: pa.Array, spec: TableSpec, config: RowChanges) -> pa.Arra
 
 
 def image_hashes(tokens: Mapping[str, pa.Array], delete: pa.Array) -> pa.Array:
-    """`m:image_hash`: SHA-256 of the canonical image, built column by column.
+    """Return `m:image_hash`: SHA-256 of the canonical image, built column by column; deletes have no image.
 
-    Args:
-        tokens: raw JSON tokens per column, binary; null where a row lacks it.
-        delete: whether a row is a delete, which has no image.
+    `tokens` are raw JSON tokens per column, binary; null where a row lacks it.
     """
     names, empty = sorted(tokens), pa.scalar(b"")
     opens = bool(names) and tokens[names[0]].null_count == 0  # every row has the first member

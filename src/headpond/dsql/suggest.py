@@ -245,13 +245,7 @@ class Survey:
                 seen.add(op, before, after, chunked=verdict == "chunked")
 
     def add_log(self, schema: str, table: str, entries: pa.Table) -> None:
-        """Look at entries of the raw log of a table that is not configured.
-
-        Args:
-            schema: the table's schema.
-            table: its name.
-            entries: `_op`, `_before`, `_after`, as a log has them.
-        """
+        """Look at entries (`_op`, `_before`, `_after`) of the raw log of a table that is not configured."""
         seen = self.tables.setdefault((schema, table), TableSeen(schema, table))
         self.logged[schema, table] = self.logged.get((schema, table), 0) + entries.num_rows
         columns = (entries[name].to_pylist() for name in ("_op", "_before", "_after"))
@@ -260,12 +254,7 @@ class Survey:
 
 
 def document(survey: Survey, entries: Iterable[TableSpec] = ()) -> dict[str, Any]:
-    """Return the proposal as plain values.
-
-    Args:
-        survey: what was seen.
-        entries: the tables that are configured already.
-    """
+    """Return the proposal as plain values; `entries` are the tables that are configured already."""
     configured = {(entry.schema, entry.table): entry.name for entry in entries}
     tables: dict[str, Any] = {}
     for place, seen in survey.tables.items():

@@ -31,7 +31,8 @@ import hashlib
 import json
 import math
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -40,14 +41,9 @@ import pyarrow.compute as pc
 from headpond.core.arrow import bytes_of
 from headpond.core.schemas import json_texts, quote, whole
 from headpond.dsql.columns import ColumnCast, cast_column
+from headpond.dsql.config import TableSpec
 from headpond.dsql.pg_types import CastOptions
 from headpond.dsql.strict_json import read_object
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headpond.dsql.config import TableSpec
-
 
 MAX_CANONICAL_DEPTH = 64
 """Brackets a value may hold to be put into canonical form."""
@@ -167,12 +163,7 @@ def cast_values(spec: TableSpec, column: str, tokens: pa.Array, options: CastOpt
 
 
 def key_column(spec: TableSpec, values: Mapping[str, pa.Array]) -> pa.Array:
-    """Return `m:key` of each row.
-
-    Args:
-        spec: the table, with keys.
-        values: typed columns by name, every key column among them and free of nulls.
-    """
+    """Return `m:key` of each row; among the typed columns is every key column, free of nulls."""
     parts = [value_texts(values[key], raw=spec.is_raw(key)) for key in spec.keys]
     inner = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, ",")
     return pc.binary_join_element_wise("[", inner, "]", "")

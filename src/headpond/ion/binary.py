@@ -23,13 +23,11 @@ Source: Amazon Ion specification, "Ion 1.0 binary encoding".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from headpond.core.errors import InvalidData
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MARKER = b"\xe0\x01\x00\xea"
 """The Ion 1.0 version marker."""

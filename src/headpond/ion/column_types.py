@@ -23,18 +23,16 @@ import math
 import re
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from headpond.core.errors import UsageError
 from headpond.ion import binary
 from headpond.ion.binary import Node, decimal_parts, integer, text
+from headpond.ion.symbols import Symbols
 from headpond.ion.text import canonical_json, decimal_number, field_name, float_of, int_text, scalar_text
 from headpond.ion.timestamps import read_timestamp
-
-if TYPE_CHECKING:
-    from headpond.ion.symbols import Symbols
 
 NAMES = ("string", "boolean", "bigint", "decimal(p,s)", "double", "timestamp", "binary", "json")
 _ARROW = {

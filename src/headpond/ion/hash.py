@@ -19,8 +19,9 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headpond.ion import binary
 from headpond.ion.binary import (
@@ -33,14 +34,10 @@ from headpond.ion.binary import (
     var_uint,
 )
 from headpond.ion.binary import node as node_at
+from headpond.ion.symbols import Symbols
 from headpond.ion.write import signed
 from headpond.ion.write import var_int as write_var_int
 from headpond.ion.write import var_uint as write_var_uint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.ion.symbols import Symbols
 
 _BEGIN, _END = b"\x0b", b"\x0e"
 _UNKNOWN_SYMBOL = b"\x0b\x71\x0e"
@@ -117,7 +114,6 @@ def serialise(data: bytes, found: Node, symbols: Symbols, algorithm: Callable[[b
 
 
 def _close(stack: list[_Frame], algorithm: Callable[[bytes], Any]) -> None:
-    """End the innermost container, and the field it is the value of."""
     frame = stack.pop()
     into = frame.into
     if frame.digests:

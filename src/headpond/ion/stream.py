@@ -11,7 +11,8 @@ bounded by `max_depth` and not by the interpreter. A symbol table is read once p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from headpond.ion.binary import (
     AHEAD,
@@ -45,12 +46,6 @@ from headpond.ion.binary import (
 from headpond.ion.hash import ion_hash
 from headpond.ion.symbols import SYSTEM_SYMBOLS, Symbols, is_table, read_table
 from headpond.ion.timestamps import read_timestamp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headpond.ion.symbols import Symbols
-
 
 _ENDS = 0x80
 """The bit of the last byte of a VarUInt."""

@@ -12,9 +12,10 @@ Source: Amazon Ion specification, "Symbols".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from headpond.ion import binary
 from headpond.ion.binary import (
@@ -28,9 +29,6 @@ from headpond.ion.binary import (
     shown_integer,
     text,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 T = TypeVar("T")
 

@@ -27,15 +27,11 @@ import math
 import re
 import struct
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING
 
 from headpond.ion import binary
 from headpond.ion.binary import Node, Step, annotation_ids, decimal_parts, integer, text, walk
+from headpond.ion.symbols import Symbols
 from headpond.ion.timestamps import read_timestamp
-
-if TYPE_CHECKING:
-    from headpond.ion.symbols import Symbols
-
 
 _PLAIN_SYMBOL = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 _LIKE_AN_ID = re.compile(r"\$[0-9]+")

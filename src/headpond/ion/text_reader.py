@@ -20,17 +20,15 @@ import base64
 import binascii
 import re
 import struct
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headpond.ion import binary, write
 from headpond.ion.binary import refuse
 from headpond.ion.symbols import SYSTEM
 from headpond.ion.timestamps import parse_text
 from headpond.ion.write import SymbolWriter, tagged
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _NULLS = {
     name: number << 4 | 15 for number, name in enumerate(binary.TYPE_NAMES) if number != binary.NEGATIVE_INT
@@ -82,8 +80,6 @@ def _skip(data: bytes, at: int) -> int:
 
 
 class _Reader:
-    """Reads one top-level value."""
-
     def __init__(self, data: bytes, max_depth: int) -> None:
         self.data = data
         self.max_depth = max_depth

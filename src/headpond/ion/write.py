@@ -8,18 +8,12 @@ only symbol ids and lengths are rewritten, so the Ion hash stays::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from headpond.ion import binary
 from headpond.ion.binary import Node, RefusedIon, Step, annotation_ids, walk
-from headpond.ion.symbols import SYSTEM
-from headpond.ion.timestamps import PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headpond.ion.symbols import Symbols
-    from headpond.ion.timestamps import Timestamp
+from headpond.ion.symbols import SYSTEM, Symbols
+from headpond.ion.timestamps import PRECISIONS, Timestamp
 
 _LONG = 14
 _IDS = {name: sid for sid, name in enumerate(SYSTEM) if name is not None}

@@ -40,14 +40,7 @@ class Consumer(NamedTuple):
 
 
 class Consumers:
-    """The registered consumers of one stream.
-
-    Args:
-        calls: of the stream.
-        settings: which stream.
-        most_s: see `MOST_WAIT_S`.
-        sleep: waits for so many seconds.
-    """
+    """The registered consumers of one stream; `most_s` as `MOST_WAIT_S`."""
 
     def __init__(
         self,

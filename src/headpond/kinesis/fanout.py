@@ -26,24 +26,20 @@ inside.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from botocore.exceptions import BotoCoreError, ClientError, EventStreamError
 
 from headpond.core.errors import MissingRequirement, ServiceFailure
-from headpond.kinesis.api.calls import calls_of
+from headpond.kinesis.api.calls import IteratorKind, ServiceCalls, StreamCalls, calls_of
 from headpond.kinesis.api.errors import translate
 from headpond.kinesis.api.replies import Page, Record, records_of
 from headpond.kinesis.api.retry import CUT, NOT_FOUND, PositionRejected, RetryableError, classify
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from headpond.kinesis.api.calls import IteratorKind, ServiceCalls, StreamCalls
-    from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.api.settings import ConnectionSettings
 
 MOST_IDLE_EVENTS = 12
 """An event comes every 5 seconds at least: a minute."""
@@ -181,13 +177,10 @@ class FanOut:
         if self._waited_s >= (patience.unreachable_s if patience_s is None else patience_s):
             raise translate(failure, self._settings, doing=_doing(shard_id)) from None
         if self._attempt:
-            self._wait(patience.wait_s(self._attempt))
-        self._attempt += 1
-
-    def _wait(self, wait_s: float) -> None:
-        if wait_s > 0:
+            wait_s = patience.wait_s(self._attempt)
             self._sleep(wait_s)
             self._waited_s += wait_s
+        self._attempt += 1
 
     def _check_consumer(self, refused: PositionRejected, shard_id: str) -> None:
         """Distinguish a consumer that is gone from a shard that is gone."""
@@ -270,7 +263,7 @@ def _of_message(message: Any, parse: Any) -> Iterator[Event]:
         except msgspec.DecodeError:
             yield from _of_stock(parse(message) or {})
             return
-        yield _event(payload.records, payload.continuation, payload.behind_ms, payload.children)
+        yield _event(payload)
     elif headers.get(":message-type") in ("exception", "error"):
         code = headers.get(":exception-type") or headers.get(":error-code") or "Unknown"
         raise EventFailed(str(code), by_service=True)
@@ -281,18 +274,12 @@ def _of_stock(parsed: Mapping[str, Any]) -> Iterator[Event]:
     if event is not None:
         if "Records" not in event:
             raise EventFailed("EventDamaged", by_service=False)
-        yield _event(
-            records_of(event["Records"]),
-            event.get("ContinuationSequenceNumber"),
-            event.get("MillisBehindLatest"),
-            event.get("ChildShards"),
-        )
+        place = event.get("ContinuationSequenceNumber"), event.get("MillisBehindLatest")
+        yield _event(_Payload(records_of(event["Records"]), *place, event.get("ChildShards")))
 
 
-def _event(
-    records: list[Record], continuation: str | None, behind_ms: int | None, children: list[Any] | None
-) -> Event:
-    if continuation is None and not children:
+def _event(payload: _Payload) -> Event:
+    if payload.continuation is None and not payload.children:
         # Only a shard that ended has no continuation, and then it has children.
         raise EventFailed("EventDamaged", by_service=False)
-    return Event(records, continuation, behind_ms or 0)
+    return Event(payload.records, payload.continuation, payload.behind_ms or 0)

@@ -137,7 +137,6 @@ class Aggregator(Generic[R]):
         return self._close() if self.records else None
 
     def _growth(self, record: R) -> int:
-        """Return the bytes that a record adds to the message."""
         index = self._keys.get(record.partition_key, -1)
         grown = 0
         if index < 0:

@@ -14,37 +14,32 @@ at the end in one call. Memory: the input, the output, and a working set for `ma
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import mask_of, offsets_of, slices, valid
+from headpond.core.arrow import Bools, Ints, mask_of, offsets_of, slices
 from headpond.core.errors import UsageError
 from headpond.core.schemas import TAGS_TYPE
 from headpond.kpl.decoder import kept_by_place
-from headpond.kpl.hash_keys import effective_hash_key
+from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange, effective_hash_key
 from headpond.kpl.model import (
     CHECKSUM_BYTES,
     FRAMING_BYTES,
     MAGIC,
+    HashRangeFilter,
     Malformed,
     MalformedAggregate,
     MalformedReason,
+    OnMalformed,
 )
 from headpond.kpl.opener import Opened as Proven
 from headpond.kpl.opener import open_proven
-from headpond.kpl.wire import MAX_EXPANDED_BYTES, MAX_GROUP_DEPTH, WireError, parse_aggregate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from headpond.core.arrow import Bools, Ints
-    from headpond.kpl.hash_keys import HashKeyRange
-    from headpond.kpl.model import HashRangeFilter, OnMalformed
-    from headpond.kpl.wire import ParsedAggregate
+from headpond.kpl.wire import MAX_EXPANDED_BYTES, MAX_GROUP_DEPTH, ParsedAggregate, WireError, parse_aggregate
 
 DEFAULT_MAX_BATCH_BYTES = 32 * 1024 * 1024
 """Input opened at a time. Tiny records need up to 20 times their bytes while they are opened."""
@@ -116,7 +111,6 @@ class _Piece(NamedTuple):
     offsets: Ints
     """Where each blob begins, and where the last one ends."""
     partition_keys: Any
-    explicit_hash_keys: Any
 
 
 class _Rows(NamedTuple):
@@ -140,8 +134,6 @@ class _Rows(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What a piece holds."""
-
     rows: _Rows
     keys: Any
     """The partition keys that rows have numbers of: Arrow strings."""
@@ -156,9 +148,7 @@ class _Found(NamedTuple):
     empty_aggregates: int
 
 
-def open_batch(
-    data: Any, partition_keys: Any = None, explicit_hash_keys: Any = None, **options: Any
-) -> Opened:
+def open_batch(data: Any, partition_keys: Any = None, **options: Any) -> Opened:
     """Open Kinesis records whose user records fit one Arrow batch; arguments as `open_batches`.
 
     Raises:
@@ -166,7 +156,7 @@ def open_batch(
     """
     counters = OpenCounters()
     batches = []
-    for opened in open_batches(data, partition_keys, explicit_hash_keys, **options):
+    for opened in open_batches(data, partition_keys, **options):
         batches.append(opened.batch)
         counters.add(opened.counters)
     if len(batches) == 1:
@@ -185,13 +175,11 @@ def open_batch(
 def open_batches(
     data: Any,
     partition_keys: Any = None,
-    explicit_hash_keys: Any = None,
     *,
     on_malformed: OnMalformed = "passthrough",
     tags: bool = False,
     hash_range_filter: HashRangeFilter = "off",
-    hash_key_ranges: Sequence[HashKeyRange] = (),
-    range_of: Ints | None = None,
+    hash_keys: HashKeyRange = FULL_RANGE,
     where: Callable[[int], Mapping[str, Any]] | None = None,
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
@@ -203,13 +191,11 @@ def open_batches(
     Args:
         data: The records' data: Arrow binary or large binary array, or a chunked array of those.
         partition_keys: Their partition keys, of the same length; plain records keep theirs.
-        explicit_hash_keys: Their explicit hash keys, where known.
         on_malformed: `passthrough` makes the untouched blob a row with its reason in `problem`;
             `fail` raises.
         tags: Add the column `tags`.
         hash_range_filter: See `kept_by_range`; records that are not aggregates are never filtered.
-        hash_key_ranges: Ranges of the shards, needed by the filter.
-        range_of: For every Kinesis record the number of its range; default: the first.
+        hash_keys: The hash keys of the shard that the records are of, for the filter.
         where: Facts about a Kinesis record (shard, sequence number) for the error of `fail`.
         max_batch_bytes: Input opened at a time.
         max_output_bytes: Greatest size of text and data in one batch yielded.
@@ -220,72 +206,48 @@ def open_batches(
         MalformedAggregate: With `on_malformed="fail"`; `facts` have reason, offset, origin and `where`.
         UsageError: The arguments do not fit each other.
     """
-    _check(data, partition_keys, explicit_hash_keys, on_malformed)
-    _check_filter(hash_range_filter, hash_key_ranges, range_of, len(data))
+    _check(data, partition_keys, on_malformed, hash_range_filter)
     # glibc returns freed memory beyond twice the largest block freed so far; the arrays of a megabyte made
     # below would be mapped, touched and returned again and again, a sixth of the time. A block that is never
     # touched costs nothing and raises that bound; other C libraries are not affected.
     np.empty(_KEPT_BYTES, np.uint8)
     bounds = {"max_group_depth": max_group_depth, "max_expanded_bytes": max_expanded_bytes}
-    for piece in _pieces(data, partition_keys, explicit_hash_keys, max_batch_bytes):
+    for piece in _pieces(data, partition_keys, max_batch_bytes):
         found = _open_piece(piece, tags=tags, **bounds)
         if found.malformed and on_malformed == "fail":
             origin = min(found.malformed)
             raise _failure(found.malformed[origin], piece.first + origin, where)
         rows = found.rows
         if hash_range_filter != "off":
-            shards = np.zeros(len(data), np.int64) if range_of is None else np.asarray(range_of, np.int64)
-            ranges = [hash_key_ranges[at] for at in shards[piece.first :][: len(found.aggregate)].tolist()]
-            rows = rows.pick(_kept(found, ranges, hash_range_filter))
+            rows = rows.pick(_kept(found, hash_keys, hash_range_filter))
         counters = _count(found, len(rows.origin))
         for part in _parts(rows, found, max_output_bytes):
             yield Opened(_record_batch(part, found, piece, tags=tags), counters)
             counters = OpenCounters()
 
 
-def _check(data: Any, partition_keys: Any, explicit_hash_keys: Any, on_malformed: str) -> None:
-    if on_malformed not in ("passthrough", "fail"):
-        raise UsageError(
-            f"onMalformed is {on_malformed!r}; it is passthrough or fail.", next_step="Choose one of the two."
-        )
+def _check(data: Any, partition_keys: Any, on_malformed: str, hash_range_filter: str) -> None:
+    for name, given, known in (
+        ("onMalformed", on_malformed, get_args(OnMalformed)),
+        ("hashRangeFilter", hash_range_filter, get_args(HashRangeFilter)),
+    ):
+        if given not in known:
+            raise UsageError(
+                f"{name} is {given!r}; it is one of {', '.join(known)}.", next_step="Choose one of these."
+            )
     if not (pa.types.is_binary(data.type) or pa.types.is_large_binary(data.type)) or data.null_count:
         raise UsageError(
             f"Kinesis records come as binary without nulls, not as {data.type} with {data.null_count} nulls.",
             next_step="Cast the column to binary and drop the nulls.",
         )
-    for name, keys in (("partition_keys", partition_keys), ("explicit_hash_keys", explicit_hash_keys)):
-        if keys is not None and len(keys) != len(data):
-            raise UsageError(
-                f"{name} has {len(keys)} items for {len(data)} Kinesis records.",
-                next_step="Give one for each.",
-            )
-
-
-def _check_filter(mode: str, ranges: Sequence[HashKeyRange], range_of: Ints | None, count: int) -> None:
-    if mode not in ("off", "per_record", "kcl"):
+    if partition_keys is not None and len(partition_keys) != len(data):
         raise UsageError(
-            f"hashRangeFilter is {mode!r}; it is off, per_record or kcl.",
-            next_step="Choose one of the three.",
-        )
-    if mode == "off":
-        return
-    if not ranges:
-        raise UsageError(
-            f"hashRangeFilter is {mode}, but the shards' hash key ranges were not given.",
-            next_step="Give hash_key_ranges, or turn the filter off.",
-        )
-    if range_of is not None and (
-        len(range_of) != count or (count and not 0 <= range_of.min() <= range_of.max() < len(ranges))
-    ):
-        raise UsageError(
-            f"range_of does not name one of {len(ranges)} ranges for each of {count} records.",
-            next_step="Give the position of its shard's range for every Kinesis record.",
+            f"partition_keys has {len(partition_keys)} items for {len(data)} Kinesis records.",
+            next_step="Give one for each.",
         )
 
 
-def _pieces(
-    data: Any, partition_keys: Any, explicit_hash_keys: Any, max_batch_bytes: int
-) -> Iterator[_Piece]:
+def _pieces(data: Any, partition_keys: Any, max_batch_bytes: int) -> Iterator[_Piece]:
     """Cut the input into pieces of at most so many bytes, or of one Kinesis record."""
     first = 0
     for chunk in data.chunks if isinstance(data, pa.ChunkedArray) else [data]:
@@ -308,7 +270,6 @@ def _pieces(
                 buffer.slice(start, end - start),
                 offsets[low : high + 1].astype(np.int64) - start,
                 _texts(partition_keys, first + low, high - low),
-                _texts(explicit_hash_keys, first + low, high - low),
             )
             low = high
         first += len(chunk)
@@ -351,10 +312,6 @@ def _open_piece(piece: _Piece, *, tags: bool, max_group_depth: int, max_expanded
             strict.add(origin, first, blob, parsed, tags=tags)
     aggregate[list(malformed)] = False
     singles = np.flatnonzero(~aggregate)
-    own_hash_key = np.full(len(singles), -1, np.int64)
-    if piece.explicit_hash_keys.null_count < len(aggregate):
-        given = valid(piece.explicit_hash_keys)[singles]
-        own_hash_key[given] = len(proven.hash_keys) + len(strict.hash_keys) + singles[given]
     none = np.full(len(proven.key), -1, np.int64)
     rows = _in_order(
         _Rows(
@@ -367,7 +324,7 @@ def _open_piece(piece: _Piece, *, tags: bool, max_group_depth: int, max_expanded
             singles,
             np.zeros(len(singles), np.int64),
             len(proven.keys) + len(strict.keys) + singles,
-            own_hash_key,
+            np.full(len(singles), -1, np.int64),
             piece.offsets[singles],
             piece.offsets[singles + 1],
             np.full(len(singles), -1, np.int64),
@@ -379,7 +336,7 @@ def _open_piece(piece: _Piece, *, tags: bool, max_group_depth: int, max_expanded
     return _Found(
         rows,
         _joined(proven.keys, strict.keys, piece.partition_keys if len(singles) else None),
-        _joined(proven.hash_keys, strict.hash_keys, piece.explicit_hash_keys if len(singles) else None),
+        _joined(proven.hash_keys, strict.hash_keys),
         strict.tags,
         aggregate,
         problem,
@@ -399,8 +356,7 @@ def _proven(buffer: Any, start: Ints, end: Ints, max_expanded_bytes: int) -> Pro
         return nothing._replace(proven=np.zeros(len(start), np.bool_))
 
 
-def _joined(proven: Any, strict: list[str], single: Any) -> Any:
-    """Return all keys that rows have numbers of."""
+def _joined(proven: Any, strict: list[str], single: Any = None) -> Any:
     parts = [proven, *([pa.array(strict)] if strict else []), *([] if single is None else [single])]
     return pa.concat_arrays(parts) if len(parts) > 1 else proven
 
@@ -489,24 +445,23 @@ def _failure(
     )
 
 
-def _kept(found: _Found, ranges: Sequence[HashKeyRange], mode: HashRangeFilter) -> Bools:
-    """Return which rows the filter keeps; `ranges` has one for every Kinesis record of the piece."""
+def _kept(found: _Found, hash_keys: HashKeyRange, mode: HashRangeFilter) -> Bools:
+    """Return which rows the filter keeps."""
     rows = found.rows
     keep = np.ones(len(rows.origin), np.bool_)
     opened = np.flatnonzero(found.aggregate[rows.origin])
     # Each pair of keys is placed once.
     pairs = rows.key[opened] * (len(found.hash_keys) + 1) + rows.hash_key[opened] + 1
     distinct, which = np.unique(pairs, return_inverse=True)
-    keys, hash_keys = np.divmod(distinct, len(found.hash_keys) + 1)
+    keys, given_keys = np.divmod(distinct, len(found.hash_keys) + 1)
     places = [
         effective_hash_key(found.keys[key].as_py(), found.hash_keys[given - 1].as_py() if given else None)
-        for key, given in zip(keys.tolist(), hash_keys.tolist(), strict=True)
+        for key, given in zip(keys.tolist(), given_keys.tolist(), strict=True)
     ]
     cuts = np.flatnonzero(np.diff(rows.origin[opened])) + 1
     for mine, its_pairs in zip(np.split(opened, cuts), np.split(which, cuts), strict=True):
         if len(mine):
-            shard = ranges[rows.origin[mine[0]]]
-            kept = kept_by_place([places[at] for at in its_pairs.tolist()], shard, mode)
+            kept = kept_by_place([places[at] for at in its_pairs.tolist()], hash_keys, mode)
             keep[mine] = False
             keep[mine[kept]] = True
     return keep
@@ -556,7 +511,6 @@ def _lengths(texts: Any) -> Ints:
 
 
 def _record_batch(rows: _Rows, found: _Found, piece: _Piece, *, tags: bool) -> Any:
-    """Cut out the columns of these rows."""
     columns = [
         pa.array(rows.origin + piece.first),
         pa.array(rows.sub_sequence_number),

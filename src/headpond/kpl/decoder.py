@@ -7,7 +7,7 @@ Every rule of the format is written here and in `wire` once, plainly. The batch 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange, effective_hash_key
 from headpond.kpl.model import (
@@ -23,9 +23,6 @@ from headpond.kpl.model import (
     UserRecord,
 )
 from headpond.kpl.wire import MAX_EXPANDED_BYTES, MAX_GROUP_DEPTH, WireError, parse_aggregate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def plain_reason(blob: bytes) -> PlainReason | None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING
 
 from headpond.kpl.decoder import plain_reason
 from headpond.kpl.hash_keys import canonical_hash_key, hash_key
@@ -33,9 +33,6 @@ from headpond.kpl.model import (
     invalid,
     partition_key_bytes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _CONTINUED = 0x80
 _MAX_CACHED = 65536
@@ -156,10 +153,7 @@ def _message(
 ) -> tuple[bytes, bytes | bytearray]:
     """Write the message of user records that have neither explicit hash keys nor tags, in two pieces.
 
-    Args:
-        indices: Indices of the partition keys.
-        numbers: Each record's index.
-        datas: Each record's data.
+    `indices` are those of the partition keys, `numbers` that of each record.
     """
     head = b"".join(map(_entries.__getitem__, indices))
     try:

@@ -63,14 +63,14 @@ def canonical_hash_key(text: str) -> str:
         InvalidHashKey: It is not `[0-9]+` or exceeds 2^128 - 1.
     """
     given: object = text
-    digits = text.strip(" \t\r\n") if isinstance(given, str) else repr(given)
-    if isinstance(given, str) and _DIGITS.fullmatch(digits):
+    digits = text.strip(" \t\r\n") if isinstance(given, str) else ""
+    if _DIGITS.fullmatch(digits):
         digits = digits.lstrip("0") or "0"
         if len(digits) <= _MAX_DIGITS and int(digits) <= MAX_HASH_KEY:
             return digits
-    shown = digits if len(digits) <= 2 * _MAX_DIGITS else f"{digits[:_MAX_DIGITS]}…"
+    shown = repr(given if len(digits) <= 2 * _MAX_DIGITS else f"{digits[:_MAX_DIGITS]}…")
     raise InvalidHashKey(
-        f"The explicit hash key {shown!r} is not a decimal number from 0 to 2^128 - 1.",
+        f"The explicit hash key {shown} is not text with a decimal number from 0 to 2^128 - 1.",
         next_step="Give a text of digits only, or leave it out to have the partition key hashed.",
         what="explicit_hash_key",
         limit=MAX_HASH_KEY,

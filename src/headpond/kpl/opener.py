@@ -77,11 +77,7 @@ _DISTANCES = _distances()
 def open_proven(buffer: Any, start: Ints, end: Ints, max_expanded_bytes: int) -> Opened:
     """Open the aggregates whose messages lie at [start, end) of an Arrow buffer, ascending and none empty.
 
-    Args:
-        buffer: All bytes; 16 follow each message.
-        start: Where each message begins.
-        end: Where it ends.
-        max_expanded_bytes: Bound of an aggregate's keys when written out per record.
+    16 bytes follow each message. `max_expanded_bytes` bounds an aggregate's keys, written out per record.
     """
     if not len(start):
         none, empty = np.zeros(0, np.int64), pa.array([], pa.string())
@@ -177,7 +173,6 @@ def _follow(data: Bytes, start: Ints, end: Ints) -> tuple[Ints, Ints, Bools]:
 
 
 def _follow_alone(data: Bytes, at: int, end: int) -> Ints:
-    """Follow one message."""
     view = data.data
     found: list[int] = []
     add = found.append

@@ -10,23 +10,18 @@ A Kinesis record that already has a `problem` (an archive line that could not be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import TAGS_TYPE, USER_RECORD_SCHEMA
+from headpond.kpl import OnMalformed
 from headpond.kpl.batch import OpenCounters, open_batches
-from headpond.kpl.hash_keys import FULL_RANGE
-from headpond.kpl.model import MAGIC
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headpond.kpl import OnMalformed
-    from headpond.kpl.hash_keys import HashKeyRange
-    from headpond.kpl.model import HashRangeFilter
+from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange
+from headpond.kpl.model import MAGIC, HashRangeFilter
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("stream", pa.string(), nullable=False),
@@ -104,7 +99,7 @@ def open_records(
         on_malformed=on_malformed,
         tags=tags,
         hash_range_filter=hash_range_filter,
-        hash_key_ranges=(hash_keys,),
+        hash_keys=hash_keys,
         where=where,
     ):
         if counters is not None:
@@ -139,7 +134,6 @@ def _with_origins(opened: pa.RecordBatch, records: pa.RecordBatch, schema: pa.Sc
 
 
 def _unopened(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return one row per Kinesis record."""
     count = records.num_rows
     own: dict[str, pa.Array[Any]] = {
         "sub_sequence_number": pa.repeat(pa.scalar(0, pa.int64()), count),

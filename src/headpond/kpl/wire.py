@@ -22,12 +22,10 @@ first. Source: spec "KPL aggregated records", parsing rules.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from collections.abc import Iterator
+from typing import NamedTuple, NoReturn
 
 from headpond.kpl.model import CHECKSUM_BYTES, MAGIC, Malformed, MalformedReason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_GROUP_DEPTH = 100
 """Nesting of messages and groups that is followed: protobuf's own limit."""
@@ -235,14 +233,7 @@ def _check_utf8(blob: bytes, start: int, end: int, what: str) -> None:
 
 
 def _fields(blob: bytes, start: int, end: int, depth: int) -> Iterator[_Field]:
-    """Yield the fields of one message; unknown groups are skipped whole.
-
-    Args:
-        blob: The bytes that hold the message.
-        start: Its first byte.
-        end: The byte after its last.
-        depth: How deep messages and groups may still nest.
-    """
+    """Yield the fields of the message at [start, end), unknown groups skipped; `depth` may still nest."""
     open_groups: list[int] = []
     at = start
     while at < end:

@@ -209,8 +209,6 @@ def _next_page(desk: Desk, call: requests.ListShards, token: str) -> PageToken:
 
 
 class _Incoming(NamedTuple):
-    """A record to be stored."""
-
     partition_key: str
     data_base64: bytes
     data_bytes: int

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -29,9 +30,7 @@ class PageToken(NamedTuple):
     chosen: ShardFilter | None = None
 
 
-class _Iterator(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    kind: Literal["iterator"]
-    issued_ms: int
+class _Iterator(NamedTuple):
     stream: str
     created_ms: int
     shard_id: str
@@ -39,63 +38,51 @@ class _Iterator(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     after: Annotated[str, msgspec.Meta(pattern=r"^\d{1,128}$")]
 
 
-class _Page(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    kind: Literal["page"]
-    issued_ms: int
-    page: PageToken
-
-
-_T = TypeVar("_T", _Iterator, _Page)
-_ITERATOR, _PAGE = msgspec.json.Decoder(_Iterator), msgspec.json.Decoder(_Page)
-
-
-def seal_iterator(position: Position, now_ms: int) -> str:
-    """Make a shard iterator that was issued now."""
-    return _seal(_Iterator("iterator", now_ms, *position[:3], str(position.after)))
-
-
-def open_iterator(token: str, now_ms: int, lifetime_ms: int) -> Position:
-    """Read a shard iterator; refuses broken and expired ones."""
-    opened = _open(_ITERATOR, token)
-    if opened is None:
-        raise invalid_argument("Invalid ShardIterator.")
-    if now_ms - opened.issued_ms > lifetime_ms:
-        raise ServiceRefusalError(
-            "ExpiredIteratorException",
-            f"Iterator expired. The iterator was created {now_ms - opened.issued_ms} ms ago, "
-            f"the allowed time is {lifetime_ms} ms.",
-        )
-    return Position(opened.stream, opened.created_ms, opened.shard_id, int(opened.after))
+_T = TypeVar("_T", _Iterator, PageToken)
+# A token has its kind, its time of issue, and what it stands for.
+_ITERATOR = msgspec.json.Decoder(tuple[Literal["iterator"], int, _Iterator])
+_PAGE = msgspec.json.Decoder(tuple[Literal["page"], int, PageToken])
 
 
 def seal_page(page: PageToken, now_ms: int) -> str:
     """Make a paging token that was issued now."""
-    return _seal(_Page("page", now_ms, page))
+    return _seal("page", now_ms, page)
 
 
 def open_page(token: str, now_ms: int, lifetime_ms: int) -> PageToken:
     """Read a paging token; refuses broken and expired ones."""
-    opened = _open(_PAGE, token)
-    if opened is None:
-        raise invalid_argument("Invalid NextToken.")
-    if now_ms - opened.issued_ms > lifetime_ms:
-        raise ServiceRefusalError(
-            "ExpiredNextTokenException",
-            f"NextToken expired: issued {now_ms - opened.issued_ms} ms ago, allowed {lifetime_ms} ms.",
-        )
-    return opened.page
+    return _opened(_PAGE.decode, token, "NextToken", now_ms, lifetime_ms)
 
 
-def _seal(sealed: _Iterator | _Page) -> str:
+def seal_iterator(position: Position, now_ms: int) -> str:
+    """Make a shard iterator that was issued now."""
+    return _seal("iterator", now_ms, _Iterator(*position[:3], str(position.after)))
+
+
+def open_iterator(token: str, now_ms: int, lifetime_ms: int) -> Position:
+    """Read a shard iterator; refuses broken and expired ones."""
+    found = _opened(_ITERATOR.decode, token, "ShardIterator", now_ms, lifetime_ms)
+    return Position(*found[:3], int(found.after))
+
+
+def _seal(*sealed: object) -> str:
     return urlsafe_b64encode(msgspec.json.encode(sealed)).decode()
 
 
-def _open(decoder: msgspec.json.Decoder[_T], token: str) -> _T | None:
-    """Return the content of a token; None if this server cannot have made it."""
+def _opened(
+    decode: Callable[[bytes], tuple[str, int, _T]], token: str, name: str, now_ms: int, lifetime_ms: int
+) -> _T:
     try:
-        return decoder.decode(urlsafe_b64decode(token))
-    except (ValueError, TypeError, binascii.Error):
-        return None
+        _, issued_ms, found = decode(urlsafe_b64decode(token))
+    except (ValueError, TypeError, binascii.Error):  # this server cannot have made it
+        raise invalid_argument(f"Invalid {name}.") from None
+    if now_ms - issued_ms > lifetime_ms:
+        raise ServiceRefusalError(
+            f"Expired{name.removeprefix('Shard')}Exception",
+            f"{name} expired. It was created {now_ms - issued_ms} ms ago, the allowed time is "
+            f"{lifetime_ms} ms.",
+        )
+    return found
 
 
 class Pieces(list[bytes]):

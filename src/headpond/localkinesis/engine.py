@@ -209,7 +209,7 @@ class Engine:
                 children = [stream.shards[each] for each in shard.children if each in stream.shards]
                 return Reading(records, None, 0, children)
             after = records[-1].sequence_number if records else position.after
-            behind_ms = 0 if at_tip else max(1, now_ms - shard.arrivals[max(start, stop - 1)])
+            behind_ms = 0 if at_tip else max(1, now_ms - shard.records[max(start, stop - 1)].arrival_ms)
             return Reading(records, position._replace(after=after), behind_ms, [])
 
     def records(self, name: str, shard_id: str | None = None) -> list[Record]:
@@ -277,7 +277,6 @@ class Engine:
     # Below the calls
 
     def _active(self, name: str) -> Stream:
-        """Return a stream that may be changed."""
         stream, status = self.stream(name), self.status(name)
         if status != "ACTIVE":
             raise in_use(
@@ -350,7 +349,8 @@ class Engine:
             )
         # Later records never arrive below the clock, so a place in the order stands for the time.
         index = shard.index_at_time(-int(-timestamp_ms // 1))
-        return shard.sequences[index] - STEP if index < len(shard.sequences) else shard.last_sequence_number
+        records = shard.records
+        return records[index].sequence_number - STEP if index < len(records) else shard.last_sequence_number
 
     def _reach(self, shard: Shard, start: int, limit: int | None, most_bytes: int) -> tuple[int, int]:
         """Return the index just above the last record that a reply from `start` holds, and its bytes."""

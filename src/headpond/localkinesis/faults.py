@@ -23,13 +23,10 @@ ends after `times` hits. Draws come from one seeded generator.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, TypedDict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Unpack
+from typing import Literal, TypedDict, Unpack
 
 Effect = Literal[
     "refuse",
@@ -179,10 +176,7 @@ class Faults:
     def hitting(self, call: str, *, inner: Effect | None = None) -> list[Rule]:
         """Return the rules that hit this call, and count that.
 
-        Args:
-            call: The call's name.
-            inner: Ask for this effect inside a call (an entry of PutRecords, an empty read, an event)
-                instead.
+        With `inner` those with this effect inside of it (an entry of PutRecords, an empty read, an event).
         """
         if not self.rules:
             return []

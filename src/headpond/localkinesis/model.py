@@ -30,6 +30,7 @@ from base64 import b64decode
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple, Self
 
 import orjson
@@ -134,8 +135,6 @@ class Shard:
     closed_ms: int | None = None
     children: list[str] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
-    sequences: list[int] = field(default_factory=list)
-    arrivals: list[int] = field(default_factory=list)
     ordinal: int = 0
 
     @property
@@ -167,7 +166,7 @@ class Shard:
         """
         self.ordinal += 1
         number = self.starting_sequence_number + self.ordinal * STEP
-        arrival_ms = max(now_ms, self.arrivals[-1]) if self.arrivals else now_ms
+        arrival_ms = max(now_ms, self.records[-1].arrival_ms) if self.records else now_ms
         head = b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%d.%03d,"Data":"' % (
             number,
             arrival_ms // 1000,
@@ -180,23 +179,19 @@ class Shard:
                 number, arrival_ms, partition_key, hash_key, size_bytes, wire, start, start + len(data_base64)
             )
         )
-        self.sequences.append(number)
-        self.arrivals.append(arrival_ms)
         return number
 
     def index_after(self, sequence_number: int) -> int:
         """Return the index of the first record still held above this number."""
-        return bisect_right(self.sequences, sequence_number)
+        return bisect_right(self.records, sequence_number, key=attrgetter("sequence_number"))
 
     def index_at_time(self, time_ms: int) -> int:
         """Return the index of the first record that arrived at or after this time."""
-        return bisect_left(self.arrivals, time_ms)
+        return bisect_left(self.records, time_ms, key=attrgetter("arrival_ms"))
 
     def drop_first(self, count: int) -> None:
         """Forget the oldest records, as retention does."""
         del self.records[:count]
-        del self.sequences[:count]
-        del self.arrivals[:count]
 
 
 @dataclass(slots=True)
@@ -257,7 +252,7 @@ class Stream:
         self.expired_ms = now_ms
         horizon_ms = self.horizon_ms(now_ms)
         for shard in list(self.shards.values()):
-            if shard.arrivals and shard.arrivals[0] < horizon_ms:
+            if shard.records and shard.records[0].arrival_ms < horizon_ms:
                 shard.drop_first(shard.index_at_time(horizon_ms))
             if shard.closed_ms is not None and shard.closed_ms < horizon_ms and not shard.records:
                 del self.shards[shard.shard_id]

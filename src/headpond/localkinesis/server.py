@@ -196,7 +196,6 @@ class _Handler:
     async def _send_pieces(
         request: web.Request, pieces: Pieces, headers: dict[str, str]
     ) -> web.StreamResponse:
-        """Send a reply as it is stored."""
         response = web.StreamResponse(headers={**headers, "Content-Length": str(pieces.size_bytes)})
         await response.prepare(request)
         for piece in pieces:

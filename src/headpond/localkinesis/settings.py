@@ -7,6 +7,7 @@ service does. Writes: 1 MiB and 1,000 records a second, refused at once.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -77,8 +78,8 @@ class ShardMeter:
     def __init__(self, limits: Limits, where: str, now_ms: int) -> None:
         self._where = where
 
-        def bucket(rate: int | None) -> Bucket | None:
-            return None if rate is None else Bucket(rate, now_ms=now_ms)
+        def bucket(rate: int | None) -> Bucket:
+            return Bucket(math.inf if rate is None else rate, now_ms=now_ms)
 
         self._reads = bucket(limits.reads_per_second)
         self._read_bytes = bucket(limits.read_bytes_per_second)
@@ -87,29 +88,25 @@ class ShardMeter:
 
     def start_read(self, now_ms: int) -> None:
         """Count a read call, or refuse it."""
-        calls, volume = self._reads, self._read_bytes
-        if (calls and calls.level(now_ms) < 1) or (volume and volume.level(now_ms) <= 0):
-            raise ServiceRefusalError(THROTTLED, f"Rate exceeded for {self._where}.")
-        if calls:
-            calls.take(1)
+        if self._reads.level(now_ms) < 1 or self._read_bytes.level(now_ms) <= 0:
+            raise self._throttled()
+        self._reads.take(1)
 
     def end_read(self, size_bytes: int) -> None:
         """Count what a read returned, into overdraft if need be."""
-        if self._read_bytes:
-            self._read_bytes.take(size_bytes)
+        self._read_bytes.take(size_bytes)
 
     def write(self, size_bytes: int, now_ms: int) -> None:
         """Count one record written, or refuse it."""
         records, volume = self._write_records, self._write_bytes
         # A record above the rate is let in by a full bucket: large records exist.
-        if (records and records.level(now_ms) < 1) or (
-            volume and volume.level(now_ms) < min(size_bytes, volume.capacity)
-        ):
-            raise ServiceRefusalError(THROTTLED, f"Rate exceeded for {self._where}.")
-        if records:
-            records.take(1)
-        if volume:
-            volume.take(size_bytes)
+        if records.level(now_ms) < 1 or volume.level(now_ms) < min(size_bytes, volume.capacity):
+            raise self._throttled()
+        records.take(1)
+        volume.take(size_bytes)
+
+    def _throttled(self) -> ServiceRefusalError:
+        return ServiceRefusalError(THROTTLED, f"Rate exceeded for {self._where}.")
 
 
 _MIB = 1024 * 1024

@@ -12,7 +12,7 @@ The result is that of `records.read` and `export.read_block` on every record, wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,8 @@ from headpond.core.errors import UsageError
 from headpond.ion.binary import MAX_DEPTH
 from headpond.qldb import shapes
 from headpond.qldb.export import is_down_converted, read_block
-from headpond.qldb.files import split_export
-from headpond.qldb.records import OK, BlockSummary, Control, DownConverted, Reader, Refused, read
+from headpond.qldb.files import Datum, split_export
+from headpond.qldb.records import OK, BlockSummary, Control, DownConverted, Reader, Record, Refused, read
 from headpond.qldb.schemas import (
     BLOCKS_SCHEMA,
     CONTENT_CHECKS,
@@ -34,10 +34,6 @@ from headpond.qldb.schemas import (
     control_row,
     revision_row,
 )
-
-if TYPE_CHECKING:
-    from headpond.qldb.files import Datum
-    from headpond.qldb.records import Record
 
 _SCHEMAS = {"CONTROL": CONTROLS_SCHEMA, "BLOCK_SUMMARY": BLOCKS_SCHEMA, "REVISION_DETAILS": REVISIONS_SCHEMA}
 _TYPE_NUMBERS = {name: number for number, name in enumerate(_SCHEMAS)}

@@ -10,24 +10,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headpond.core.arrow import valid
+from headpond.core.arrow import Ints, valid
 from headpond.ion.binary import STRUCT, fields
 from headpond.ion.column_types import JSON, CannotCast, Instant, IonType, cast_ion, parse_ion_type
 from headpond.ion.stream import IonPart
 from headpond.ion.text import canonical_json, field_name, numbered
 from headpond.qldb import shapes
 from headpond.qldb.shapes import ColumnPart
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headpond.core.arrow import Ints
 
 _LEAST_FIELD_BYTES = 2
 """A symbol's number and a value's first byte."""
@@ -195,7 +191,6 @@ class _Gathered:
 
 
 def _placed(parts: list[tuple[Ints, Any]], rows: int) -> pa.Array:
-    """Values at their rows; nulls elsewhere."""
     at = np.full(rows, -1, np.int64)
     places = np.concatenate([some for some, _ in parts])
     at[places] = np.arange(len(places))

@@ -381,7 +381,6 @@ def _why(name: str, column: IonColumn) -> str:
 
 
 def _again(rows: pa.Table, reasons: list[str], details: list[str]) -> pa.RecordBatch:
-    """Quarantine rows of typed ones."""
     records = rows.select([f"{OWN}{name}" for name in (*ORIGIN_COLUMNS, "data")])
     records = records.rename_columns([*ORIGIN_COLUMNS, "data"])
     return _refused(records, pa.array(reasons, pa.string()), pa.array(details, pa.string()))

@@ -20,8 +20,9 @@ In a history the key is the document and the version; in a current table the doc
 from __future__ import annotations
 
 import json
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,10 +38,6 @@ from headpond.core.schemas import (
     whole,
 )
 from headpond.qldb.decode import REVISION_FIELDS
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
 
 HASH_BYTES = 32
 Listing = tuple[str, bytes, int]

@@ -16,15 +16,17 @@ contents cannot be computed again; hashes of blocks and the chain can.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from headpond.ion import binary
-from headpond.ion.binary import RefusedIon, children, fields, refuse, text
+from headpond.ion.binary import Node, RefusedIon, children, fields, refuse, text
 from headpond.ion.stream import only_value
 from headpond.ion.text_reader import text_values
 from headpond.qldb.files import split_export
 from headpond.qldb.records import (
     BLOCK_FIELDS,
+    REVISION_FIELDS,
     BlockSummary,
     DownConverted,
     Reader,
@@ -34,12 +36,6 @@ from headpond.qldb.records import (
     block,
     revision,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headpond.ion.binary import Node
-    from headpond.qldb.records import DocumentInfo
 
 _FIELDS = BLOCK_FIELDS | {"revisions"}
 
@@ -76,30 +72,27 @@ def read_block(
 
 
 def _block(reader: Reader, top: Node) -> ExportedBlock:
-    members = reader.members(top, "the block", _FIELDS)
+    members = reader.struct(top, "the block", _FIELDS)
     listed: list[RevisionSummary] = []
     nodes: list[Node] = []
-    if "revisions" in members:
-        for item in reader.items(members["revisions"], "revisions"):
-            reader.a_struct(item, "revisions item")
-            facts = reader.members(item, "a revision", frozenset({"hash", "metadata"}))
-            document_id = None
-            if "metadata" in facts:
-                metadata = reader.struct(facts, "metadata", item)
-                inside = reader.members(metadata, "metadata", frozenset({"id"}))
-                document_id = reader.text(inside, "id", metadata)
-                nodes.append(item)
-            listed.append(RevisionSummary(reader.hash(facts, "hash", item), document_id))
-    summary = block(reader, top, members, None, tuple(listed))
-    tables = {document.document_id: document for document in summary.documents}
-    revisions = []
-    for item, document_id in zip(nodes, (one.document_id for one in listed if one.document_id), strict=True):
-        revisions.append(revision(reader, item, None, _table(tables.get(document_id))))
+    for item in members.items("revisions") if "revisions" in members else ():
+        facts = reader.struct(item, "revisions item", frozenset({"hash", "metadata"}))
+        document_id = None
+        if "metadata" in facts:
+            document_id = facts.struct("metadata", frozenset({"id"})).text("id")
+            nodes.append(item)
+        listed.append(RevisionSummary(facts.hash("hash"), document_id))
+    summary = block(members, None, tuple(listed))
+    tables = {one.document_id: (one.table_name, one.table_id) for one in summary.documents}
+    revisions = [
+        revision(
+            reader.struct(item, "revision", REVISION_FIELDS), None, tables.get(document_id, (None, None))
+        )
+        for item, document_id in zip(
+            nodes, (one.document_id for one in listed if one.document_id), strict=True
+        )
+    ]
     return ExportedBlock(summary, tuple(revisions))
-
-
-def _table(document: DocumentInfo | None) -> tuple[str, str] | tuple[None, None]:
-    return (None, None) if document is None else (document.table_name, document.table_id)
 
 
 def read_manifest(data: bytes) -> list[str]:

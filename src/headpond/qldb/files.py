@@ -19,27 +19,21 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from headpond.ion import binary
-from headpond.ion.binary import MARKER, RefusedIon, annotation_ids, header, node
+from headpond.ion.binary import MARKER, Node, RefusedIon, annotation_ids, header, node
 from headpond.ion.stream import next_value, values
-from headpond.ion.symbols import SYSTEM_SYMBOLS
+from headpond.ion.symbols import SYSTEM_SYMBOLS, Symbols
 from headpond.ion.text_reader import text_values
 from headpond.ion.write import restated
 from headpond.kpl import MAGIC
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA
 from headpond.qldb.records import Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headpond.ion.binary import Node
-    from headpond.ion.symbols import Symbols
-
 
 MAX_DATUM_BYTES = 16 * 1024 * 1024
 """Bytes a datum may have; a Kinesis record has at most 10 MiB."""

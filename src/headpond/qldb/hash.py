@@ -14,13 +14,8 @@ Smaller: the hashes are compared from the last byte to the first, each byte as a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
-
-from headpond.ion.hash import escape
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _FLIP = bytes(byte ^ 0x80 for byte in range(256))
 _NULL_HASH = sha256(b"\x0b\x0f\x0e").digest()
@@ -63,13 +58,9 @@ def delete_hashes(metadata_hash: bytes) -> tuple[bytes, bytes, bytes]:
 def revision_hash_ok(
     given: bytes, metadata_hash: bytes, data_hash: bytes | None, given_data_hash: bytes | None
 ) -> bool:
-    """Return whether the contents of a revision match its hash.
+    """Return whether the Ion hashes of a revision's metadata and data match the hash that it gives.
 
-    Args:
-        given: The revision's hash.
-        metadata_hash: Ion hash of its metadata.
-        data_hash: Ion hash of its data, None where it has none.
-        given_data_hash: Its field `dataHash`; where there is data too, it must be the data's hash.
+    `given_data_hash` is its field `dataHash`; where there is data too, it must be the data's hash.
     """
     if data_hash is not None:
         if given_data_hash is not None and given_data_hash != data_hash:
@@ -78,8 +69,3 @@ def revision_hash_ok(
     if given_data_hash is not None:
         return given == dot(metadata_hash, given_data_hash)
     return given in delete_hashes(metadata_hash)
-
-
-def statement_hash(statement: str) -> bytes:
-    """Return the digest of a statement that has no parameters: the Ion hash of its text."""
-    return sha256(b"\x0b\x80" + escape(statement.encode()) + b"\x0e").digest()

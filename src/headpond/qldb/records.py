@@ -23,19 +23,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from headpond.ion import binary
 from headpond.ion.binary import Node, RefusedIon, children, fields, integer, refuse, text
 from headpond.ion.stream import IonPart, check, only_value
-from headpond.ion.symbols import is_table
-from headpond.ion.timestamps import parse_text, read_timestamp
-
-if TYPE_CHECKING:
-    from headpond.ion.symbols import Symbols
-    from headpond.ion.timestamps import Timestamp
-
+from headpond.ion.symbols import Symbols, is_table
+from headpond.ion.timestamps import Timestamp, parse_text, read_timestamp
 
 RecordType = Literal["CONTROL", "BLOCK_SUMMARY", "REVISION_DETAILS"]
 Kind = Literal["insert", "update", "delete", "redacted"]
@@ -170,58 +166,46 @@ def read(data: bytes, *, max_depth: int = binary.MAX_DEPTH) -> Record | Refused:
 
 
 def _record(reader: Reader, top: Node, kind: list[str]) -> Record:
-    members = reader.members(top, "the record", _TOP)
-    record_type = reader.text(members, "recordType", top)
+    record = reader.struct(top, "the record", _TOP)
+    record_type = record.text("recordType")
     if record_type not in RECORD_TYPES:
         refuse(
             "unknown_record_type",
-            members["recordType"].start,
+            record.need("recordType").start,
             f"recordType: expected one of {', '.join(RECORD_TYPES)}, found {record_type[:80]!r}",
         )
     kind.append(record_type)
-    arn = reader.text(members, "qldbStreamArn", top)
-    payload = reader.struct(members, "payload", top)
+    arn = record.text("qldbStreamArn")
     if record_type == "CONTROL":
-        control = reader.members(payload, "payload", frozenset({"controlRecordType"}))
-        return Control(arn, reader.text(control, "controlRecordType", payload))
+        payload = record.struct("payload", frozenset({"controlRecordType"}))
+        return Control(arn, payload.text("controlRecordType"))
     if record_type == "BLOCK_SUMMARY":
-        return block_summary(reader, payload, arn)
-    return _revision_details(reader, payload, arn)
+        payload = record.struct("payload", BLOCK_FIELDS | {"revisionSummaries"})
+        return block(payload, arn, _summaries(payload))
+    payload = record.struct("payload", frozenset({"tableInfo", "revision"}))
+    table = payload.struct("tableInfo", frozenset({"tableName", "tableId"}))
+    names = table.text("tableName"), table.text("tableId")
+    return revision(payload.struct("revision", REVISION_FIELDS), arn, names)
 
 
-def _revision_details(reader: Reader, payload: Node, arn: str) -> RevisionDetails:
-    members = reader.members(payload, "payload", frozenset({"tableInfo", "revision"}))
-    table = reader.struct(members, "tableInfo", payload)
-    table_members = reader.members(table, "tableInfo", frozenset({"tableName", "tableId"}))
-    name, table_id = (reader.text(table_members, field, table) for field in ("tableName", "tableId"))
-    return revision(reader, reader.struct(members, "revision", payload), arn, (name, table_id))
-
-
-_REVISION = frozenset({"blockAddress", "hash", "data", "dataHash", "metadata"})
+REVISION_FIELDS = frozenset({"blockAddress", "hash", "data", "dataHash", "metadata"})
 _METADATA = frozenset({"id", "version", "txTime", "txId"})
 
 
-def revision(
-    reader: Reader, node: Node, arn: str | None, table: tuple[str, str] | tuple[None, None]
-) -> RevisionDetails:
+def revision(members: Struct, arn: str | None, table: tuple[str, str] | tuple[None, None]) -> RevisionDetails:
     """Read the struct `revision` of a record, or an element of `revisions` of an exported block."""
-    members = reader.members(node, "revision", _REVISION)
-    strand_id, sequence_no = reader.block_address(members, node)
-    revision_hash = reader.hash(members, "hash", node)
-    metadata = reader.struct(members, "metadata", node)
-    reader.check_inside(metadata)
-    facts = reader.members(metadata, "metadata", _METADATA)
+    reader = members.reader
+    strand_id, sequence_no = members.block_address()
+    revision_hash = members.hash("hash")
+    metadata = members.struct("metadata", _METADATA, whole=True)
     data = members.get("data")
-    if data is not None and not data.is_null and data.kind != binary.STRUCT:
-        reader.wrong(data, "data", "a struct")
-    if data is not None and data.is_null:
-        data = None
     if data is not None:
+        if data.kind != binary.STRUCT:
+            reader.wrong(data, "data", "a struct")
         if is_table(reader.data, data):
             refuse("wrong_type", data.start, "data: expected a struct, found a symbol table")
         reader.check_inside(data)
-    given = members.get("dataHash")
-    data_hash = None if given is None or given.is_null else reader.hash(members, "dataHash", node)
+    data_hash = None if members.get("dataHash") is None else members.hash("dataHash")
     return RevisionDetails(
         stream_arn=arn,
         table_name=table[0],
@@ -229,11 +213,11 @@ def revision(
         strand_id=strand_id,
         sequence_no=sequence_no,
         hash=revision_hash,
-        document_id=reader.text(facts, "id", metadata),
-        version=reader.count(facts, "version", metadata),
-        tx_time=reader.timestamp(facts, "txTime", metadata),
-        tx_id=reader.text(facts, "txId", metadata),
-        metadata=reader.part(metadata),
+        document_id=metadata.text("id"),
+        version=metadata.count("version"),
+        tx_time=metadata.time("txTime"),
+        tx_id=metadata.text("txId"),
+        metadata=reader.part(metadata.node),
         data=None if data is None else reader.part(data),
         data_hash=data_hash,
     )
@@ -263,7 +247,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class Reader:
-    """Reads fields of one checked datum."""
+    """Reads values of one checked datum."""
 
     __slots__ = ("data", "symbols")
 
@@ -294,35 +278,26 @@ class Reader:
             refuse("unknown_symbol", offset, "a field called $0, which has no text")
         return name
 
-    def members(self, node: Node, where: str, wanted: frozenset[str]) -> dict[str, Node]:
-        """Return the wanted fields of a struct that are there, by name."""
-        found: dict[str, Node] = {}
-        names, count = self.symbols.by_id, self.symbols.known
-        for sid, member in fields(self.data, node):
-            name = (names[sid] if sid < count else None) or self.name(sid, member.start)
-            if name in wanted:
-                if name in found:
-                    refuse("wrong_type", member.start, f"{where} has the field {name} twice")
-                found[name] = member
-        return found
-
     def wrong(self, node: Node, name: str, expected: str) -> NoReturn:
         """Refuse a field of a wrong type."""
         refuse("wrong_type", node.start, f"{name}: expected {expected}, found {node.type_name}")
 
-    def need(self, members: dict[str, Node], name: str, parent: Node) -> Node:
-        """Return a required field."""
-        node = members.get(name)
-        if node is None:
-            refuse("missing_field", parent.start, f"the struct that begins here has no field {name}")
-        return node
+    def struct(self, node: Node, name: str, wanted: frozenset[str], *, whole: bool = False) -> Struct:
+        """Return the struct a node must be; one that is kept or hashed `whole` is checked inside."""
+        if node.kind != binary.STRUCT or node.is_null:
+            self.wrong(node, name, "a struct")
+        if whole:
+            self.check_inside(node)
+        return Struct(self, node, name, wanted)
 
-    def text(self, members: dict[str, Node], name: str, parent: Node) -> str:
-        """Return a required text."""
-        return self.text_of(self.need(members, name, parent), name)
+    def items(self, node: Node, name: str) -> list[Node]:
+        """Return the values of the list a node must be."""
+        if node.kind != binary.LIST or node.is_null:
+            self.wrong(node, name, "a list")
+        return list(children(self.data, node))
 
-    def text_of(self, node: Node, name: str) -> str:
-        """Text of a string or symbol."""
+    def text(self, node: Node, name: str) -> str:
+        """Return the text of the string or symbol a node must be."""
         if node.kind == binary.STRING and not node.is_null:
             return text(self.data, node)
         if node.kind != binary.SYMBOL or node.is_null:
@@ -332,27 +307,7 @@ class Reader:
             refuse("unknown_symbol", node.start, f"{name}: the symbol $0, which has no text")
         return found
 
-    def struct(self, members: dict[str, Node], name: str, parent: Node) -> Node:
-        """Return a required struct."""
-        return self.a_struct(self.need(members, name, parent), name)
-
-    def a_struct(self, node: Node, name: str) -> Node:
-        """Return the struct a node must be."""
-        if node.kind != binary.STRUCT or node.is_null:
-            self.wrong(node, name, "a struct")
-        return node
-
-    def items(self, node: Node, name: str) -> list[Node]:
-        """Return the values of a list."""
-        if node.kind != binary.LIST or node.is_null:
-            self.wrong(node, name, "a list")
-        return list(children(self.data, node))
-
-    def count(self, members: dict[str, Node], name: str, parent: Node) -> int:
-        """Return a required integer from 0 to 2⁶³ - 1."""
-        return self.count_of(self.need(members, name, parent), name)
-
-    def count_of(self, node: Node, name: str) -> int:
+    def count(self, node: Node, name: str) -> int:
         """Return the integer a node must be, from 0 to 2⁶³ - 1."""
         if node.kind not in (binary.INT, binary.NEGATIVE_INT) or node.is_null:
             self.wrong(node, name, "an int")
@@ -362,64 +317,103 @@ class Reader:
             refuse("wrong_type", node.start, f"{name}: expected an int from 0 to 2^63 - 1, found {found}")
         return value
 
-    def hash(self, members: dict[str, Node], name: str, parent: Node, *, or_empty: bool = False) -> bytes:
-        """Return a required hash."""
-        return self.hash_of(self.need(members, name, parent), name, or_empty=or_empty)
-
-    def hash_of(self, node: Node, name: str, *, or_empty: bool = False) -> bytes:
-        """Return the blob of 32 bytes a node must be."""
-        if node.kind != binary.BLOB or node.is_null:
-            self.wrong(node, name, f"a blob of {HASH_BYTES} bytes")
-        raw = self.data[node.body : node.stop]
+    def hash(self, node: Node, name: str, *, or_empty: bool = False) -> bytes:
+        """Return the 32 bytes a node must have."""
+        raw = self._bytes(node, name)
         if len(raw) != HASH_BYTES and (raw or not or_empty):
             refuse("wrong_type", node.start, f"{name}: expected {HASH_BYTES} bytes, found {len(raw)}")
         return raw
 
-    def timestamp(self, members: dict[str, Node], name: str, parent: Node) -> Timestamp:
-        """Return a required timestamp."""
-        node = self.need(members, name, parent)
+    def time(self, node: Node, name: str) -> Timestamp:
+        """Return the timestamp a node must be."""
         if node.kind != binary.TIMESTAMP or node.is_null:
             self.wrong(node, name, "a timestamp")
         return read_timestamp(self.data, node)
 
-    def block_address(self, members: dict[str, Node], parent: Node) -> tuple[str, int]:
-        """Strand and sequence number of the required field `blockAddress`."""
-        address = self.struct(members, "blockAddress", parent)
-        inside = self.members(address, "blockAddress", _ADDRESS)
-        return self.text(inside, "strandId", address), self.count(inside, "sequenceNo", address)
-
-
-_ADDRESS = frozenset({"strandId", "sequenceNo"})
+    def _bytes(self, node: Node, name: str) -> bytes:
+        if node.kind != binary.BLOB or node.is_null:
+            self.wrong(node, name, f"a blob of {HASH_BYTES} bytes")
+        return self.data[node.body : node.stop]
 
 
 class DownConverted(Reader):
-    """Reads fields that went through JSON: timestamps and blobs are strings there."""
+    """Reads values that went through JSON: timestamps and blobs are strings there."""
 
     __slots__ = ()
 
-    def hash_of(self, node: Node, name: str, *, or_empty: bool = False) -> bytes:
-        """Return the 32 bytes that a string has as base64."""
-        raw = self._base64(self.text_of(node, name)) if node.kind == binary.STRING else None
-        if raw is None:
-            self.wrong(node, name, f"{HASH_BYTES} bytes as base64")
-        if len(raw) != HASH_BYTES and (raw or not or_empty):
-            refuse("wrong_type", node.start, f"{name}: expected {HASH_BYTES} bytes, found {len(raw)}")
-        return raw
-
-    def timestamp(self, members: dict[str, Node], name: str, parent: Node) -> Timestamp:
-        """Return a required timestamp, as text."""
-        node = self.need(members, name, parent)
-        found = parse_text(self.text_of(node, name)) if node.kind == binary.STRING else None
+    def time(self, node: Node, name: str) -> Timestamp:
+        """Return the timestamp that a string says."""
+        found = parse_text(self.text(node, name)) if node.kind == binary.STRING else None
         if found is None:
             self.wrong(node, name, "a timestamp as text")
         return found
 
-    @staticmethod
-    def _base64(text: str) -> bytes | None:
-        try:
-            return base64.b64decode(text, validate=True)
-        except binascii.Error:
-            return None
+    def _bytes(self, node: Node, name: str) -> bytes:
+        with suppress(binascii.Error):
+            if node.kind == binary.STRING:
+                return base64.b64decode(self.text(node, name), validate=True)
+        return self.wrong(node, name, f"{HASH_BYTES} bytes as base64")
+
+
+class Struct:
+    """A struct of a datum, and those of its fields that are wanted."""
+
+    __slots__ = ("_found", "node", "reader")
+
+    def __init__(self, reader: Reader, node: Node, name: str, wanted: frozenset[str]) -> None:
+        self.reader, self.node = reader, node
+        self._found: dict[str, Node] = {}
+        names, count = reader.symbols.by_id, reader.symbols.known
+        for sid, member in fields(reader.data, node):
+            field = (names[sid] if sid < count else None) or reader.name(sid, member.start)
+            if field in wanted:
+                if field in self._found:
+                    refuse("wrong_type", member.start, f"{name} has the field {field} twice")
+                self._found[field] = member
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def get(self, name: str) -> Node | None:
+        """Return a field; None where it is absent or null."""
+        found = self._found.get(name)
+        return None if found is None or found.is_null else found
+
+    def need(self, name: str) -> Node:
+        """Return a field that has to be there."""
+        node = self._found.get(name)
+        if node is None:
+            refuse("missing_field", self.node.start, f"the struct that begins here has no field {name}")
+        return node
+
+    def struct(self, name: str, wanted: frozenset[str], *, whole: bool = False) -> Struct:
+        """Return a required struct."""
+        return self.reader.struct(self.need(name), name, wanted, whole=whole)
+
+    def items(self, name: str) -> list[Node]:
+        """Return the values of a required list."""
+        return self.reader.items(self.need(name), name)
+
+    def text(self, name: str) -> str:
+        """Return a required text."""
+        return self.reader.text(self.need(name), name)
+
+    def count(self, name: str) -> int:
+        """Return a required integer."""
+        return self.reader.count(self.need(name), name)
+
+    def hash(self, name: str, *, or_empty: bool = False) -> bytes:
+        """Return a required hash."""
+        return self.reader.hash(self.need(name), name, or_empty=or_empty)
+
+    def time(self, name: str) -> Timestamp:
+        """Return a required timestamp."""
+        return self.reader.time(self.need(name), name)
+
+    def block_address(self) -> tuple[str, int]:
+        """Return strand and sequence number of the required field `blockAddress`."""
+        address = self.struct("blockAddress", frozenset({"strandId", "sequenceNo"}))
+        return address.text("strandId"), address.count("sequenceNo")
 
 
 BLOCK_FIELDS = frozenset({
@@ -431,112 +425,83 @@ _DOCUMENT = frozenset({"tableName", "tableId", "statements"})
 _REDACTION = frozenset({"blockAddress", "tableId", "documentId", "version"})
 
 
-def block_summary(reader: Reader, payload: Node, arn: str) -> BlockSummary:
-    """Read the payload of a BLOCK_SUMMARY."""
-    members = reader.members(payload, "payload", BLOCK_FIELDS | {"revisionSummaries"})
-    summaries = members.get("revisionSummaries")
-    listed = () if summaries is None else tuple(_summaries(reader, summaries))
-    return block(reader, payload, members, arn, listed)
-
-
-def block(
-    reader: Reader,
-    parent: Node,
-    members: dict[str, Node],
-    arn: str | None,
-    revision_summaries: tuple[RevisionSummary, ...],
-) -> BlockSummary:
+def block(members: Struct, arn: str | None, revision_summaries: tuple[RevisionSummary, ...]) -> BlockSummary:
     """Read the fields that stream records and exported blocks share."""
-    strand_id, sequence_no = reader.block_address(members, parent)
-    entries = reader.need(members, "entriesHashList", parent)
+    reader = members.reader
+    strand_id, sequence_no = members.block_address()
+    entries = members.need("entriesHashList")
     statements: tuple[Statement, ...] = ()
     documents: tuple[DocumentInfo, ...] = ()
     info = None
     if "transactionInfo" in members:
-        info = reader.a_struct(members["transactionInfo"], "transactionInfo")
-        reader.check_inside(info)
-        statements, documents = _transaction_info(reader, info)
+        info = members.struct("transactionInfo", frozenset({"statements", "documents"}), whole=True)
+        statements, documents = _statements(info), _documents(info)
     redactions: tuple[Redaction, ...] = ()
     redaction_info = None
     if "redactionInfo" in members:
-        redaction_info = reader.a_struct(members["redactionInfo"], "redactionInfo")
-        reader.check_inside(redaction_info)
-        redactions = _redactions(reader, redaction_info)
+        redaction_info = members.struct("redactionInfo", frozenset({"revisions"}), whole=True)
+        redactions = _redactions(redaction_info)
     return BlockSummary(
         stream_arn=arn,
         strand_id=strand_id,
         sequence_no=sequence_no,
-        transaction_id=reader.text(members, "transactionId", parent),
-        block_timestamp=reader.timestamp(members, "blockTimestamp", parent),
-        block_hash=reader.hash(members, "blockHash", parent),
-        entries_hash=reader.hash(members, "entriesHash", parent),
-        previous_block_hash=reader.hash(members, "previousBlockHash", parent, or_empty=True),
+        transaction_id=members.text("transactionId"),
+        block_timestamp=members.time("blockTimestamp"),
+        block_hash=members.hash("blockHash"),
+        entries_hash=members.hash("entriesHash"),
+        previous_block_hash=members.hash("previousBlockHash", or_empty=True),
         entries_hash_list=tuple(
-            reader.hash_of(item, "entriesHashList item") for item in reader.items(entries, "entriesHashList")
+            reader.hash(item, "entriesHashList item") for item in reader.items(entries, "entriesHashList")
         ),
         statements=statements,
         documents=documents,
         redactions=redactions,
         revision_summaries=revision_summaries,
-        transaction_info=None if info is None else reader.part(info),
-        redaction_info=None if redaction_info is None else reader.part(redaction_info),
+        transaction_info=None if info is None else reader.part(info.node),
+        redaction_info=None if redaction_info is None else reader.part(redaction_info.node),
     )
 
 
-def _summaries(reader: Reader, node: Node) -> list[RevisionSummary]:
+def _summaries(payload: Struct) -> tuple[RevisionSummary, ...]:
     found = []
-    for item in reader.items(node, "revisionSummaries"):
-        reader.a_struct(item, "revisionSummaries item")
-        members = reader.members(item, "a revision summary", frozenset({"hash", "documentId"}))
-        document = reader.text(members, "documentId", item) if "documentId" in members else None
-        found.append(RevisionSummary(reader.hash(members, "hash", item), document))
-    return found
+    for item in payload.items("revisionSummaries") if "revisionSummaries" in payload else ():
+        one = payload.reader.struct(item, "revisionSummaries item", frozenset({"hash", "documentId"}))
+        document = one.text("documentId") if "documentId" in one else None
+        found.append(RevisionSummary(one.hash("hash"), document))
+    return tuple(found)
 
 
-def _transaction_info(reader: Reader, info: Node) -> tuple[tuple[Statement, ...], tuple[DocumentInfo, ...]]:
-    members = reader.members(info, "transactionInfo", frozenset({"statements", "documents"}))
-    statements = []
-    for item in reader.items(reader.need(members, "statements", info), "statements"):
-        reader.a_struct(item, "statements item")
-        facts = reader.members(item, "a statement", _STATEMENT)
-        statements.append(
-            Statement(
-                reader.text(facts, "statement", item),
-                reader.timestamp(facts, "startTime", item),
-                reader.hash(facts, "statementDigest", item),
-            )
+def _statements(info: Struct) -> tuple[Statement, ...]:
+    items = (info.reader.struct(item, "statements item", _STATEMENT) for item in info.items("statements"))
+    return tuple(
+        Statement(one.text("statement"), one.time("startTime"), one.hash("statementDigest")) for one in items
+    )
+
+
+def _documents(info: Struct) -> tuple[DocumentInfo, ...]:
+    reader, found = info.reader, dict[str, DocumentInfo]()
+    if "documents" not in info:
+        return ()
+    for sid, item in fields(reader.data, info.struct("documents", frozenset()).node):
+        document_id = reader.name(sid, item.start)
+        if document_id in found:
+            refuse("wrong_type", item.start, f"documents has the field {document_id} twice")
+        one = reader.struct(item, "a document", _DOCUMENT)
+        numbers = one.items("statements")
+        found[document_id] = DocumentInfo(
+            document_id,
+            one.text("tableName"),
+            one.text("tableId"),
+            tuple(reader.count(number, "statements item") for number in numbers),
         )
-    documents: dict[str, DocumentInfo] = {}
-    if "documents" in members:
-        for sid, item in fields(reader.data, reader.a_struct(members["documents"], "documents")):
-            document_id = reader.name(sid, item.start)
-            if document_id in documents:
-                refuse("wrong_type", item.start, f"documents has the field {document_id} twice")
-            facts = reader.members(reader.a_struct(item, "a document"), "a document", _DOCUMENT)
-            numbers = reader.items(reader.need(facts, "statements", item), "statements")
-            documents[document_id] = DocumentInfo(
-                document_id,
-                reader.text(facts, "tableName", item),
-                reader.text(facts, "tableId", item),
-                tuple(reader.count_of(number, "statements item") for number in numbers),
-            )
-    return tuple(statements), tuple(documents.values())
+    return tuple(found.values())
 
 
-def _redactions(reader: Reader, info: Node) -> tuple[Redaction, ...]:
-    members = reader.members(info, "redactionInfo", frozenset({"revisions"}))
+def _redactions(info: Struct) -> tuple[Redaction, ...]:
     found = []
-    for item in reader.items(reader.need(members, "revisions", info), "redactionInfo.revisions"):
-        reader.a_struct(item, "redactionInfo.revisions item")
-        facts = reader.members(item, "a redaction", _REDACTION)
-        strand_id, sequence_no = reader.block_address(facts, item)
-        found.append(
-            Redaction(
-                document_id=reader.text(facts, "documentId", item),
-                version=reader.count(facts, "version", item),
-                table_id=reader.text(facts, "tableId", item),
-                strand_id=strand_id,
-                sequence_no=sequence_no,
-            )
-        )
+    for item in info.items("revisions"):
+        one = info.reader.struct(item, "redactionInfo.revisions item", _REDACTION)
+        strand_id, sequence_no = one.block_address()
+        document_id, version, table_id = one.text("documentId"), one.count("version"), one.text("tableId")
+        found.append(Redaction(document_id, version, table_id, strand_id, sequence_no))
     return tuple(found)

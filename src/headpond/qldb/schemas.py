@@ -10,15 +10,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from headpond.ion.timestamps import Timestamp
 from headpond.qldb.hash import dot, merkle_root, revision_hash_ok
-
-if TYPE_CHECKING:
-    from headpond.ion.timestamps import Timestamp
-    from headpond.qldb.records import BlockSummary, Control, RevisionDetails
+from headpond.qldb.records import BlockSummary, Control, RevisionDetails
 
 HASH = pa.binary(32)
 _INT64 = 2**63

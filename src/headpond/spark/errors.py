@@ -12,13 +12,10 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar, cast
 
 from headpond.core.errors import HeadpondError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import pyarrow as pa
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
-from headpond.cli.output import many, number
+from headpond.cli.output import Output, many, number
 from headpond.core.errors import UsageError
 from headpond.lake.maintenance.bootstrap import Bootstrap
-from headpond.lake.maintenance.catch_up import catch_up_from_log
+from headpond.lake.maintenance.catch_up import CaughtUp, catch_up_from_log
 from headpond.lake.maintenance.parquet import ParquetSource
 from headpond.lake.maintenance.snapshot import Loaded
-from headpond.pipeline import load
+from headpond.pipeline import Pipeline, load
 from headpond.pipeline.lake import open_lake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from rich.console import RenderableType
 
-    from headpond.cli.output import Output
-    from headpond.lake.maintenance.catch_up import CaughtUp
-    from headpond.pipeline import Pipeline
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_ISO = re.compile(r"(.*?)(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:?[0-9]{2})")
 _LARGEST_NS = 2**63 - 1
 
 
@@ -238,24 +230,15 @@ def read_moment(text: str) -> int:
     Raises:
         UsageError: it is neither, or out of range.
     """
-    if text.isascii() and text.isdecimal():
-        ns = int(text[:20])
-    else:
-        match = _ISO.fullmatch(text)
-        try:
-            found = dt.datetime.fromisoformat(match[1] + match[3]) if match else None
-        except ValueError:
-            found = None
-        if match is None or found is None:
-            raise UsageError(
-                f"--ts-ns {text!r} is neither nanoseconds nor a time with its offset from UTC.",
-                next_step="Write 1783600000000000000, or 2026-07-09T12:26:40Z.",
-            )
-        since = found - _EPOCH
-        ns = (since.days * 86_400 + since.seconds) * 10**9 + int((match[2] or "0").ljust(9, "0"))
+    try:
+        is_ns = text.isascii() and text.isdecimal()
+        ns = int(text[:20]) if is_ns else pa.scalar(text).cast(pa.timestamp("ns", "UTC")).value
+    except pa.ArrowInvalid:
+        ns = -1
     if not 0 <= ns <= _LARGEST_NS:
         raise UsageError(
-            f"--ts-ns {text!r} is not between 1970 and 2262.", next_step="Give it in nanoseconds."
+            f"--ts-ns {text!r} is not nanoseconds or a time with its offset from UTC, from 1970 to 2262.",
+            next_step="Write 1783600000000000000, or 2026-07-09T12:26:40Z.",
         )
     return ns
 

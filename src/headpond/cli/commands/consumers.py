@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.table import Table
 
 from headpond.cli.inputs import with_output
+from headpond.cli.output import Output
 from headpond.kinesis.api.calls import calls_of
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.consumers import Consumers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.cli.output import Output
 
 
 def _of_stream(function: Callable[..., Any]) -> Callable[..., Any]:

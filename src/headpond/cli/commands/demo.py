@@ -20,13 +20,14 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
@@ -34,7 +35,7 @@ from headpond import kpl, spark
 from headpond.api.looking import look
 from headpond.cli.commands.status import page_of
 from headpond.cli.inputs import with_output
-from headpond.cli.output import RowsDrawn, draw_summary
+from headpond.cli.output import Output, RowsDrawn, Show, draw_summary
 from headpond.cli.verify_pieces import Examined, examine, pieces
 from headpond.core.errors import UsageError
 from headpond.kinesis import BlockingProducer, ConnectionSettings
@@ -46,13 +47,6 @@ from headpond.pipeline import load
 from headpond.spark.following.run import Run
 from headpond.spark.session.java import find_java
 from headpond.spark.session.start import spark_session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from rich.console import RenderableType
-
-    from headpond.cli.output import Output, Show
 
 DATA = resources.files("headpond.cli").joinpath("data")
 CHANGES, LEDGER = "shop-changes", "vehicle-ledger"
@@ -231,7 +225,6 @@ def _followed(root: Path, name: str, kinesis: LocalKinesis, show: Show) -> tuple
 
 
 def _rows(lake: Any, name: str, columns: Iterable[str]) -> list[list[str | None]]:
-    """Read rows of a table, values as text."""
     table = lake.typed[name]
     table.prepare()
     rows = table.file.read(list(columns)).to_pylist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
@@ -12,12 +12,9 @@ from rich.console import Group
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
-from headpond.cli.output import many, next_command
+from headpond.cli.output import Output, many, next_command
 from headpond.core.errors import HeadpondError, UsageError
 from headpond.pipeline import Pipeline, load
-
-if TYPE_CHECKING:
-    from headpond.cli.output import Output
 
 STYLES = {"ok": "green", "BAD": "red", "?": "yellow"}
 

@@ -14,35 +14,36 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import orjson
 from rich.cells import cell_len, set_cell_size
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from headpond.cli.commands.store import key_of, milliseconds_of, readable
 from headpond.cli.inputs import input_argument, input_lines, with_output
+from headpond.cli.output import Output
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
-from headpond.kstreams.join.rules import Emit, HeadersOf, JoinCounters, JoinType
-from headpond.kstreams.join.scenario import differing_steps, fates, filled, read_scenario, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-
-    from headpond.cli.output import Output
-    from headpond.kstreams.join.rules import JoinRules
-    from headpond.kstreams.join.scenario import Fate, Played, Scenario
-    from headpond.spark.join.checkpoint import KeptRecord
-
+from headpond.kstreams.join.rules import Emit, HeadersOf, JoinCounters, JoinRules, JoinType
+from headpond.kstreams.join.scenario import (
+    Fate,
+    Played,
+    Scenario,
+    differing_steps,
+    fates,
+    filled,
+    read_scenario,
+    shown,
+)
+from headpond.spark.join.checkpoint import KeptRecord
 
 MIN_WIDTH, MAX_WIDTH = 60, 110
 LABEL_WIDTH = 24

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import click
 from rich.text import Text
 
 from headpond.cli.inputs import as_span, with_output
+from headpond.cli.output import Output
 from headpond.core.errors import UsageError
 from headpond.localkinesis import (
     NO_LIMITS,
@@ -22,11 +25,6 @@ from headpond.localkinesis import (
     serve_forever,
 )
 from headpond.localkinesis.server import CALLS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.cli.output import Output
 
 _HOUR_MS = 3_600_000
 _RETENTION_HOURS = range(24, 8760 + 1)
@@ -129,31 +127,19 @@ def local(
     output.say("Stopped.")
 
 
-def _faults(
-    *,
-    throttle: float,
-    fail: float,
-    cut: float,
-    cut_replies: float,
-    fail_entries: float,
-    expire_iterators: float,
-    delay: int | None,
-    calls: tuple[str, ...],
-    seed: int,
-) -> Faults:
+def _faults(*, seed: int, calls: tuple[str, ...], delay: int | None, **shares: float) -> Faults:
     faults = Faults(seed)
-    if throttle:
-        faults.throttle(throttle, calls=calls)
-    if fail:
-        faults.internal_failure(fail, calls=calls)
-    if cut:
-        faults.cut(cut, calls=calls)
-    if cut_replies:
-        faults.cut(cut_replies, when="reply", calls=calls)
-    if fail_entries:
-        faults.fail_entries(fail_entries)
-    if expire_iterators:
-        faults.expire_iterators(expire_iterators)
+    strike: dict[str, Callable[[float], object]] = {
+        "throttle": partial(faults.throttle, calls=calls),
+        "fail": partial(faults.internal_failure, calls=calls),
+        "cut": partial(faults.cut, calls=calls),
+        "cut_replies": partial(faults.cut, when="reply", calls=calls),
+        "fail_entries": faults.fail_entries,
+        "expire_iterators": faults.expire_iterators,
+    }
+    for name, share in shares.items():
+        if share:
+            strike[name](share)
     if delay:
         faults.delay(delay, calls=calls)
     return faults

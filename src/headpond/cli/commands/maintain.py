@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
-from headpond.cli.output import advice, grid, next_command
+from headpond.cli.output import Output, advice, grid, next_command
 from headpond.core.errors import InvalidData, UsageError
 from headpond.core.options import parse_span
-from headpond.lake.maintenance.optimize import check_retention, optimize_file
+from headpond.lake.maintenance.glue import Registered
+from headpond.lake.maintenance.glue import register as register_lake
+from headpond.lake.maintenance.optimize import Optimized, check_retention, optimize_file
 from headpond.lake.maintenance.optimize import repartition as repartition_table
 from headpond.lake.maintenance.redact import redact as redact_lake
-from headpond.lake.maintenance.requeue import ALL
+from headpond.lake.maintenance.requeue import ALL, Requeued
 from headpond.lake.maintenance.requeue import requeue as requeue_records
 from headpond.lake.state.run_mark import mark_in
-from headpond.pipeline import load
+from headpond.pipeline import Pipeline, load
 from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.spark.following.checkpoint import take_away, torn_file
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from headpond.cli.output import Output
-    from headpond.lake.maintenance.glue import Registered
-    from headpond.lake.maintenance.optimize import Optimized
-    from headpond.lake.maintenance.requeue import Requeued
-    from headpond.pipeline import Pipeline
 
 RETAIN = "7 days"
 
@@ -272,7 +265,6 @@ def _torn(pipeline: Pipeline, *, yes: bool) -> list[dict[str, Any]]:
 
 
 def _damaged(pipeline: Pipeline) -> list[dict[str, str | None]]:
-    """Return the tables whose logs are damaged."""
     found: list[dict[str, str | None]] = []
     for name, table in open_lake(pipeline).places().items():
         try:
@@ -306,7 +298,6 @@ def register(output: Output, file: str, *, database: str, region: str | None) ->
     Do it again when a table has new columns. An entry of that name for another place is not touched.
     """
     from headpond.kinesis.api.client import aws_client
-    from headpond.lake.maintenance.glue import register as register_lake
 
     pipeline = load(file)
     source = pipeline.source

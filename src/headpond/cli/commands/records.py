@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from headpond.api.records import VIEWS, View, seen_as
 from headpond.cli.inputs import input_argument, input_blob, input_lines, with_output
-from headpond.cli.output import JsonOutput, dumps
+from headpond.cli.output import JsonOutput, Output, dumps
 from headpond.core.errors import HeadpondError, InvalidData
 from headpond.kinesis.archive.lines import BAD_LINE, BadLine, read_line
 from headpond.kpl import MAGIC
 from headpond.kpl.documents import aggregate_line
 from headpond.qldb.records import OK, VERDICTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import RenderableType
-
-    from headpond.cli.output import Output
 
 SHOWN_BYTES = 60  # of a record's data, for a person
 OPERATIONS = {"c": "insert", "u": "update", "d": "delete"}

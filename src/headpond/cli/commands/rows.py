@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from headpond.api.reading import Quarantine
 from headpond.api.reading import quarantine as open_quarantine
 from headpond.api.reading import tables as open_tables
 from headpond.cli.inputs import with_output
-from headpond.cli.output import RowsDrawn, dumps, grid, many, next_command, number
+from headpond.cli.output import Output, RowsDrawn, dumps, grid, many, next_command, number
 from headpond.core.errors import UsageError
 from headpond.dsql.strict_json import utf8_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import RenderableType
-
-    from headpond.api.reading import Quarantine
-    from headpond.cli.output import Output
 
 SHOWN_CHARACTERS = 400
 """Of a record's text, for a person."""

@@ -17,28 +17,22 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import orjson
 
 from headpond.cli.inputs import as_span, as_time, with_output
-from headpond.cli.output import draw_summary, harmless
+from headpond.cli.output import Output, draw_summary, harmless
 from headpond.core.errors import HeadpondError, UsageError
 from headpond.lake.storage import secrets_of
-from headpond.pipeline import load
+from headpond.pipeline import Pipeline, load
 from headpond.spark.following.stopping import GRACE_S, stopped_by_signals
 from headpond.spark.session.settings import SECRET_SETTING
 from headpond.spark.session.start import start_early, start_options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from headpond.cli.output import Output
-    from headpond.pipeline import Pipeline
-
 
 FORMATS = ("text", "json")
 CUT = "***"

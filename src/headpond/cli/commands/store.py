@@ -5,24 +5,19 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
+from headpond.cli.output import Output
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.window_values import ValueFormat
-from headpond.kstreams.migration.directory import StoreDirectory
+from headpond.kstreams.migration.directory import SegmentStats, StoredEntry, StoreDirectory
 from headpond.kstreams.migration.migrate import migrate as migrate_directory
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from headpond.cli.output import Output
-    from headpond.kstreams.migration.directory import SegmentStats, StoredEntry
 
 BAR_WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import click
 from rich.text import Text
 
 from headpond.api.sampling import kinesis_records
 from headpond.cli.inputs import with_output
+from headpond.cli.output import Output, Show
 from headpond.core.errors import UsageError
 from headpond.dsql.suggest import Survey, document
 from headpond.kpl.records import open_records
-from headpond.pipeline import load
+from headpond.pipeline import Pipeline, load
 from headpond.pipeline.lake import open_lake, row_changes
 from headpond.qldb.suggest import LedgerSurvey, ledger_document
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from headpond.cli.output import Output, Show
-    from headpond.pipeline import Pipeline
-
 
 _HEAD = "# Proposed from {:,} records: look at every line."
 

@@ -7,11 +7,12 @@ clock is taken from the `Date` of its replies.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
@@ -19,15 +20,10 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from headpond.core.errors import StreamNotFound
 from headpond.kinesis.api.client import Renewing, connect, stream_not_found
 from headpond.kinesis.api.errors import SIGN_IN, error_code, translate
-from headpond.kinesis.api.replies import install_fast_parser, page_of
+from headpond.kinesis.api.replies import Page, install_fast_parser, page_of
 from headpond.kinesis.api.retry import CUT, Pace, Patience, RetryableError, classify
+from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.api.shards import Shard, shard_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.kinesis.api.replies import Page
-    from headpond.kinesis.api.settings import ConnectionSettings
 
 IteratorKind = Literal["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP", "TRIM_HORIZON"]
 

@@ -7,7 +7,7 @@ passwords; only its error code is, and for a refused action the action's name.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore import exceptions as boto
 
@@ -20,9 +20,7 @@ from headpond.core.errors import (
     ServiceFailure,
     StreamNotFound,
 )
-
-if TYPE_CHECKING:
-    from headpond.kinesis.api.settings import ConnectionSettings
+from headpond.kinesis.api.settings import ConnectionSettings
 
 SIGN_IN = {
     "ExpiredToken": "the credentials have expired",

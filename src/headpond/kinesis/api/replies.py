@@ -14,16 +14,14 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pybase64
 
 from headpond.core.errors import ServiceFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SHORT_TEXT = 512  # below this the JSON decoder's own base64 takes less time
 

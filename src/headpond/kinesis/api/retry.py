@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import defaultdict
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -122,34 +123,28 @@ class Pace:
         *,
         clock: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
-        self._calls_per_second, self._bytes_per_second = calls_per_second, bytes_per_second
         self._clock, self._lock = clock, Lock()
-        self._buckets: dict[tuple[str, str], Bucket] = {}
+        # By shard and call, and by shard.
+        self._calls = defaultdict[tuple[str, Call], Bucket](lambda: Bucket(calls_per_second, capacity=1))
+        self._bytes = defaultdict[str, Bucket](lambda: Bucket(bytes_per_second))
 
     def wait_s(self, shard_id: str, call: Call) -> float:
         """Count a call that is about to be made, and say how long it has to wait."""
         with self._lock:
             now_ms = self._clock()
-            calls = self._bucket(shard_id, call)
+            calls = self._calls[shard_id, call]
             wait_ms = calls.wait_ms(1, now_ms)
             calls.take(1)
             if call == "page":
-                wait_ms = max(wait_ms, self._bucket(shard_id, "bytes").wait_ms(1, now_ms))
+                wait_ms = max(wait_ms, self._bytes[shard_id].wait_ms(1, now_ms))
             return wait_ms / 1000
 
     def count(self, shard_id: str, size_bytes: int) -> None:
         """Count what a read gave."""
         with self._lock:
-            volume = self._bucket(shard_id, "bytes")
+            volume = self._bytes[shard_id]
             volume.level(self._clock())
             volume.take(size_bytes)
-
-    def _bucket(self, shard_id: str, what: Call | Literal["bytes"]) -> Bucket:
-        if (shard_id, what) not in self._buckets:
-            is_call = what != "bytes"
-            rate, capacity = (self._calls_per_second, 1) if is_call else (self._bytes_per_second, None)
-            self._buckets[shard_id, what] = Bucket(rate, capacity=capacity)
-        return self._buckets[shard_id, what]
 
 
 class Bucket:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from headpond.core.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _ARN = re.compile(r"arn:aws[\w-]*:kinesis:([\w-]+):\d{12}:stream/([a-zA-Z0-9_.-]{1,128})")
 _HOST = re.compile(

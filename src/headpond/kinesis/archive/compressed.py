@@ -11,12 +11,9 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from headpond.kinesis.archive.lines import TEXT_BYTES, cut_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAGIC = b"\x1f\x8b"
 """What a gzip file begins with."""

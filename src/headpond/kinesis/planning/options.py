@@ -5,19 +5,16 @@ Names and defaults are the documented ones; each is listed in OPTIONS.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from headpond.core.errors import ConfigurationError
 from headpond.core.options import Options
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE
 from headpond.kinesis.reading.positions import Start, as_utc, read_end, read_start
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headpond.kpl.model import HashRangeFilter
+from headpond.kpl.model import HashRangeFilter
 
 CONNECTION_OPTIONS = (
     "streamName",

@@ -183,7 +183,6 @@ class ShardState:
             self.take()
 
     def _see(self, limit: int) -> None:
-        """Read on by one page with records."""
         self._hold(self._cursor, self._cursor.next_records(min(limit, self._per_page)))
 
     def _jump(self, moment_ms: int, limit: int) -> bool:
@@ -224,7 +223,6 @@ class ShardState:
         return self._stands or self._cursor.closed or bool(self._marks and not self._counts(self._marks[-1]))
 
     def _counts(self, record: Mark | Record) -> bool:
-        """Return whether a record is for this batch: not too young."""
         return record.arrival_ms <= self._newest_ms
 
     def _worth(self, size_bytes: int, most: int = MOST_RECORDS_PER_PAGE) -> int:

@@ -132,9 +132,7 @@ class BlockingProducer:
             PutFailed: Some are not known to be in the stream; see `Producer.put_many`.
         """
         results: list[PutResult] = []
-        failures, count = self._put_in_turn(records, results.extend)
-        if failures:
-            raise summary(self._stream, failures, count)
+        self._put_in_turn(records, results.extend)
         return results
 
     def send_all(
@@ -155,17 +153,14 @@ class BlockingProducer:
         Raises:
             PutFailed: Some are not known to be in the stream; no more were taken after the first failed.
         """
-        failures, count = self._put_in_turn(records, lambda _results: None, aside)
-        if failures:
-            raise summary(self._stream, failures, count)
-        return count
+        return self._put_in_turn(records, lambda _results: None, aside)
 
     def _put_in_turn(
         self,
         records: Iterable[Puttable],
         keep: Callable[[list[PutResult]], None],
         aside: Callable[[Puttable, PutFailed], bool] | None = None,  # None: all are put, whatever fails
-    ) -> tuple[dict[int, PutFailed], int]:
+    ) -> int:
         source = map(_record_kept, records)
         under_way: deque[tuple[int, list[Puttable], Future[list[PutResult]]]] = deque()
         failures: dict[int, PutFailed] = {}
@@ -193,7 +188,9 @@ class BlockingProducer:
                 settle()
         while under_way:
             settle()
-        return failures, count
+        if failures:
+            raise summary(self._stream, failures, count)
+        return count
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send everything without waiting for company, and wait until nothing is outstanding.

@@ -195,7 +195,7 @@ class Producer:
         ledger = self._ledger
         data, explicit_hash_key = self._checked(partition_key, data, explicit_hash_key)
         if not ledger.has_room:
-            await ledger.wait_for_room(len(data))
+            await ledger.wait_for_room()
         future = self._take_in(partition_key, data, explicit_hash_key, tags)
         if self._dispatcher.is_due or ledger.received % _YIELD_EVERY == 0:
             # A caller in a tight loop never suspends otherwise, and nothing would be sent.

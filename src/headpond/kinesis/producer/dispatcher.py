@@ -90,42 +90,37 @@ class Dispatcher:
     def pump(self) -> None:
         """Send what may go now, and see when to look again."""
         self.is_due = False
-        if self._stopped is None:
-            with self._or_stop():
-                self._pump()
-
-    def _pump(self) -> None:
-        now_ms = self._clock()
-        busy = self._router.busy
-        again_ms = self._prepare(now_ms)
-        while len(self._tasks) < self._settings.max_connections and not self._has_older_requests():
-            parts, look_again_ms = choose(busy, self._settings, now_ms, hurry=bool(self.hurry))
-            if not parts:
-                again_ms = min(again_ms, look_again_ms)
-                break
-            self._start(_Request(parts, self._epoch, now_ms))
-        for lane in [lane for lane in busy if lane.is_empty]:
-            busy.discard(lane)
-        self._wake_ms = math.inf
-        if again_ms < math.inf:
-            self._wake_at(again_ms)
+        if self._stopped is not None:
+            return
+        with self._or_stop():
+            now_ms, busy = self._clock(), self._router.busy
+            again_ms = self._prepare(now_ms)
+            has_older_requests = any(epoch != self._epoch for epoch in self._tasks.values())
+            while len(self._tasks) < self._settings.max_connections and not has_older_requests:
+                parts, look_again_ms = choose(busy, self._settings, now_ms, hurry=bool(self.hurry))
+                if not parts:
+                    again_ms = min(again_ms, look_again_ms)
+                    break
+                self._start(_Request(parts, self._epoch, now_ms))
+            for lane in [lane for lane in busy if lane.is_empty]:
+                busy.discard(lane)
+            self._wake_ms = math.inf
+            if again_ms < math.inf:
+                self._wake_at(again_ms)
 
     def shards_changed(self, open_shards: OpenShards | None) -> None:
         """Go over to other shards, or to none known; then judge what waited for their ranges."""
         with self._or_stop():
-            self._change_shards(open_shards)
-
-    def _change_shards(self, open_shards: OpenShards | None) -> None:
-        self._epoch += 1
-        self._router.change(open_shards, self._clock())
-        if open_shards is not None:
-            parked, self._parked = self._parked, []
-            for each in parked:
-                self._judge(each)
-            unknown = {each.stored.shard_id for each in self._parked}
-            for shard_id in unknown:
-                asyncio.get_running_loop().call_later(_DOUBT_AGAIN_S, self._doubt, shard_id)
-        self._pump_soon()
+            self._epoch += 1
+            self._router.change(open_shards, self._clock())
+            if open_shards is not None:
+                parked, self._parked = self._parked, []
+                for each in parked:
+                    self._judge(each)
+                unknown = {each.stored.shard_id for each in self._parked}
+                for shard_id in unknown:
+                    asyncio.get_running_loop().call_later(_DOUBT_AGAIN_S, self._doubt, shard_id)
+            self._pump_soon()
 
     def stop(self, reason: str) -> None:
         """Stop sending; whatever is still outstanding fails."""
@@ -160,9 +155,6 @@ class Dispatcher:
                 self._ledger.fail(each.bundle.records, _WRONG_SHARD, message)
             again_ms = min([again_ms, *(each.bundle.expiry_ms for each in self._parked)])
         return again_ms
-
-    def _has_older_requests(self) -> bool:
-        return any(epoch != self._epoch for epoch in self._tasks.values())
 
     def _start(self, request: _Request) -> None:
         task = asyncio.get_running_loop().create_task(self._run(request))
@@ -307,7 +299,6 @@ class Dispatcher:
     # Time and measurements
 
     def _has_enough(self, lane: Lane) -> bool:
-        """Return whether a lane alone makes a request go."""
         return (
             lane.ready_bytes >= self._settings.collection_max_shard_size
             or len(lane.ready) >= self._settings.collection_max_count

@@ -15,19 +15,16 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from headpond.kinesis.api.retry import Bucket
 from headpond.kinesis.producer.records import Bundle, Pending
+from headpond.kinesis.producer.settings import ProducerSettings
+from headpond.kinesis.producer.shard_map import OpenShards
 from headpond.kpl import Aggregator, Packed, alone
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterable
-
-    from headpond.kinesis.producer.settings import ProducerSettings
-    from headpond.kinesis.producer.shard_map import OpenShards
 
 _RECORDS_PER_SECOND = 1000
 _BYTES_PER_SECOND = 1024 * 1024

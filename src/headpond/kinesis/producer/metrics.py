@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
-from headpond.core.errors import MissingRequirement
+from headpond.core.lazy import needed
 
 COUNTS = {
     "UserRecordsReceived": "records",
@@ -42,12 +41,10 @@ class Metrics(Protocol):
         """Add a value that was seen so many times."""
 
 
-class NoMetrics:
+class NoMetrics(Metrics):
     """Forgets all of them."""
 
-    def observe(
-        self, name: str, value: float, times: int = 1, *, shard_id: str | None = None, code: str | None = None
-    ) -> None:
+    def observe(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
 
 
@@ -117,13 +114,8 @@ class OpenTelemetryMetrics:
 
     def __init__(self, stream: str, meter: Meter | None = None) -> None:
         if meter is None:
-            try:
-                meter = import_module("opentelemetry.metrics").get_meter("headpond.kinesis.producer")
-            except ImportError as error:
-                raise MissingRequirement(
-                    "The package opentelemetry-api is not installed.",
-                    next_step='Install it with: pip install "headpond[otel]".',
-                ) from error
+            library = needed("opentelemetry.metrics", "OpenTelemetryMetrics", "headpond[otel]")
+            meter = library.get_meter("headpond.kinesis.producer")
         assert meter is not None
         self._stream = stream
         prefix = "kinesis.producer."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -120,36 +119,33 @@ class Ledger:
         self.outstanding: set[Pending] = set()
         self.received = self.acknowledged = 0
         self.failed: dict[str, int] = {}
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
-        self._granted = self._granted_bytes = 0
-        self._idle = asyncio.Event()
+        self._waiting = 0  # for room, in turn
+        self._turn, self._room, self._idle = asyncio.Lock(), asyncio.Event(), asyncio.Event()
         self._idle.set()
 
     @property
     def has_room(self) -> bool:
         """Return whether another record may enter at once: there is room, and nobody waits for it."""
-        return (
-            len(self.outstanding) < self._max_records
-            and self._bytes < self._max_bytes
-            and not self._waiting
-            and not self._granted
-        )
+        return not self._waiting and self._fits
 
-    async def wait_for_room(self, size_bytes: int) -> None:
-        """Wait for one's turn to take a record of this size in, which must be done right after."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((turn, size_bytes))
+    @property
+    def _fits(self) -> bool:
+        return len(self.outstanding) < self._max_records and self._bytes < self._max_bytes
+
+    async def wait_for_room(self) -> None:
+        """Wait for one's turn to take a record in, first come first served; it must be done right after."""
+        self._waiting += 1
         self._idle.clear()
-        self._grant()
         try:
-            await turn
+            async with self._turn:
+                while not self._fits:
+                    self._room.clear()
+                    await self._room.wait()
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._use_grant(size_bytes)
-            self._grant()
+            self._waiting -= 1
             self._check_idle()
             raise
-        self._use_grant(size_bytes)
+        self._waiting -= 1
 
     async def wait_until_idle(self) -> None:
         """Wait until nothing is outstanding, and nobody waits for room."""
@@ -199,26 +195,10 @@ class Ledger:
     def _leave(self, records: list[Pending]) -> None:
         self.outstanding.difference_update(records)
         self._bytes -= sum(len(record.data) for record in records)
-        self._grant()
+        if self._fits:
+            self._room.set()
         self._check_idle()
 
     def _check_idle(self) -> None:
-        if not (self.outstanding or self._waiting or self._granted):
+        if not (self.outstanding or self._waiting):
             self._idle.set()
-
-    def _grant(self) -> None:
-        """Admit those who wait, first come first served, while there is room."""
-        while (
-            self._waiting
-            and len(self.outstanding) + self._granted < self._max_records
-            and self._bytes + self._granted_bytes < self._max_bytes
-        ):
-            turn, size_bytes = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                self._granted += 1
-                self._granted_bytes += size_bytes
-
-    def _use_grant(self, size_bytes: int) -> None:
-        self._granted -= 1
-        self._granted_bytes -= size_bytes

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import Self
 
 from headpond.core.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MIB = 1024 * 1024
 
 
-class _Bounds(NamedTuple):
-    least: int
-    most: int
-
-
 _BOUNDS = {
-    "aggregation_max_count": _Bounds(1, 2**63 - 1),
-    "aggregation_max_size": _Bounds(64, 10 * _MIB),
-    "collection_max_count": _Bounds(1, 500),
-    "collection_max_size": _Bounds(52_224, 10 * _MIB),
-    "collection_max_shard_size": _Bounds(1, 10 * _MIB),
-    "connect_timeout": _Bounds(100, 300_000),
-    "request_timeout": _Bounds(100, 600_000),
-    "max_connections": _Bounds(1, 256),
-    "rate_limit": _Bounds(1, 2**63 - 1),
-    "record_max_buffered_time_ms": _Bounds(0, 2**63 - 1),
-    "record_ttl_ms": _Bounds(100, 2**63 - 1),
-    "max_user_record_bytes": _Bounds(64, 10 * _MIB),
-    "max_outstanding_records": _Bounds(1, 2**63 - 1),
-    "max_outstanding_bytes": _Bounds(1, 2**63 - 1),
+    "aggregation_max_count": (1, 2**63 - 1),
+    "aggregation_max_size": (64, 10 * _MIB),
+    "collection_max_count": (1, 500),
+    "collection_max_size": (52_224, 10 * _MIB),
+    "collection_max_shard_size": (1, 10 * _MIB),
+    "connect_timeout": (100, 300_000),
+    "request_timeout": (100, 600_000),
+    "max_connections": (1, 256),
+    "rate_limit": (1, 2**63 - 1),
+    "record_max_buffered_time_ms": (0, 2**63 - 1),
+    "record_ttl_ms": (100, 2**63 - 1),
+    "max_user_record_bytes": (64, 10 * _MIB),
+    "max_outstanding_records": (1, 2**63 - 1),
+    "max_outstanding_bytes": (1, 2**63 - 1),
 }
+"""Setting → its least and its greatest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +78,11 @@ class ProducerSettings:
     max_outstanding_bytes: int = 256 * _MIB
 
     def __post_init__(self) -> None:
-        for name, bounds in _BOUNDS.items():
+        for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or not bounds.least <= value <= bounds.most:
+            if not isinstance(value, int) or not least <= value <= most:
                 raise ConfigurationError(
-                    f"{name} is {value!r}; expected a whole number from {bounds.least} to {bounds.most}.",
+                    f"{name} is {value!r}; expected a whole number from {least} to {most}.",
                     next_step=f"Correct {name}.",
                     option=name,
                 )

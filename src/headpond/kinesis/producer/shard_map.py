@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from headpond.kinesis.api.shards import Shard
-    from headpond.kpl.hash_keys import HashKeyRange
+from headpond.kinesis.api.shards import Shard
+from headpond.kpl.hash_keys import HashKeyRange
 
 _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE_MS = 1_000

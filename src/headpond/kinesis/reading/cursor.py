@@ -146,7 +146,6 @@ class ShardCursor:
                 self._begun = self._begun or self._start.kind != "TS"
 
     def _open(self) -> str:
-        """Get an iterator for where the cursor stands."""
         start, kind, number = self._start, "AT_SEQUENCE_NUMBER", self._start.sequence_number
         if self._from_horizon or (self.last is None and start.kind == "HORIZON"):
             return self._calls.iterator(self._shard_id, "TRIM_HORIZON")
@@ -160,7 +159,6 @@ class ShardCursor:
 
     @property
     def _place(self) -> str:
-        """Where the cursor stands, for messages."""
         return self._start.words if self.last is None else f"after {self.last}"
 
     def _is_to_come(self) -> bool:

@@ -39,15 +39,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from headpond.core.errors import ConfigurationError, InvalidData
 from headpond.kinesis.api.shards import Shard
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 VERSIONS = (1, 2)
 NO_RECORD = "0"

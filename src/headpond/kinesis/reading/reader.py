@@ -17,26 +17,22 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from headpond.core.errors import DataLoss, ServiceFailure
-from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS
+from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS, StreamCalls
+from headpond.kinesis.api.replies import Record
 from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
+from headpond.kinesis.reading.positions import Offset, Position
 from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange
 from headpond.kpl.records import ENCRYPTION_TYPE, KINESIS_RECORD_SCHEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from headpond.kinesis.api.calls import StreamCalls
-    from headpond.kinesis.api.replies import Record
-    from headpond.kinesis.reading.positions import Offset, Position
 
 EMPTY_REPLY_PAUSE_S = 0.2
 """Five reads a second are what a shard allows."""

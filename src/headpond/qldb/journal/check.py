@@ -15,18 +15,14 @@ three are what the command line runs in one go and Spark runs as joins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.qldb.journal.facts import BLOCK, BLOCK_CHECKS, REVISION, count_contents, once
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from headpond.qldb.journal.facts import JournalFacts
+from headpond.qldb.journal.facts import BLOCK, BLOCK_CHECKS, REVISION, JournalFacts, count_contents, once
 
 KINDS = (
     "revision_hash_mismatch", "revision_not_in_block", "revision_missing", "conflicting_revision",

@@ -13,13 +13,11 @@ together by concatenation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 HASH = pa.binary(32)
 BLOCK_CHECKS = {

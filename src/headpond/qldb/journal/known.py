@@ -17,24 +17,20 @@ between grows with what is there, so that the work per fact stays.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import Ints
+from headpond.qldb.batch import DecodedQldb
 from headpond.qldb.journal.check import check_documents, check_gaps, check_slice
 from headpond.qldb.journal.facts import BLOCK, REVISION, JournalFacts, count_contents, journal_facts, once
-
-if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Iterator, Sequence
-
-    from headpond.core.arrow import Ints
-    from headpond.qldb.batch import DecodedQldb
-
 
 COMPACT_ROWS = 100_000
 """Facts added before those that are there twice are dropped; more where there are many."""

@@ -17,16 +17,14 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import pyarrow.compute as pc
 
 from headpond.core.errors import InvalidData
 from headpond.qldb.hash import digest_of_proof
-
-if TYPE_CHECKING:
-    from headpond.qldb.journal.facts import JournalFacts
+from headpond.qldb.journal.facts import JournalFacts
 
 MAX_PROOF = 64
 """Hashes a proof may hold: a tree of 2⁶³ blocks needs no more."""

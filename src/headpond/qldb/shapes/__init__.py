@@ -31,16 +31,13 @@ and, without `fields` and `json_texts`, 123.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from headpond.ion.column_types import IonType
 from headpond.qldb.shapes.blocks import ExportedBlocks, StreamRecords
 from headpond.qldb.shapes.columns import ColumnPart, Fields, Texts
 from headpond.qldb.shapes.groups import LEAST, PAGE_BYTES, Together, together
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from headpond.ion.column_types import IonType
 
 __all__ = ["LEAST", "PAGE_BYTES", "ColumnPart", "exported_blocks", "fields", "json_texts", "records"]
 

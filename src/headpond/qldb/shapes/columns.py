@@ -138,7 +138,6 @@ def _cast(shaped: ShapedRecords, kind: IonType, item: Item) -> ColumnPart:
 
 
 def _json(shaped: ShapedRecords, item: Item) -> pa.Array:
-    """Values as canonical JSON."""
     if item.is_null:
         return shaped.same("null")
     if item.kind == binary.LIST:

@@ -15,27 +15,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from headpond.core.arrow import Bools, Ints
 from headpond.core.arrow import texts as texts_of
 from headpond.core.arrow import valid as is_valid
 from headpond.ion import binary
 from headpond.ion.binary import MARKER, RefusedIon
+from headpond.ion.symbols import Symbols
 from headpond.qldb.records import HASH_BYTES
 from headpond.qldb.schemas import HASH
 from headpond.qldb.shapes.page import Page, pages, timestamp_texts, timestamps
-from headpond.qldb.shapes.shape import NoShapeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headpond.core.arrow import Bools, Ints
-    from headpond.ion.symbols import Symbols
-    from headpond.qldb.shapes.shape import Found, Item, Shape
-
+from headpond.qldb.shapes.shape import Found, Item, NoShapeError, Shape
 
 _VAR_END = 0x80
 

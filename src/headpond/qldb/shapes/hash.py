@@ -13,20 +13,16 @@ What is constant in the shape is joined once. A scalar that is not in the form t
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headpond.core.arrow import Bools, Ints
 from headpond.ion import binary
 from headpond.ion.binary import Node
 from headpond.ion.hash import escape, scalar, symbol
-from headpond.qldb.shapes.page import timestamps
-
-if TYPE_CHECKING:
-    from headpond.core.arrow import Bools, Ints
-    from headpond.ion.symbols import Symbols
-    from headpond.qldb.shapes.page import Page
-    from headpond.qldb.shapes.shape import Found, Item
+from headpond.ion.symbols import Symbols
+from headpond.qldb.shapes.page import Page, timestamps
+from headpond.qldb.shapes.shape import Found, Item
 
 _END = b"\x0e"
 _TOP_BIT = 0x80
@@ -55,7 +51,6 @@ class ShapeHash:
         return self._bare(item, lead)
 
     def _bare(self, item: Item, lead: bytes) -> list[bytes]:
-        """Return a value of each datum without its annotations."""
         if item.low == binary.IS_NULL:
             kind = binary.INT if item.kind == binary.NEGATIVE_INT else item.kind
             return [lead + bytes((0x0B, kind << 4 | binary.IS_NULL, 0x0E))] * self._count

@@ -11,19 +11,15 @@ What is unusual is not read here but marked, for a reader that takes it one by o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from headpond.core.arrow import bytes_of, offsets_of, slices
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headpond.core.arrow import Bools, Bytes, Ints, Words
+from headpond.core.arrow import Bools, Bytes, Ints, Words, bytes_of, offsets_of, slices
 
 PADDING = 16
 """Bytes behind the last datum, so that a word can be read at any place."""

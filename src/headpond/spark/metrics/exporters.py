@@ -12,19 +12,16 @@ shards and reasons beyond `MOST_SHARDS` and `MOST_REASONS`.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from headpond.core.errors import MissingRequirement
 from headpond.core.hosts import may_ask
+from headpond.core.lazy import needed
 from headpond.lake.lake import OWN_FOLDER
-from headpond.lake.reports import OUTCOMES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-
-    from headpond.lake.reports import BatchReport
+from headpond.lake.reports import OUTCOMES, BatchReport
 
 MOST_SHARDS = 200
 MOST_REASONS = 100
@@ -305,13 +302,7 @@ class OpenTelemetry(NothingElse):
     """
 
     def __init__(self, pipeline: str, configured: Collection[str], meter: Any = None) -> None:
-        try:
-            library: Any = import_module("opentelemetry.metrics")
-        except ImportError as error:
-            raise MissingRequirement(
-                "The package opentelemetry-api is not installed.",
-                next_step='Install it with: pip install "headpond[otel]".',
-            ) from error
+        library = needed("opentelemetry.metrics", "[monitor] with OpenTelemetry", "headpond[otel]")
         meter = meter if meter is not None else library.get_meter("headpond.spark")
         self._pipeline, self._configured, self._library = pipeline, frozenset(configured), library
         self._now: dict[str, list[tuple[float, dict[str, str]]]] = {}

@@ -24,14 +24,11 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headpond.core.errors import JavaMissing, MissingRequirement
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OLDEST_JAVA = 17
 """Spark 4 refuses anything older."""

@@ -27,13 +27,10 @@ import os
 import shlex
 import site
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headpond.spark.session.java import cache_folder, write_script
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PRELOADED = ("pyspark.worker", "pandas", "headpond.spark.sources.kinesis")
 """What the workers of the main job import first.

@@ -24,10 +24,11 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections.abc import Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import orjson
 import pyarrow.fs as pafs
@@ -38,9 +39,6 @@ from headpond.kinesis.archive.compressed import MAGIC
 from headpond.lake.storage import file_system, storage_errors
 from headpond.qldb.export import read_manifest
 from headpond.qldb.files import is_ion
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
 
 MANIFEST = ".manifest"
 """Ends a pattern of manifests, which stand for what they name."""
