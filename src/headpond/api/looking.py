@@ -12,6 +12,7 @@ from headpond.core.errors import ConfigurationError, MissingRequirement, Service
 from headpond.core.tabular import Shown, Tabular, said_ms
 from headpond.kinesis.reading.positions import Offset, read_offset
 from headpond.lake.lake import OWN_FOLDER
+from headpond.lake.maintenance.regular import maintained
 from headpond.lake.reports import batches_in, lake_summary, sizes_of
 from headpond.lake.state.run_mark import mark_in
 from headpond.pipeline.lake import open_lake
@@ -136,7 +137,8 @@ def look(pipeline: Pipeline, last: int = LAST) -> dict[str, Any]:
         mark of the last run, or None); `shards` (per shard `position`, `sequence_number`, `arrival_ms`,
         `lag_ms`) or `files` (per file what was read); `lag_unknown` with the reason where the stream could
         not be asked; `last_batches`, oldest first; `sizes` per table, with `table_bytes` and `state_bytes` in
-        all; and what `lake.reports.lake_summary` says of the lake.
+        all; `maintenance`, per table what its last one did; and what `lake.reports.lake_summary` says of the
+        lake.
     """
     target = pipeline.target
     at = standing(target.checkpoint, target.storage_options)
@@ -164,6 +166,7 @@ def look(pipeline: Pipeline, last: int = LAST) -> dict[str, Any]:
         "sizes": {name: asdict(size) for name, size in sizes.items()},
         "table_bytes": sum(size.bytes for size in sizes.values()) - state,
         "state_bytes": state,
+        "maintenance": maintained(target.path, target.storage_options),
     }
 
 

@@ -260,6 +260,16 @@ class Target:
         DAY_MS,
         no_ledger="revisions are ordered by their version, not by time",
     )
+    maintenance: bool = key(
+        "whether a run that goes on [compacts tables and removes old files](../how-to/optimize.md) by "
+        "itself, beside the batches",
+        default=True,
+    )
+    version_retention_ms: Annotated[int, Meta(ge=7 * DAY_MS, extra={"unit": "span"})] = key(
+        "how long maintenance leaves the older versions of a table readable; at least 7 days, since readers "
+        "that began before could lose their files",
+        7 * DAY_MS,
+    )
     chunk_timeout_ms: Annotated[int, Meta(ge=1, extra={"unit": "span"})] = key(
         "how long the pieces of a chunked change wait for the rest, by arrival time",
         3600000,
