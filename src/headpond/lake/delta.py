@@ -35,6 +35,7 @@ from headpond.lake.storage import storage_errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from headpond.lake.engine.log import DataFile
     from headpond.lake.engine.lookup import Wanted
     from headpond.lake.engine.merge import Alone, Choose, Merged, Part
 
@@ -284,9 +285,13 @@ class DeltaFile:
 
     def size(self) -> Size:
         """Return the size of the newest version, by its log alone."""
-        with storage_errors(self.uri, self._options):
-            files = list(self.engine.log.newest().files.values())
+        files = self.data_files()
         return Size(sum(file.live or 0 for file in files), sum(file.size for file in files), len(files))
+
+    def data_files(self) -> list[DataFile]:
+        """Return the files of the newest version, as its log has them."""
+        with storage_errors(self.uri, self._options):
+            return list(self.engine.log.newest().files.values())
 
     def version(self) -> int:
         """Return the newest version's number."""

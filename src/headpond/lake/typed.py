@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -247,11 +247,12 @@ class TypedTable:
         columns = tuple(names.encode(column) for column in self._spec.partition_by)
         return Partitions(columns, self._spec.buckets, self._spec.target_file_size_bytes)
 
-    def newest(self, column: str) -> int:
-        """Return the greatest value of an integer column, 0 for an empty table."""
+    def greatest(self, column: str) -> list[Any]:
+        """Return the greatest value of a column in each file, as far as the log's statistics have it."""
         if not self.file.exists():
-            return 0
-        return pc.max(self.file.read([column])[column]).as_py() or 0
+            return []
+        found = (file.bounds(column)[1] for file in self.file.data_files())
+        return [value for value in found if value is not None]
 
     def originals(self) -> dict[str, str]:
         """Source column → Delta column, for all that are there."""
