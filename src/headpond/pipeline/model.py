@@ -343,6 +343,12 @@ class Table:
     timestamps: Timestamps | None = key(
         "as in `[target]`, for this table", no_ledger="Ion timestamps are instants with an offset"
     )
+    deletes: Literal["hard", "soft"] = key(
+        'current rows: deleted ones go; or `"soft"`: they stay, [marked](../how-to/soft-deletes.md) by '
+        "`_deleted`",
+        "hard",
+        no_ledger="a deleted document's revisions are in its history",
+    )
     dedupe: Literal["identity", "content"] = key(
         'logs: two entries are one when they have the same place in the stream; `"content"`: when commit '
         "time, transaction, operation and image (of a delete the key it names) are equal",
