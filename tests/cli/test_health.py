@@ -36,6 +36,8 @@ def lake(tmp_path: Path) -> Path:
         ({"state": "failed", "error": "The stream is gone."}, [], (1, "failed: The stream is gone.")),
         ({"state": "stopped"}, [], (1, "the last run is stopped")),
         ({}, ["--max-quarantined", "1", "--max-pending", "0"], (0, "pending is 0")),
+        ({}, ["--max-freshness", "1 day"], (1, "freshness_ms is ")),
+        ({"newest": {"public.t": [2**62, 5]}}, ["--max-freshness", "1 day"], (0, "limit 86400000")),
         ({}, ["--max-quarantined", "0"], (1, "quarantined is 1, limit 0")),
     ],
 )

@@ -142,7 +142,7 @@ def test_a_look_that_fails_does_not_end_the_view() -> None:
     """What was seen before stays, with the reason."""
     tables = {"tables": {}, "quarantined": {}, "pending": 0, "unknown_tables": {}, "columns": {}, "lake": "l"}
     seen = {"source": "s", "batch": 1, "planned": None, "run": None, "files": {}, "lag_unknown": None}
-    sizes = {"last_batches": [], "table_bytes": 0, "state_bytes": 0}
+    sizes = {"last_batches": [], "table_bytes": 0, "state_bytes": 0, "maintenance": {}}
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(draw(tables | seen | sizes | {"trouble": "The store is away."}))
     assert "The last look failed: The store is away." in console.export_text()

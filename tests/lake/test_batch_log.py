@@ -31,6 +31,7 @@ REPORT = BatchReport(
         "public.log": {"appended": 1, "duplicates": 0},
     },
     reasons={"cast_error": 2},
+    newest={"public.t": (1_767_225_600_000_000_000, 5_000_000)},
     lags_ms={"shardId-000000000001": 40, "shardId-000000000000": 1_500},
     sizes={"public.t": Size(3, 2_048, 1)},
 )

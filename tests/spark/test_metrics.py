@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headpond.core.errors import MissingRequirement
 from headpond.lake.delta import Size
+from headpond.lake.state.run_mark import mark_in, newest_of
 from headpond.spark.metrics.exporters import (
     INSTRUMENTS,
     MOST_SHARDS,
@@ -26,7 +27,8 @@ from headpond.spark.metrics.exporters import (
     observations,
     prometheus_name,
 )
-from tests.lake.test_batch_log import REPORT
+from headpond.spark.metrics.sinks import MarkOfRun
+from tests.lake.test_batch_log import REPORT, report
 
 TABLES = ["public.t", "public.log"]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -159,3 +161,16 @@ def test_every_metric_is_documented() -> None:
         told = ", ".join(f"`{label}`" for label in one.labels)
         assert f"| `{name}` | `{one.name}` | {one.kind} | {told} |" in text, one.name
     assert text.count("| `headpond_") == len(INSTRUMENTS)
+
+
+def test_the_mark_of_a_run_keeps_what_the_one_before_knew(tmp_path: Path) -> None:
+    """A table that does not change any more is not forgotten by a start."""
+    mark = mark_in(str(tmp_path))
+    first = MarkOfRun(mark)
+    first.batch(report(1, newest={"a": (40, -3), "b": (7, None)}))
+    first.ended("finished")
+    second = MarkOfRun(mark)
+    second.batch(report(2, newest={"b": (9, 1)}))
+    second.ended("finished")
+    assert newest_of(mark.read()) == {"a": (40, -3), "b": (9, 1)}
+    assert newest_of(None) == {}

@@ -12,8 +12,9 @@ from headpond.core.errors import ConfigurationError, MissingRequirement, Service
 from headpond.core.tabular import Shown, Tabular, said_ms
 from headpond.kinesis.reading.positions import Offset, read_offset
 from headpond.lake.lake import OWN_FOLDER
-from headpond.lake.reports import batches_in, lake_summary, sizes_of
-from headpond.lake.state.run_mark import mark_in
+from headpond.lake.maintenance.regular import maintained
+from headpond.lake.reports import batches_in, freshness, lake_summary, sizes_of
+from headpond.lake.state.run_mark import mark_in, newest_of
 from headpond.pipeline.lake import open_lake
 from headpond.spark.following.checkpoint import standing
 
@@ -136,7 +137,8 @@ def look(pipeline: Pipeline, last: int = LAST) -> dict[str, Any]:
         mark of the last run, or None); `shards` (per shard `position`, `sequence_number`, `arrival_ms`,
         `lag_ms`) or `files` (per file what was read); `lag_unknown` with the reason where the stream could
         not be asked; `last_batches`, oldest first; `sizes` per table, with `table_bytes` and `state_bytes` in
-        all; and what `lake.reports.lake_summary` says of the lake.
+        all; `freshness` per table (`lake.reports.freshness`); `maintenance`, per table what its last one did;
+        and what `lake.reports.lake_summary` says of the lake.
     """
     target = pipeline.target
     at = standing(target.checkpoint, target.storage_options)
@@ -164,6 +166,8 @@ def look(pipeline: Pipeline, last: int = LAST) -> dict[str, Any]:
         "sizes": {name: asdict(size) for name, size in sizes.items()},
         "table_bytes": sum(size.bytes for size in sizes.values()) - state,
         "state_bytes": state,
+        "freshness": freshness(lake, newest_of(found["run"])),
+        "maintenance": maintained(target.path, target.storage_options),
     }
 
 
@@ -175,6 +179,14 @@ def lags_of(pipeline: Pipeline) -> dict[str, int | None] | None:
     """
     at = standing(pipeline.target.checkpoint, pipeline.target.storage_options)
     return None if at.offset is None else _lags(pipeline, read_offset(at.offset))
+
+
+def age_ms_of(pipeline: Pipeline) -> int | None:
+    """Return how old the newest change of any table is, milliseconds; None where no table has one."""
+    target = pipeline.target
+    known = newest_of(mark_in(target.path, target.storage_options).read())
+    ages = [each["age_ms"] for each in freshness(open_lake(pipeline), known).values()]
+    return min((age for age in ages if age is not None), default=None)
 
 
 def _lags(pipeline: Pipeline, offset: Offset) -> dict[str, int | None]:

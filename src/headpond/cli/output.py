@@ -28,6 +28,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from headpond.core.tabular import said_ms
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
@@ -207,11 +209,17 @@ def draw_summary(summary: Mapping[str, Any], file: str | None = None) -> Rendera
     """Draw what `lake_summary` returned, with the next command for the pipeline file where it is given."""
     ran = "batches" in summary
     figures = RUN_FIGURES if ran else ()
-    table = grid("table", ("rows", *figures))
+    fresh = summary.get("freshness", {})
+    table = grid("table", ("rows", *figures, *(["newest change"] if fresh else [])))
     for name, facts in summary["tables"].items():
         shown = facts | {"written": facts.get("upserts", facts.get("appended"))}
-        table.add_row(name, *(number(shown.get(figure)) for figure in ("rows", *figures)))
+        ages = [_aged(fresh[name]["age_ms"])] if fresh else []
+        table.add_row(name, *(number(shown.get(figure)) for figure in ("rows", *figures)), *ages)
     return Group(table, *_lines(summary), *([] if file is None else [_next(summary, file)]))
+
+
+def _aged(age_ms: int | None) -> str:
+    return "" if age_ms is None else f"{said_ms(max(0, age_ms))} ago"
 
 
 def next_command(command: str, when: str = "") -> Text:

@@ -81,6 +81,13 @@ class ChangeFormat(Protocol):
         """Return the rules of one run: for all tables or `only` one, with or without the data."""
 
 
+Newest = dict[str, tuple[int, int | None]]
+"""Table → when its newest change was committed, and how much later its source sent it, nanoseconds.
+
+The latter is None where the source does not say; clocks may make it negative.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """What a batch of user records holds.
@@ -95,6 +102,14 @@ class Decoded:
     counters: dict[str, int]
     facts: dict[str, pa.RecordBatch] = field(default_factory=dict)
     """What is kept beside the tables, by the name of its own table (`qldb.decode`)."""
+    newest: Newest = field(default_factory=dict)
+
+
+def add_newest(into: Newest, found: Mapping[str, tuple[int, int | None]]) -> None:
+    """Add what others know of tables: of each the newest change counts."""
+    for table, (commit_ns, delay_ns) in found.items():
+        if table not in into or into[table][0] < commit_ns:
+            into[table] = commit_ns, delay_ns
 
 
 def decoded_parts(config: ChangeFormat, batch: pa.RecordBatch | pa.Table) -> Iterator[Decoded]:

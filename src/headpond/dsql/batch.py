@@ -47,6 +47,7 @@ DECODED_SCHEMA = pa.schema(
         pa.field("version", pa.string()),
         pa.field("ts_ns", pa.int64()),
         pa.field("tx_id", pa.string()),
+        pa.field("sent_ns", pa.int64()),
         pa.field("before", pa.string()),  # raw JSON text of an object
         pa.field("after", pa.string()),
         pa.field("before_chunk_id", pa.string()),  # of a main record
@@ -81,7 +82,7 @@ class _Change(msgspec.Struct, gc=False):
     before: msgspec.Raw
     after: msgspec.Raw
     ts_ms: int
-    ts_ns: int
+    ts_ns: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 _CHANGE = msgspec.json.Decoder(_Change)
@@ -185,6 +186,7 @@ def _rows_of_changes(changes: list[_Change]) -> tuple[pa.RecordBatch, Bools]:
         "version": pa.array([source.version for source in sources], pa.string()),
         "ts_ns": pa.array([source.ts_ns for source in sources], pa.int64()),
         "tx_id": pa.array([source.tx_id for source in sources], pa.string()),
+        "sent_ns": pa.array([change.ts_ns for change in changes], pa.int64()),
     }
     is_delete = pc.equal(columns["op"], "d").to_numpy(zero_copy_only=False)
     is_sound = pc.match_substring_regex(columns["version"], r"\A1(\.|\z)").to_numpy(zero_copy_only=False)
@@ -230,7 +232,7 @@ def scalar_row(data: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
         row |= {"version": source.version, "ts_ns": source.ts_ns, "tx_id": source.tx_id}
     if isinstance(record, Refused):
         return row | {"reason": record.reason, "detail": record.detail}
-    row |= {"verdict": "full", "before": record.before, "after": record.after}
+    row |= {"verdict": "full", "before": record.before, "after": record.after, "sent_ns": record.sent_ns}
     if isinstance(record, Chunked):
         row |= {
             "verdict": "chunked",

@@ -394,7 +394,7 @@ class _Step:
         counters = Counter(decoded.counters) + self.counters
         quarantine = pa.RecordBatch.from_pylist(self.refused, schema=QUARANTINE_SCHEMA)
         pending = pa.RecordBatch.from_pylist([], schema=PENDING_SCHEMA)
-        return Decoded(decoded.tables, quarantine, pending, dict(counters))
+        return Decoded(decoded.tables, quarantine, pending, dict(counters), newest=decoded.newest)
 
 
 _BEYOND = "fragment_index_out_of_range"

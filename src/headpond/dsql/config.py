@@ -45,6 +45,7 @@ class TableSpec(TableEntry):
         dedupe: what makes two log entries one: their place in the stream, or their content.
         timestamps: what a PostgreSQL `timestamp` becomes: one without a time zone (`timestamp_ntz`), or one
             in UTC, for readers of Delta that do not know the former.
+        deletes: whether deleted rows go, or stay and are marked; only current rows can be.
         raw: a log of images alone, without columns of their values.
         partition_by: declared columns of a type in `PARTITION_TYPES`, or keys.
 
@@ -56,6 +57,7 @@ class TableSpec(TableEntry):
     keep: Literal["current", "history", "log"] | None = None
     dedupe: Literal["identity", "content"] = "identity"
     timestamps: Literal["ntz", "utc"] = "ntz"
+    deletes: Literal["hard", "soft"] = "hard"
     raw: bool = False
 
     def __post_init__(self) -> None:
@@ -64,6 +66,12 @@ class TableSpec(TableEntry):
         if not self.keys and self.keep != "log":
             raise wrong_entry(
                 self.name, f"has no keys but keep = {self.keep!r}", 'Name its keys, or write keep = "log".'
+            )
+        if self.deletes == "soft" and self.keep != "current":
+            raise wrong_entry(
+                self.name,
+                f'has deletes = "soft" and keep = {self.keep!r}, in which nothing is deleted',
+                'Leave deletes out, or write keep = "current".',
             )
         if len(set(self.keys)) < len(self.keys):
             raise wrong_entry(

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.formats import Decoded, opened_records, quarantine_rows
+from headpond.core.formats import Decoded, Newest, opened_records, quarantine_rows
 from headpond.core.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
 from headpond.dsql.batch import open_batch
 from headpond.dsql.config import RowChanges, too_long, unknown_spec
@@ -80,6 +80,7 @@ def sort_out(
     pending = _pending(records, decoded, pc.and_(accepted, pc.not_equal(decoded.column("verdict"), "full")))
     full = pc.and_(accepted, pc.equal(decoded.column("verdict"), "full")).to_numpy(zero_copy_only=False)
     tables: dict[str, pa.RecordBatch] = {}
+    newest: Newest = {}
     specs = {(spec.schema, spec.table): spec for spec in config.tables}
     for code in np.unique(route[full]).tolist():
         spec = specs.get(pairs[code]) or unknown_spec(*pairs[code])  # which becomes a raw log
@@ -94,10 +95,20 @@ def sort_out(
         refused.extend(quarantine_rows(*part) for part in bad)
         if rows.num_rows:
             tables[spec.name] = rows
+            newest[spec.name] = _newest(rows, decoded)
             counters["changes"] += rows.num_rows
             counters["unknown_op"] += rows.num_rows - _known_ops(rows.column("m:op"))
     quarantine = _concat(refused, QUARANTINE_SCHEMA)
-    return Decoded(tables, quarantine, pending, {name: n for name, n in counters.items() if n})
+    figures = {name: n for name, n in counters.items() if n}
+    return Decoded(tables, quarantine, pending, figures, newest=newest)
+
+
+def _newest(rows: pa.RecordBatch, decoded: pa.RecordBatch) -> tuple[int, int | None]:
+    """Return when the newest of some rows was committed, and how much later a record of then was sent."""
+    commit_ns: int = pc.max(rows.column("m:ts_ns")).as_py()
+    sent = decoded.column("sent_ns").filter(pc.equal(decoded.column("ts_ns"), commit_ns))
+    sent_ns: int | None = pc.max(sent).as_py()
+    return commit_ns, None if sent_ns is None else sent_ns - commit_ns
 
 
 def _concat(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

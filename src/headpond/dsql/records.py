@@ -69,12 +69,16 @@ class ChunkRef:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """A whole change; images are raw JSON text."""
+    """A whole change; images are raw JSON text.
+
+    `sent_ns` is when the source processed the record, None where it does not say.
+    """
 
     op: str
     source: Source
     before: str | None
     after: str | None
+    sent_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class Chunked:
     after: str | None
     before_chunk: ChunkRef | None
     after_chunk: ChunkRef | None
+    sent_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +179,16 @@ def _record(envelope: dict[str, str], max_depth: int) -> Full | Chunked | Fragme
     if source.version.partition(".")[0] != "1":
         raise _Stop("unsupported_version", f"source.version is {source.version[:80]!r}")
     before, after = _image(envelope, "before"), _image(envelope, "after")
+    sent_ns = _time_ns(envelope.get("ts_ns"))
     if kind == "full":
         _check_images(op, source, has_after=after is not None)
-        return Full(op, source, before, after)
+        return Full(op, source, before, after, sent_ns)
     try:
         chunks = _chunks(envelope, max_depth)
     except _Stop as stop:
         raise _Stop(stop.refused.reason, stop.refused.detail, op, source) from None
     _check_images(op, source, has_after=after is not None or "after" in chunks)
-    return Chunked(op, source, before, after, chunks.get("before"), chunks.get("after"))
+    return Chunked(op, source, before, after, chunks.get("before"), chunks.get("after"), sent_ns)
 
 
 def _check_images(op: str, source: Source, *, has_after: bool) -> None:
@@ -215,12 +221,19 @@ def _source(token: str | None, max_depth: int) -> Source:
             raise _Stop("bad_source", f"source.{name} is {_shown(members.get(name))}")
         texts[name] = text
     token = members.get("ts_ns")
-    ts_ns = integer(token)
-    # A saturated value has the digits of a larger number: only the exact text tells 2^63 - 1 from more.
-    if ts_ns is None or ts_ns < 0 or (ts_ns == INT64_MAX and (token or "").lstrip("0") != str(INT64_MAX)):
+    if (ts_ns := _time_ns(token)) is None:
         raise _Stop("bad_source", f"source.ts_ns is {_shown(token)}")
     cluster = _string(members.get("cluster"))
     return Source(texts["version"], ts_ns, texts["txId"], texts["schema"], texts["table"], cluster)
+
+
+def _time_ns(token: str | None) -> int | None:
+    """Return nanoseconds since 1970; None for what is not an integer of 0 … 2^63 - 1."""
+    ts_ns = integer(token)
+    # A saturated value has the digits of a larger number: only the exact text tells 2^63 - 1 from more.
+    if ts_ns is None or ts_ns < 0 or (ts_ns == INT64_MAX and (token or "").lstrip("0") != str(INT64_MAX)):
+        return None
+    return ts_ns
 
 
 def _image(envelope: dict[str, str], name: str) -> str | None:

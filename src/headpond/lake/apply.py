@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headpond.core.formats import add_newest
 from headpond.dsql.chunks import Chunks
 from headpond.lake.state.pending import put_together
 from headpond.lake.target import KEYS_SCHEMA, OPEN, DecodedBatch, Step
@@ -23,6 +24,7 @@ from headpond.lake.target import KEYS_SCHEMA, OPEN, DecodedBatch, Step
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from headpond.core.formats import Newest
     from headpond.lake.lake import Lake
     from headpond.lake.target import Decision
 
@@ -39,6 +41,7 @@ class Applied:
     quarantined: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)
     batches: int = 0
+    newest: Newest = field(default_factory=dict)
     quarantine: list[pa.Table] = field(default_factory=list, compare=False)
     """Rows of one batch that went to quarantine through the driver; they are not added up."""
 
@@ -51,6 +54,7 @@ class Applied:
         if OPEN in other.counters:
             self.counters[OPEN] = other.counters[OPEN]
         self.batches += other.batches
+        add_newest(self.newest, other.newest)
 
     def figures(self, table: str, names: Iterable[str]) -> dict[str, int]:
         """Return some figures of a table, 0 where it had none."""
@@ -92,6 +96,7 @@ def apply_batch(
     lake.extras.decided(decided, step)
     refused = whole.conclude(pa.concat_tables([beyond, *(each.refused for each in decided.values())]))
     applied.counters.update(batch.counters)
+    add_newest(applied.newest, batch.newest)
 
     lake.before_write("quarantine")
     quarantine = pa.concat_tables([batch.quarantine, refused])

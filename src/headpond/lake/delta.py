@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -28,17 +29,19 @@ from headpond.core.errors import ServiceFailure, UsageError
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import Overtaken, entry_name, plain_type
 from headpond.lake.engine.merge import Engine, Merge, crowded, uneven
-from headpond.lake.engine.vacuum import vacuum
+from headpond.lake.engine.vacuum import cut_log, needed_checkpoint, vacuum
 from headpond.lake.storage import storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from headpond.lake.engine.log import DataFile
     from headpond.lake.engine.lookup import Wanted
-    from headpond.lake.engine.merge import Choose, Merged, Part
+    from headpond.lake.engine.merge import Alone, Choose, Merged, Part
 
 CHECKPOINT_COMMITS = 100
 """After so many commits a checkpoint is written, and entries of the log go that it makes superfluous."""
+LOG_RETENTION = "delta.logRetentionDuration"
 MUCH_BYTES = 64 << 20
 """Where a commit replaces files of so many bytes, deletion vectors are worth their readers' while."""
 COMMIT_ATTEMPTS = 10
@@ -128,6 +131,8 @@ class DeltaFile:
         self._options = dict(storage_options or {})
         self._table = past
         self._is_past = past is not None  # it stays at its version, and is not written
+        self.tidies = True
+        """Whether a merge tidies the table now and then; else somebody does it beside (`tidy`)."""
         self.engine = Engine(Folder(uri, self._options))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -280,9 +285,13 @@ class DeltaFile:
 
     def size(self) -> Size:
         """Return the size of the newest version, by its log alone."""
-        with storage_errors(self.uri, self._options):
-            files = list(self.engine.log.newest().files.values())
+        files = self.data_files()
         return Size(sum(file.live or 0 for file in files), sum(file.size for file in files), len(files))
+
+    def data_files(self) -> list[DataFile]:
+        """Return the files of the newest version, as its log has them."""
+        with storage_errors(self.uri, self._options):
+            return list(self.engine.log.newest().files.values())
 
     def version(self) -> int:
         """Return the newest version's number."""
@@ -293,15 +302,18 @@ class DeltaFile:
         with storage_errors(self.uri, self._options):
             return self.engine.look_up(wanted)
 
-    def merge(self, merge: Merge, *, transaction: tuple[str, int] | None = None) -> Merged:
+    def merge(
+        self, merge: Merge, *, transaction: tuple[str, int] | None = None, alone: Alone | None = None
+    ) -> Merged:
         """Replace, remove and add rows in one commit; see `engine.merge`.
 
         `transaction` is an application's id and number, stored with the commit unless the table has that or a
         greater one: then this is a repeat, whose rows are compared all the same.
         """
         before = self.engine.version
-        merged = self._retried(lambda: self.engine.merge(merge, transaction=transaction))
-        self._tidy(before)
+        merged = self._retried(lambda: self.engine.merge(merge, transaction=transaction, alone=alone))
+        if self.tidies:
+            self.tidy(before)
         return merged
 
     def merge_parts(
@@ -313,16 +325,35 @@ class DeltaFile:
         """
         before = self.engine.version
         merged = self._retried(lambda: self.engine.merge_parts(*prepare(), transaction=transaction))
-        self._tidy(before)
+        if self.tidies:
+            self.tidy(before)
         return merged
 
     def append(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> None:
         """Append rows in one commit, without looking at what is there."""
         self.merge(Merge(rows, ()), transaction=transaction)
 
-    def compact(self, choose: Choose = uneven, *, file_bytes: int | None = None) -> bool:
-        """Write the chosen files again, together; see `engine.merge`."""
-        return self._retried(lambda: self.engine.compact(choose, file_bytes=file_bytes))
+    def compact(
+        self, choose: Choose = uneven, *, file_bytes: int | None = None, alone: Alone | None = None
+    ) -> bool:
+        """Write the chosen files again, together, in some commits; return whether there were any.
+
+        With `alone` (see `engine.merge`) files that others change meanwhile are left for another time.
+        """
+        attempt = partial(self.engine.compact, choose, file_bytes=file_bytes, alone=alone)
+
+        def once() -> int:
+            if alone is None:
+                return self._retried(attempt)
+            with storage_errors(self.uri, self._options):
+                return attempt()
+
+        found = 0
+        with suppress(Overtaken):
+            found = left = once()
+            while left and (now := once()) < left:
+                left = now
+        return bool(found)
 
     def allow_marks(self, *, allowed: bool) -> None:
         """Say whether deletion vectors may mark rows as gone where a file would be written again."""
@@ -341,13 +372,33 @@ class DeltaFile:
         with storage_errors(self.uri, self._options):
             return vacuum(self.engine.folder, retain_ms)
 
-    def _tidy(self, before: int) -> None:
-        """Keep files few and the log short, now and then; of two writers one does it."""
+    def tidy(self, before: int, alone: Alone | None = None) -> int:
+        """Combine small files where there are many, and keep the log short; of two writers one does it.
+
+        Args:
+            before: the version after which the log was last looked at; -1 for none.
+            alone: as of `engine.merge`.
+
+        Returns:
+            The version up to which it was looked at now.
+        """
         with suppress(Overtaken), storage_errors(self.uri, self._options):
-            self.engine.compact(crowded)
+            self.engine.compact(crowded, alone=alone)
         version = self.engine.version
         if version // CHECKPOINT_COMMITS > (version - 1 if before < 0 else before) // CHECKPOINT_COMMITS:
-            self.committing(_checkpoint)
+            self.shorten_log()
+        return version
+
+    def shorten_log(self, retain_ms: int | None = None) -> None:
+        """Write a checkpoint, and remove entries of the log that no version is read by any more.
+
+        Entries stay for `delta.logRetentionDuration`, by default 30 days, or for `retain_ms`, where only
+        versions of this time have their files and the table does not say otherwise.
+        """
+        self.committing(_checkpoint)
+        if retain_ms is not None and LOG_RETENTION not in self.open().metadata().configuration:
+            with storage_errors(self.uri, self._options):
+                cut_log(self.engine.folder, needed_checkpoint(self.engine.folder, retain_ms))
 
     def committing(self, attempt: Callable[[DeltaTable], Result]) -> Result:
         """Do what commits with deltalake; where another writer was faster, repeat it on its result."""

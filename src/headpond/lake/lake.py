@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from headpond.core.formats import ChangeFormat
+    from headpond.lake.engine.merge import Alone
     from headpond.lake.target import Extras, Target
     from headpond.lake.typed import TypedTable
 
@@ -176,15 +178,16 @@ class Lake:
         logs = (log.typed.file for log in self.extras.logs.values())
         return found | {f"{OWN_FOLDER}/unknown/{_folder(file)}": file for file in logs}
 
-    def retire_tombstones(self, retention_ms: int) -> int:
+    def retire_tombstones(self, retention_ms: int, alone: Alone = nullcontext) -> int:
         """Drop tombstones of deletes further behind the newest commit seen than `retention_ms`.
 
+        `alone` is as of `Tombstones.retire`.
         Those of documents have no commit time: an id never comes back, so that they are few and stay.
         """
         newest = max((table.newest_ns() for table in self.tables.values()), default=0)
         # A commit time to come says nothing of the others' age.
         newest = min(max(newest, self.tombstones.newest_ns()), time.time_ns())
-        return self.tombstones.retire(newest - retention_ms * 1_000_000)
+        return self.tombstones.retire(newest - retention_ms * 1_000_000, alone)
 
     @property
     def typed(self) -> dict[str, TypedTable]:

@@ -44,7 +44,7 @@ import pyarrow as pa
 from headpond.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from headpond.lake.delta import DeltaFile
 
@@ -55,7 +55,7 @@ OWN_COLUMNS = frozenset(
     {
         # DSQL
         "_ts_ns", "_tx_id", "_image_hash", "_valid_from_ns", "_valid_to_ns", "_op", "_before", "_after",
-        "_stream", "_shard_id", "_sequence_number", "_sub_sequence_number",
+        "_stream", "_shard_id", "_sequence_number", "_sub_sequence_number", "_deleted_tx_id",
         # QLDB
         "_document_id", "_version", "_tx_time", "_block_sequence_no", "_hash", "_kind", "_ion", "_json",
         "_table_id", "_redacted",
@@ -118,11 +118,14 @@ def _with_bytes(marked: str, original: str) -> str:
 
 
 class Columns:
-    """The columns of one table: original name → name in Delta, injective under case folding."""
+    """The columns of one table: original name → name in Delta, injective under case folding.
 
-    def __init__(self, taken: Mapping[str, str] | None = None) -> None:
+    `reserved` are more names that no column of the source gets.
+    """
+
+    def __init__(self, taken: Mapping[str, str] | None = None, reserved: Iterable[str] = ()) -> None:
         self._encoded: dict[str, str] = dict(taken or {})
-        self._folded: set[str] = set(map(folded, self._encoded.values()))
+        self._folded: set[str] = {*map(folded, self._encoded.values()), *map(folded, reserved)}
 
     def encode(self, original: str) -> str:
         """Return the column's name in Delta, choosing one if it has none yet."""

@@ -17,6 +17,7 @@ may miss the row of its last batch.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
+    from headpond.core.formats import Newest
     from headpond.lake.apply import Applied
     from headpond.lake.lake import Lake
 
@@ -82,6 +84,30 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
     return summary
 
 
+def freshness(lake: Lake, known: Mapping[str, Sequence[int | None]]) -> dict[str, dict[str, int | None]]:
+    """Say how fresh the tables of a lake are.
+
+    Args:
+        lake: the lake; the statistics of its files are read, and no rows.
+        known: what its last run knew (`core.formats.Newest`), of deletes, too.
+
+    Returns:
+        Table → `newest_commit_ns` (of its newest change, nanoseconds since 1970), `age_ms` (how long ago
+        that was) and `source_delay_ms` (how much later the source sent it); None where that is not known.
+    """
+    found: dict[str, dict[str, int | None]] = {}
+    now_ns = time.time_ns()
+    for name, table in lake.tables.items():
+        said, delay = known.get(name, (0, None))
+        commit = max(table.newest_ns(), said or 0)
+        found[name] = {
+            "newest_commit_ns": commit or None,
+            "age_ms": (now_ns - commit) // 1_000_000 if commit else None,
+            "source_delay_ms": round(delay / 1e6) if delay is not None and said == commit else None,
+        }
+    return found
+
+
 WRITTEN = ("upserts", "deletes", "appended")
 """Figures of changes that altered a table."""
 REPEATED = ("duplicates", "conflicting_duplicates")
@@ -96,8 +122,9 @@ class BatchReport:
 
     `run_id` is of the Spark query's start, `phases_ms` as Spark reports the trigger's parts. `tables` has
     table → figure → changes, `reasons` the quarantined records, `lags_ms` how far planning was behind each
-    shard's tip, `tolerated_losses` the gaps since the start (`fail_on_data_loss = false`), `sizes` the
-    lake's tables, those in `_headpond` too, or None where they were not looked at.
+    shard's tip, `newest` the newest change of each table since the run began, `tolerated_losses` the gaps
+    since the start (`fail_on_data_loss = false`), `sizes` the lake's tables, those in `_headpond` too, or
+    None where they were not looked at.
     """
 
     run_id: str
@@ -111,6 +138,7 @@ class BatchReport:
     reasons: Mapping[str, int] = field(default_factory=dict)
     lags_ms: Mapping[str, int] = field(default_factory=dict)
     tolerated_losses: int = 0
+    newest: Newest = field(default_factory=dict)
     state_rows: int = 0
     state_bytes: int = 0
     sizes: Mapping[str, Size] | None = None

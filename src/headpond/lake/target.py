@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.formats import add_newest
 from headpond.core.schemas import DELETED_SCHEMA, PENDING_SCHEMA, QUARANTINE_SCHEMA, filled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from headpond.core.formats import Decoded, TableEntry
+    from headpond.core.formats import Decoded, Newest, TableEntry
     from headpond.lake.apply import Applied
     from headpond.lake.delta import DeltaFile
     from headpond.lake.lake import Lake
@@ -46,6 +47,7 @@ class DecodedBatch:
     """What is kept beside the tables, by the name of its own table (`qldb.facts`)."""
     newest_arrivals_us: dict[str, int] = field(default_factory=dict)
     """Shard → arrival of its newest record in the batch, µs since 1970."""
+    newest: Newest = field(default_factory=dict)
 
     @classmethod
     def of(cls, parts: Iterable[Decoded]) -> DecodedBatch:
@@ -58,6 +60,7 @@ class DecodedBatch:
             batch.quarantine = pa.concat_tables([batch.quarantine, pa.Table.from_batches([part.quarantine])])
             batch.pending = pa.concat_tables([batch.pending, pa.Table.from_batches([part.pending])])
             batch.counters.update(part.counters)
+            add_newest(batch.newest, part.newest)
         batch.tables, batch.facts = together(tables), together(facts)
         return batch
 
@@ -127,9 +130,12 @@ class Target(ABC):
         """The Delta columns by which rows lie together that a merge looks for."""
         return [self.typed.column(key) for key in self.keys]
 
+    @abstractmethod
     def newest_ns(self) -> int:
-        """Return the newest commit time that counts for the age of tombstones; 0 where none does."""
-        return 0
+        """Return the newest commit time of its rows, by the statistics of its files; 0 where none is known.
+
+        A row that was deleted may count.
+        """
 
 
 class Extras(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,11 +49,13 @@ def _original(field: pa.Field) -> str | None:
 
 
 def _form(columns: Iterable[str]) -> str:
-    """Return what a table with these columns is kept as."""
+    """Return what a table with these columns was made with."""
     have = set(columns)
     if have & {"_valid_to_ns", "_kind"}:
-        return "history"
-    return "log" if "_sequence_number" in have else "current"
+        return 'keep = "history"'
+    if "_deleted_tx_id" in have:
+        return 'deletes = "soft"'
+    return 'keep = "log"' if "_sequence_number" in have else 'keep = "current"'
 
 
 def _keep_type(have: pa.DataType, wanted: pa.DataType) -> str:
@@ -118,7 +120,7 @@ class TypedTable:
             for column in (*(spec.keys if spec.keep != "log" else ()), *spec.partition_by):
                 self._declared.setdefault(column, pa.string())
         self._fields: dict[str, pa.Field] = {}
-        self._names = Columns()
+        self._names = Columns(reserved=self._own_columns)
 
     def prepare(self) -> None:
         """Create the table, or check an existing one against the configuration and widen it."""
@@ -126,7 +128,7 @@ class TypedTable:
         if self.buckets:
             own.append(pa.field(BUCKET, pa.int32()))
         if not self.file.exists():
-            names = Columns()
+            names = Columns(reserved=self._own_columns)
             values = [self._field(c, names.encode(c), kind) for c, kind in self._declared.items()]
             made = self._partitions(names)
             self.file.create(
@@ -147,9 +149,9 @@ class TypedTable:
         self._look()
         if (form := _form(self._fields)) != (wanted := _form(column for column, _ in self.own.values())):
             raise ConfigurationError(
-                f"table {self.name!r} in {self.file.uri} is kept as {form}, "
+                f"table {self.name!r} in {self.file.uri} was made with {form}, "
                 f"but the configuration says {wanted}",
-                next_step=f'Write keep = "{form}", or give the table a new name and fill it from the stream.',
+                next_step=f"Write {form}, or give the table a new name and fill it from the stream.",
                 table=self.name,
             )
         for column, kind in self._declared.items():
@@ -220,6 +222,10 @@ class TypedTable:
         return self._names.encode(original)
 
     @property
+    def _own_columns(self) -> list[str]:
+        return [column for column, _ in self.own.values()]
+
+    @property
     def columns(self) -> Sequence[str]:
         """All Delta columns, in the table's order."""
         return list(self._fields)
@@ -247,11 +253,12 @@ class TypedTable:
         columns = tuple(names.encode(column) for column in self._spec.partition_by)
         return Partitions(columns, self._spec.buckets, self._spec.target_file_size_bytes)
 
-    def newest(self, column: str) -> int:
-        """Return the greatest value of an integer column, 0 for an empty table."""
+    def greatest(self, column: str) -> list[Any]:
+        """Return the greatest value of a column in each file, as far as the log's statistics have it."""
         if not self.file.exists():
-            return 0
-        return pc.max(self.file.read([column])[column]).as_py() or 0
+            return []
+        found = (file.bounds(column)[1] for file in self.file.data_files())
+        return [value for value in found if value is not None]
 
     def originals(self) -> dict[str, str]:
         """Source column → Delta column, for all that are there."""
@@ -271,8 +278,9 @@ class TypedTable:
     def _look(self) -> None:
         schema = self.file.schema()
         self._fields = {field.name: field for field in schema}
-        taken = {o: f.name for f in schema if (o := _original(f)) is not None}
-        self._names = Columns(taken)
+        source = [field for field in schema if field.name not in self._own_columns]
+        taken = {o: f.name for f in source if (o := _original(f)) is not None}
+        self._names = Columns(taken, self._own_columns)
 
     def _widen(self, fields: Sequence[pa.Field]) -> None:
         missing = [field for field in fields if field.name not in self._fields]

@@ -260,6 +260,16 @@ class Target:
         DAY_MS,
         no_ledger="revisions are ordered by their version, not by time",
     )
+    maintenance: bool = key(
+        "whether a run that goes on [compacts tables and removes old files](../how-to/optimize.md) by "
+        "itself, beside the batches",
+        default=True,
+    )
+    version_retention_ms: Annotated[int, Meta(ge=7 * DAY_MS, extra={"unit": "span"})] = key(
+        "how long maintenance leaves the older versions of a table readable; at least 7 days, since readers "
+        "that began before could lose their files",
+        7 * DAY_MS,
+    )
     chunk_timeout_ms: Annotated[int, Meta(ge=1, extra={"unit": "span"})] = key(
         "how long the pieces of a chunked change wait for the rest, by arrival time",
         3600000,
@@ -332,6 +342,12 @@ class Table:
     except_columns: Names = key("columns to leave out", (), alias="except_column_list")
     timestamps: Timestamps | None = key(
         "as in `[target]`, for this table", no_ledger="Ion timestamps are instants with an offset"
+    )
+    deletes: Literal["hard", "soft"] = key(
+        'current rows: deleted ones go; or `"soft"`: they stay, [marked](../how-to/soft-deletes.md) by '
+        "`_deleted`",
+        "hard",
+        no_ledger="a deleted document's revisions are in its history",
     )
     dedupe: Literal["identity", "content"] = key(
         'logs: two entries are one when they have the same place in the stream; `"content"`: when commit '

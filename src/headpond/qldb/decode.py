@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from headpond.core.formats import (
     MAX_COLUMNS,
     Decoded,
+    Newest,
     one_batch,
     opened_records,
     quarantine_rows,
@@ -287,6 +288,7 @@ class LedgerConfig:
         counters.update(controls=found.controls.num_rows, blocks=found.blocks.num_rows)
 
         tables: dict[str, pa.RecordBatch] = {}
+        newest: Newest = {}
         own = _own_columns(records, found, self)
         names = found.revisions["table_name"].combine_chunks().dictionary_encode()
         if names.null_count:  # only in an export whose block does not name the table
@@ -307,6 +309,8 @@ class LedgerConfig:
                 refused.extend(bad)
                 if typed.num_rows:
                     tables[spec.name] = typed
+                    if (commit := pc.max(typed.column("m:tx_time").cast(pa.int64())).as_py()) is not None:
+                        newest[spec.name] = commit * 1000, None
                     counters["changes"] += typed.num_rows
         facts = block_facts(found) | {"redactions": redaction_forms(found)}
         if self.verify:
@@ -317,6 +321,7 @@ class LedgerConfig:
             pa.RecordBatch.from_pylist([], schema=PENDING_SCHEMA),
             {name: n for name, n in counters.items() if n},
             {name: one_batch(rows) for name, rows in facts.items() if rows.num_rows},
+            newest,
         )
 
 

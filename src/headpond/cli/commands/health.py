@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 @click.option("--max-age", callback=as_span, default="2 minutes", metavar="SPAN", show_default=True,
               help="Since Spark last reported a batch, or that there is nothing to read.")  # fmt: skip
 @click.option("--max-lag", callback=as_span, metavar="SPAN", help="Of any shard; asks the stream.")
+@click.option(
+    "--max-freshness", callback=as_span, metavar="SPAN", help="Age of the newest change of all tables."
+)
 @click.option("--max-quarantined", type=click.IntRange(0), metavar="N", help="Records in quarantine.")
 @click.option("--max-pending", type=click.IntRange(0), metavar="N", help="Records that wait for others.")
 @with_output
@@ -37,6 +40,7 @@ def health(
     *,
     max_age: int,
     max_lag: int | None,
+    max_freshness: int | None,
     max_quarantined: int | None,
     max_pending: int | None,
 ) -> int:
@@ -52,6 +56,7 @@ def health(
         )
     wanted: list[tuple[str, int | None, Callable[[Pipeline], int | None]]] = [
         ("lag_ms", max_lag, _lag_ms),
+        ("freshness_ms", max_freshness, _age_ms),
         ("quarantined", max_quarantined, lambda pipeline: _lake(pipeline).quarantine.count()),
         ("pending", max_pending, lambda pipeline: _lake(pipeline).pending.count()),
     ]
@@ -109,6 +114,12 @@ def _lag_ms(pipeline: Pipeline) -> int | None:
     if lags is None or None in lags.values():
         return None
     return max((lag for lag in lags.values() if lag is not None), default=0)
+
+
+def _age_ms(pipeline: Pipeline) -> int | None:
+    from headpond.api.looking import age_ms_of
+
+    return age_ms_of(pipeline)
 
 
 def _lake(pipeline: Pipeline) -> Lake:

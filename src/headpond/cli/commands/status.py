@@ -71,7 +71,16 @@ def draw(found: Mapping[str, Any], last: int = LAST, *, wide: bool = False) -> R
     if found["last_batches"]:
         parts += [Text(), *drawn_batches(found["last_batches"], last)]
     taken = f"tables take {size(found['table_bytes'])}, state beside them {size(found['state_bytes'])}"
-    return Group(*parts, Text(), draw_summary(found, found.get("file")), Text(taken))
+    return Group(*parts, Text(), draw_summary(found, found.get("file")), Text(taken), *_maintained(found))
+
+
+def _maintained(found: Mapping[str, Any]) -> list[RenderableType]:
+    done = found["maintenance"].values()
+    if not done:
+        return []
+    ago = said_ms(max(0, time.time() * 1000 - max(each["at_ms"] for each in done)))
+    removed = sum(each.get("removed") or 0 for each in done)
+    return [Text(f"last maintenance {ago} ago: {len(done)} tables, {removed:,} old files removed")]
 
 
 def sparks(values: Sequence[float]) -> str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from headpond.lake.engine.folder import Folder
 
-_ENTRY = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint(?:\.\d{10}\.\d{10})?\.parquet)")
+ENTRY = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint(?:\.\d{10}\.\d{10})?\.parquet)")
 _KINDS = ("add", "remove", "metaData", "protocol", "txn")
 VECTORS = "deletionVectors"
 WITH_VECTORS = "delta.enableDeletionVectors"
@@ -305,13 +305,13 @@ class Log:
         parts: dict[int, list[str]] = {}
         entries = set()
         for path, _ in self.folder.listed("_delta_log"):
-            if (match := _ENTRY.fullmatch(path)) is not None:
+            if (match := ENTRY.fullmatch(path)) is not None:
                 if match[2] == "json":
                     entries.add(int(match[1]))
                 else:
                     parts.setdefault(int(match[1]), []).append(path)
         snapshot = Snapshot(self.folder.uri, removed=[] if self._removed else None)
-        whole = [version for version, found in parts.items() if _is_whole(found)]
+        whole = [version for version, found in parts.items() if is_whole(found)]
         if whole:
             snapshot.version = max(whole)
             actions = [each for path in parts[snapshot.version] for each in self._checkpoint(path)]
@@ -344,7 +344,8 @@ class Log:
         try:
             with self.folder.files.open_input_file(self.folder.place(path)) as opened:
                 file = pq.ParquetFile(opened)
-                there = [kind for kind in _KINDS if kind in file.schema_arrow.names]
+                asked = [kind for kind in _KINDS if kind != "remove" or self._removed]
+                there = [kind for kind in asked if kind in file.schema_arrow.names]
                 rows = file.read(columns=there).to_pylist()
         except (ValueError, OSError) as error:
             raise self._damaged(path, f"cannot be read ({error})") from error
@@ -412,7 +413,7 @@ def _version_of(hint: bytes) -> int:
         return -1  # a hint and no more
 
 
-def _is_whole(parts: Iterable[str]) -> bool:
+def is_whole(parts: Iterable[str]) -> bool:
     """Return whether all parts of a checkpoint are there."""
     names = list(parts)
     if any(name.endswith(".checkpoint.parquet") for name in names):

@@ -17,6 +17,9 @@ parts together, and may hand on what is to be written again: `Engine.write`.
 
 Who loses the race for a commit looks up again, on the winner's result. Until the entry is there no reader
 sees anything; files of a commit that failed are removed, or left for a vacuum.
+
+What may take long and does not hurry (compaction, dropping tombstones) is written beside the batches and
+committed when none is under way (`alone`), on top of whatever they did to other files.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ from headpond.lake.engine.parquet import FILE_BYTES, GROUP_BYTES, Shape, opened,
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from headpond.lake.engine.folder import Folder
     from headpond.lake.engine.log import DataFile, Snapshot
@@ -56,11 +60,14 @@ if TYPE_CHECKING:
     Pairs = Callable[[pa.Table, pa.Table], Any]
     Write = Callable[["Writing", Again, pa.Table], list[dict[str, Any]]]
     Choose = Callable[[Sequence[DataFile], int], list[DataFile]]
+    Alone = Callable[[], AbstractContextManager[None]]
 
 SMALL_BYTES = 1 << 20
 """A file up to so many bytes is written again rather than marked."""
 MOST_DEAD = 0.25
 """A file of whose rows more than this share are gone is written again."""
+ROUND_BYTES = 256 << 20
+"""A compaction takes files of about so many bytes at a time, or four full ones where these are larger."""
 CROWD = 16
 """So many files of a size that are not yet full become one."""
 _LEAST_TIER, _GROWTH = 1 << 20, 16  # bytes of files of the least size; how much larger those of the next are
@@ -240,16 +247,20 @@ class Engine:
         """Return the rows of the newest version that are wanted; see `lookup.look_up`."""
         return self._found(self.log.newest(), wanted)
 
-    def merge(self, merge: Merge, *, transaction: tuple[str, int] | None = None) -> Merged:
+    def merge(
+        self, merge: Merge, *, transaction: tuple[str, int] | None = None, alone: Alone | None = None
+    ) -> Merged:
         """Do it in one commit, or in none where it changes nothing; raise Overtaken where another came first.
 
-        The transaction's number goes with the commit unless the table has that or a greater one.
+        The transaction's number goes with the commit unless the table has that or a greater one. With `alone`
+        the commit is made inside it, and others may have come first: it asks that none of them touched a
+        file that rows go from.
         """
         snapshot = self.log.newest()
         going, new, done = self._changes(snapshot, merge)
         if new.num_rows + len(going):
             plan = self._plan(snapshot, going)
-            self._commit(snapshot, plan, new, "MERGE", transaction, done)
+            self._commit(snapshot, plan, new, "MERGE", transaction, done, alone=alone)
         return done
 
     def merge_parts(
@@ -304,24 +315,33 @@ class Engine:
         done = Merged(int(insert.sum()), int(brings.sum()), int((~brings).sum()))
         return dict(_by_file(list(snapshot.files), going)), new, done
 
-    def compact(self, choose: Choose, *, file_bytes: int | None = None) -> bool:
-        """Write files again, those that are chosen of a partition together; return whether there were any."""
+    def compact(self, choose: Choose, *, file_bytes: int | None = None, alone: Alone | None = None) -> int:
+        """Write files again, those that are chosen of a partition together, about `ROUND_BYTES` of them.
+
+        Args:
+            choose: returns which of the files of a partition are to be written again.
+            file_bytes: the size that they are to have; None: as the table says.
+            alone: as of `merge`.
+
+        Returns:
+            How many files were chosen; more than were written again where these are large.
+        """
         snapshot = self.log.newest()
         shape = self._shape(snapshot)
         most = file_bytes or shape.file_bytes
         partitions: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
         for file in snapshot.files.values():
             partitions.setdefault(tuple(sorted(file.values.items())), []).append(file)
-        chosen: list[DataFile] = []
-        for files in partitions.values():
-            chosen += choose(files, most)
+        chosen = [file for files in partitions.values() for file in choose(files, most)]
         if not chosen:
-            return False
+            return 0
         snapshot.refuse_unknown()
-        plan = Plan(rewritten=[(file, vectors.NONE) for file in chosen])
+        ends = np.cumsum([file.size for file in chosen])
+        now = chosen[: max(1, int(np.searchsorted(ends, max(ROUND_BYTES, 4 * most), side="right")))]
+        plan = Plan(rewritten=[(file, vectors.NONE) for file in now])
         nothing = snapshot.schema.empty_table()
-        self._commit(snapshot, plan, nothing, "OPTIMIZE", None, Merged(), file_bytes=file_bytes)
-        return True
+        self._commit(snapshot, plan, nothing, "OPTIMIZE", None, Merged(), file_bytes=file_bytes, alone=alone)
+        return len(chosen)
 
     def allow_marks(self, *, allowed: bool) -> None:
         """Say in the table whether its rows may be marked; the protocol names the feature once they may."""
@@ -383,6 +403,7 @@ class Engine:
         written: Sequence[dict[str, Any]] = (),
         *,
         file_bytes: int | None = None,
+        alone: Alone | None = None,
     ) -> None:
         """Write what a plan and new rows ask for, and the commit; `written` adds files that are there."""
         change = operation != "OPTIMIZE"
@@ -422,12 +443,26 @@ class Engine:
                 application, number = transaction
                 actions.append({"txn": {"appId": application, "version": number, "lastUpdated": now_ms}})
             actions += [file.removal(now_ms, data_change=change) for file in gone]
-            self.log.commit(snapshot, [*actions, *added])
+            if alone is None:
+                self.log.commit(snapshot, [*actions, *added])
+            else:
+                with alone():
+                    snapshot = self._with(gone)
+                    self.log.commit(snapshot, [*actions, *added])
         except BaseException as error:
             # A request may be served though its answer was lost: what its commit names is left then.
             if isinstance(error, Overtaken) or self.log.is_free(snapshot.version + 1):
                 self.folder.remove(begun)
             raise
+
+    def _with(self, files: Sequence[DataFile]) -> Snapshot:
+        """Return the newest version if it has these files as they are; raise Overtaken."""
+        newest = self.log.newest()
+        for file in files:
+            there = newest.files.get(file.add["path"])
+            if there is None or there.vector != file.vector:
+                raise Overtaken
+        return newest
 
     def _whole(self, snapshot: Snapshot, found: pa.Table) -> pa.Table:
         """Read all columns of rows that were found, in their order."""
@@ -460,7 +495,7 @@ class PartEngine(Engine):
         self.log = Version(folder, snapshot)
         self.parts: list[Part] = []
 
-    def merge(self, merge: Merge, *, transaction: tuple[str, int] | None = None) -> Merged:  # noqa: ARG002
+    def merge(self, merge: Merge, **_: Any) -> Merged:
         """Write the new rows, and note what goes."""
         snapshot = self.log.newest()
         going, new, done = self._changes(snapshot, merge)
@@ -468,9 +503,9 @@ class PartEngine(Engine):
         self.parts.append(Part(added, going, done))
         return done
 
-    def compact(self, choose: Choose, *, file_bytes: int | None = None) -> bool:  # noqa: ARG002
+    def compact(self, *_: Any, **__: Any) -> int:
         """Leave that to whoever commits."""
-        return False
+        return 0
 
 
 def _name(snapshot: Snapshot) -> tuple[int, int]:
@@ -526,7 +561,8 @@ def crowded(files: Sequence[DataFile], most: int) -> list[DataFile]:
 def uneven(files: Sequence[DataFile], most: int) -> list[DataFile]:
     """Return files that are not full, where there are several, and those that have marks."""
     small = [file for file in files if file.size < most // 2 and not file.vector]
-    return [*(small if len(small) > 1 or len(files) > len(small) else []), *marked(files, most)]
+    having_marks = marked(files, most)
+    return [*(small if len(small) > 1 or having_marks else []), *having_marks]
 
 
 def marked(files: Sequence[DataFile], _: int) -> list[DataFile]:

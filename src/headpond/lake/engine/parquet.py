@@ -34,7 +34,7 @@ GROUP_BYTES = 64 << 20
 """A row group has at most so many rows, and about so many bytes."""
 FILE_BYTES = 100 << 20
 """How large files become where the table does not say."""
-_INDEXED = 32  # columns of which the log has statistics
+_INDEXED = 32  # columns of which the log has statistics, with headpond's own
 _LONGEST_BOUND = 64  # bytes of a text
 _EXACT_DIGITS = 15  # of a decimal, in a double
 _SAMPLE = 4096  # rows by which it is decided whether a dictionary pays
@@ -249,7 +249,11 @@ def statistics(written: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
         "maxValues": {},
         "nullCount": {},
     }
-    simple = {each.name: each.type for each in list(schema)[:_INDEXED] if not pa.types.is_nested(each.type)}
+    simple = {
+        each.name: each.type
+        for number, each in enumerate(schema)
+        if (number < _INDEXED or each.name.startswith("_")) and not pa.types.is_nested(each.type)
+    }
     if written.num_row_groups == 0:
         return found
     for at in range(written.num_columns):

@@ -1,18 +1,22 @@
-"""Removing the files of a table that no version of the last time needs, and what failed commits left."""
+"""Removing files and log entries that no version of the last time needs, and what failed commits left."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from headpond.lake.engine import vectors
-from headpond.lake.engine.log import Log, milliseconds
+from headpond.lake.engine.log import ENTRY, Log, is_whole, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
     from headpond.lake.engine.folder import Folder
+
+_NUMBERED = re.compile(r"_delta_log/(\d{20})\..*")
+"""Whatever is of a version."""
 
 
 def vacuum(folder: Folder, retain_ms: int) -> int:
@@ -39,6 +43,34 @@ def vacuum(folder: Folder, retain_ms: int) -> int:
     ]
     folder.remove(old)
     return len(old)
+
+
+def cut_log(folder: Folder, before: int) -> int:
+    """Remove entries and checkpoints of the log of versions before one that has a checkpoint."""
+    listed = ((_NUMBERED.fullmatch(path), path) for path, _ in folder.listed("_delta_log"))
+    old = [path for match, path in listed if match is not None and int(match[1]) < before]
+    folder.remove(old)
+    return len(old)
+
+
+def needed_checkpoint(folder: Folder, retain_ms: int) -> int:
+    """Return the version of the checkpoint from which every version of so many milliseconds can be read.
+
+    That is 0 where there is none. A version is of the time until the next one was committed.
+    """
+    since_ms = milliseconds() - retain_ms
+    entries, parts = dict[int, int](), dict[int, list[str]]()
+    for path, changed_ms in folder.listed("_delta_log"):
+        if (match := ENTRY.fullmatch(path)) is None:
+            continue
+        if match[2] == "json":
+            entries[int(match[1])] = changed_ms
+        else:
+            parts.setdefault(int(match[1]), []).append(path)
+    young = [version - 1 for version, changed_ms in entries.items() if changed_ms > since_ms]
+    oldest = min(young, default=max(entries, default=0))
+    whole = [version for version, found in parts.items() if version <= oldest and is_whole(found)]
+    return max(whole, default=0)
 
 
 def _files_of(action: Mapping[str, Any]) -> set[str]:

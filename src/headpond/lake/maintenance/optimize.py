@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from headpond.lake.delta import DeltaFile
+    from headpond.lake.engine.merge import Alone
     from headpond.lake.target import Target
 
 HOUR_MS = 3_600_000
@@ -74,6 +75,7 @@ def optimize_file(
     retain_ms: int | None = None,
     unsafe: bool = False,
     order_by: Sequence[str] = (),
+    alone: Alone | None = None,
 ) -> Optimized:
     """Compact a table's files, write a checkpoint of its log, and remove old files if that is wanted.
 
@@ -83,6 +85,7 @@ def optimize_file(
         retain_ms: remove files that no version of this time needs; None: none.
         unsafe: whether `retain_ms` may be below `SAFE_RETENTION_MS`.
         order_by: sort all rows by these Delta columns (Z-order): merges then skip most files.
+        alone: compact beside batches, which are held up for the commits alone (`engine.merge`).
     """
     check_retention(retain_ms, unsafe=unsafe)
     before, rewritten = file.size(), file.rewriting()
@@ -93,9 +96,9 @@ def optimize_file(
             )
         )
     else:
-        file.compact(file_bytes=target_bytes)
+        file.compact(file_bytes=target_bytes, alone=alone)
     vacuumed = None if retain_ms is None else file.vacuum(retain_ms)
-    file.open().create_checkpoint()
+    file.shorten_log(retain_ms)
     return Optimized(before, file.size(), vacuumed, rewritten)
 
 

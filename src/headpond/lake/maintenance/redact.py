@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from headpond.core.errors import UsageError
 from headpond.lake.delta import literal, quoted
 from headpond.lake.engine.merge import marked
+from headpond.lake.engine.vacuum import cut_log
 from headpond.lake.state.ledger import LedgerTables
-from headpond.lake.storage import file_system, is_remote
+from headpond.lake.storage import is_remote
 from headpond.qldb.batch import decode_qldb
 from headpond.qldb.records import OK
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 1_000
 """Quarantined records that are looked at together."""
 REMOVED = "its contents were removed: the ledger redacted them"
-
-_COMMIT = re.compile(r"0*(\d+)\..*")
 
 
 @dataclass(slots=True)
@@ -78,7 +76,7 @@ def redact(lake: Lake, *, on_step: Callable[[str], None] = lambda _: None) -> Re
     for file in (*held, ledger.conflicts.file, lake.quarantine.file):
         if file.exists():
             on_step(f"files {file.uri}")
-            done.files += _only_newest(file, lake.storage_options)
+            done.files += _only_newest(file)
     return done
 
 
@@ -130,29 +128,16 @@ def _holds(rows: pa.Table, pairs: set[tuple[str, int]]) -> Iterator[bool | None]
             yield None if data else False
 
 
-def _only_newest(file: DeltaFile, options: dict[str, str]) -> int:
+def _only_newest(file: DeltaFile) -> int:
     """Remove every file that the newest version does not need, and the log before it."""
     file.compact(marked)
     removed = file.vacuum(0)
     table = file.open()
     table.create_checkpoint()
-    removed += _cut_log(file.uri, table.version(), options)
+    removed += cut_log(file.engine.folder, table.version())
     if not is_remote(file.uri):
         _drop_empty_folders(Path(file.uri))
     return removed
-
-
-def _cut_log(uri: str, version: int, options: dict[str, str]) -> int:
-    """Remove log entries and checkpoints before the checkpoint of a version."""
-    files, path = file_system(uri, options)
-    old = [
-        info.path
-        for info in files.get_file_info(pafs.FileSelector(f"{path}/_delta_log"))
-        if (match := _COMMIT.fullmatch(info.base_name)) is not None and int(match[1]) < version
-    ]
-    for each in old:
-        files.delete_file(each)
-    return len(old)
 
 
 def _drop_empty_folders(folder: Path) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.formats import add_newest
 from headpond.core.schemas import ASSEMBLY_SCHEMA, PENDING_SCHEMA, QUARANTINE_SCHEMA
 from headpond.dsql.chunks import (
     FAILED,
@@ -204,7 +205,7 @@ def put_together(pending: PendingTable, batch: DecodedBatch, chunks: Chunks | No
             looked_at.append(group)
     tables = {name: [rows] for name, rows in batch.tables.items()}
     refused = [batch.quarantine]
-    counters = Counter(batch.counters)
+    counters, newest = Counter(batch.counters), dict(batch.newest)
     for part in _in_parts(looked_at, _bytes_of, chunks.max_bytes):
         rows = [row for group in part for row in group]
         new = {place_of(row) for row in rows if row["new"]}
@@ -214,10 +215,13 @@ def put_together(pending: PendingTable, batch: DecodedBatch, chunks: Chunks | No
             tables.setdefault(name, []).append(pa.Table.from_batches([found]))
         refused.append(pa.Table.from_batches([step.decoded.quarantine]))
         counters.update(step.decoded.counters)
+        add_newest(newest, step.decoded.newest)
         whole.finished += step.finished
         whole.after.update(zip(_places(step.state), step.state["status"].to_pylist(), strict=True))
     merged = {name: pa.concat_tables(parts, promote_options="default") for name, parts in tables.items()}
-    whole.batch = replace(batch, tables=merged, quarantine=pa.concat_tables(refused), counters=counters)
+    whole.batch = replace(
+        batch, tables=merged, quarantine=pa.concat_tables(refused), counters=counters, newest=newest
+    )
     return whole
 
 

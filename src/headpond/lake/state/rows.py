@@ -30,6 +30,7 @@ from headpond.lake.target import OPEN
 from headpond.lake.targets.current import CURRENT_OWN, CurrentTable
 from headpond.lake.targets.history import HISTORY_OWN, HistoryTable
 from headpond.lake.targets.log import LOG_OWN, LogTable
+from headpond.lake.targets.soft import SOFT_OWN, SoftTable
 from headpond.lake.typed import TypedTable
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _KEPT: dict[str, tuple[type[RowTable], Mapping[str, tuple[str, pa.DataType]]]] =
     "current": (CurrentTable, CURRENT_OWN),
     "history": (HistoryTable, HISTORY_OWN),
     "log": (LogTable, LOG_OWN),
+    "soft": (SoftTable, SOFT_OWN),
 }
 
 
@@ -90,7 +92,7 @@ class RowTables:
 
     def target(self, entry: Any, file: DeltaFile) -> RowTable:
         """Return the table of an entry."""
-        form, own = _KEPT[entry.keep or "current"]
+        form, own = _KEPT["soft" if entry.deletes == "soft" else entry.keep or "current"]
         return form(TypedTable(entry.name, file, entry.declared(), own, entry), entry)
 
     def begin(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> pa.Table:  # noqa: ARG002

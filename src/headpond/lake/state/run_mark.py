@@ -59,7 +59,8 @@ class RunMark:
         """Read the mark; None where no run has left one.
 
         It has `state` (`running`, `stopped`, `finished`, `failed`), `seen_ms`, `age_ms` (since then),
-        `started_ms`, `batch_id`, `host`, `pid`, `run_id`, `version`, and `error` of a run that failed.
+        `started_ms`, `batch_id`, `host`, `pid`, `run_id`, `version`, `error` of a run that failed, and
+        `newest` (`core.formats.Newest`) of the configured tables.
         """
         content = read_document(self.place, self._options)
         if content is None:
@@ -128,6 +129,12 @@ class RunMark:
     def _running(self) -> dict[str, Any] | None:
         mark = self.read()
         return mark if mark is not None and mark.get("state") == "running" else None
+
+
+def newest_of(mark: Mapping[str, Any] | None) -> dict[str, tuple[int, int | None]]:
+    """Return what a mark says of the newest change of each table; nothing where it is of an older run."""
+    said = {} if mark is None else mark.get("newest") or {}
+    return {table: (commit_ns, delay_ns) for table, (commit_ns, delay_ns) in said.items()}
 
 
 def process_of(pid: int) -> str | None:

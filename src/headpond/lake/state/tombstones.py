@@ -7,6 +7,7 @@ than that for a key without state may be one that a dropped tombstone would have
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from headpond.lake.engine.merge import Merge
 
 if TYPE_CHECKING:
     from headpond.lake.delta import DeltaFile
+    from headpond.lake.engine.merge import Alone
 
 TOMBSTONE_SCHEMA = pa.schema(
     [
@@ -97,8 +99,11 @@ class Tombstones:
             rows = rows.select([*_MATCH, "version"])
             self.file.merge(Merge(rows, _MATCH, ("version",), _overtaken, gone=_every(rows)))
 
-    def retire(self, older_than_ts_ns: int) -> int:
-        """Drop tombstones of commits before a time, moving each table's horizon up; return how many."""
+    def retire(self, older_than_ts_ns: int, alone: Alone = nullcontext) -> int:
+        """Drop tombstones of commits before a time, moving each table's horizon up; return how many.
+
+        With `alone` that is done beside batches, which are held up for the commits (`engine.merge`).
+        """
         old = self._read(["table", "key", "ts_ns", "version"], f"ts_ns < {older_than_ts_ns} AND {_IS_KEY}")
         if old.num_rows == 0:
             return 0
@@ -113,15 +118,21 @@ class Tombstones:
             }
         )
         # The horizon first: a crash in between leaves tombstones that are merely dropped again.
-        self.put(horizon)
+        with alone():
+            self.put(horizon)
         rows = old.group_by(_MATCH).aggregate([])
 
         def retired(t: pa.Table, _: pa.Table) -> pa.ChunkedArray:
             return pc.less(t["ts_ns"], older_than_ts_ns)
 
-        merged = self.file.merge(Merge(rows, _MATCH, ("ts_ns",), retired, gone=_every(rows)))
-        self._horizons = None
+        merge = Merge(rows, _MATCH, ("ts_ns",), retired, gone=_every(rows))
+        merged = self.file.merge(merge, alone=alone)
+        self.forget_horizons()
         return merged.deleted
+
+    def forget_horizons(self) -> None:
+        """Have horizons read again: somebody else may have moved them."""
+        self._horizons = None
 
     def newest_ns(self) -> int:
         """Return the newest commit time among the tombstones, 0 when there is none."""

@@ -69,6 +69,10 @@ class RowTable(Target):
         columns = {name: rows[self.typed.column(name)].combine_chunks() for name in self.keys}
         return key_column(self.entry, columns)
 
+    def newest_ns(self) -> int:
+        """Return the newest commit time of its rows, as `Target.newest_ns` says."""
+        return max(self.typed.greatest("_ts_ns"), default=0)
+
 
 class CurrentTable(RowTable):
     """The current rows of one source table; its Delta table has `CURRENT_OWN` as its own columns."""
@@ -94,10 +98,6 @@ class CurrentTable(RowTable):
             tombstones=named(self.name, outcome.tombstones_put),
             overtaken=overtaken(self.name, dead, outcome.tombstones_drop["key"]),
         )
-
-    def newest_ns(self) -> int:
-        """Return the newest commit time of its rows; 0 where there is none."""
-        return self.typed.newest("_ts_ns")
 
     def versions(self, changes: pa.Table, dead: pa.Table) -> pa.Table:
         """Read the live rows of a batch's keys, as `STATE_SCHEMA`; `dead` are the keys' tombstones.

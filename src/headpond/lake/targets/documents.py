@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -91,6 +92,11 @@ class DocumentTable(Target):
 
     figures = COUNTERS
     apart_by = "m:document_id"
+
+    def newest_ns(self) -> int:
+        """Return the newest commit time of its rows, as `Target.newest_ns` says."""
+        times = map(datetime.fromisoformat, self.typed.greatest("_tx_time"))
+        return max((round(each.timestamp() * 1e6) * 1000 for each in times), default=0)
 
     def __init__(self, typed: TypedTable, entry: TableEntry, ledger: LedgerTables) -> None:
         super().__init__(typed, entry)

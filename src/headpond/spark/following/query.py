@@ -159,6 +159,8 @@ def follow(
         None if idle else read_up_to_of(pipeline, until_caught_up=until_caught_up),
         # Tombstones are dropped where decoders keep what that needs.
         retention_ms=None if until_caught_up or not keep_data else target.tombstone_retention_ms,
+        beside=open_lake(pipeline),
+        versions_ms=None if until_caught_up or not target.maintenance else target.version_retention_ms,
         is_active=lambda: query is not None and query.isActive,
         on_given_up=on_given_up,
     )
@@ -167,7 +169,7 @@ def follow(
     def apply(frame: DataFrame, batch_id: int) -> None:
         with upkeep.writing:
             apply_one(frame, batch_id)
-        upkeep.do_due()
+        upkeep.give_up_due()
 
     def apply_one(frame: DataFrame, batch_id: int) -> None:
         if on_begin is not None:

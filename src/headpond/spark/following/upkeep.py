@@ -1,10 +1,12 @@
-"""What is done to a lake now and then while a stream is followed: chunks given up, tombstones dropped.
+"""What is done to a lake now and then while a stream is followed, by a thread beside the batches.
 
 ::
 
-    after a batch ─┐  at most every minute
-                   ├─► a group whose last record arrived a chunk_timeout before T ─► quarantine
-    timer ─────────┘  under one lock with the batches
+    every minute   a group whose last record arrived a chunk_timeout before T ─► quarantine
+    every hour     old tombstones ─► dropped
+    always         `lake.maintenance.regular`
+
+Batches wait for what gives up chunks, and for the commits of the rest.
 
 T is the arrival up to which everything of the source has been read and applied: a group must not be given up
 while its missing fragment may be among what is unread. It is asked for only where a group may be due.
@@ -20,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -28,11 +30,12 @@ from typing import TYPE_CHECKING
 from headpond.dsql.chunks import last_arrival
 from headpond.kinesis.reading.positions import HORIZON, Offset, read_offset
 from headpond.lake.apply import apply_batch
+from headpond.lake.maintenance.regular import Maintenance
 from headpond.lake.target import DecodedBatch
 from headpond.spark.following.checkpoint import standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headpond.dsql.chunks import Chunks
     from headpond.kinesis.api.calls import StreamCalls
@@ -44,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 RETIRE_S = 3600.0
 """How often a run that goes on drops tombstones."""
+TICK_S = 5.0
+"""How often the thread looks what is due, at the least."""
 OUR_CLOCK = timedelta(minutes=1)
 """How far behind the source's our clock may be; further, and groups are given up later."""
 MARGIN_MS = 1_000
@@ -111,15 +116,21 @@ def read_up_to_of(
     return of_stream
 
 
+class Ended(Exception):
+    """The query ended meanwhile."""
+
+
 class Upkeep:
-    """Gives up chunks that waited too long and drops old tombstones, while a query goes on.
+    """Gives up chunks that waited too long, drops old tombstones and maintains tables, while a query goes on.
 
     Args:
         lake: the lake.
         waiting: how chunked changes are put together, `now` aside; None where changes come whole.
         read_up_to: returns T, or None where it is not known, given the newest arrival of this run's batches.
-            None: nothing is done.
+            None: no chunks are given up.
+        beside: the same lake, opened for this alone; None: nothing else uses `lake`.
         retention_ms: of tombstones; None: they are not dropped.
+        versions_ms: how long maintenance keeps old versions; None: nothing is maintained.
         is_active: whether the query goes on; nothing is written after its end.
         on_given_up: called with the figures where chunks were given up.
         clock: seconds that only grow.
@@ -131,7 +142,9 @@ class Upkeep:
         waiting: Chunks | None,
         read_up_to: Callable[[datetime | None], datetime | None] | None,
         *,
+        beside: Lake | None = None,
         retention_ms: int | None = None,
+        versions_ms: int | None = None,
         is_active: Callable[[], bool] = lambda: True,
         on_given_up: Callable[[Applied], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -139,10 +152,16 @@ class Upkeep:
         self.writing = threading.Lock()
         """Held while anything writes into the lake."""
         self._lake, self._waiting, self._read_up_to = lake, waiting, read_up_to
-        self._retention_ms, self._is_active, self._on_given_up = retention_ms, is_active, on_given_up
+        self._beside, self._retention_ms = beside or lake, retention_ms
+        self._is_active, self._on_given_up = is_active, on_given_up
         self._clock = clock
         self._newest: datetime | None = None
-        self._idle = waiting is None or read_up_to is None
+        self._maintenance: Maintenance | None = None
+        if versions_ms is not None:
+            self._maintenance = Maintenance(self._beside, self.alone, retain_ms=versions_ms)
+            for file in lake.places().values():
+                file.tidies = False
+        self._gives_up = waiting is not None and read_up_to is not None
         self._every_s = 60.0 if waiting is None else min(60.0, max(0.5, waiting.timeout_ms / 4_000))
         self._look_at, self._retire_at = clock(), clock() + RETIRE_S
 
@@ -153,41 +172,55 @@ class Upkeep:
             self._newest = arrival if self._newest is None else max(self._newest, arrival)
         return self._waiting
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold batches up; raise Ended after the query's end: another run may be writing by then."""
+        with self.writing:
+            if not self._is_active():
+                raise Ended
+            self._lake.tombstones.forget_horizons()
+            yield
+
     def start(self) -> None:
-        """Begin the timer, in a thread that does not hold up the end of the process."""
-        if self._idle:
+        """Begin the thread, which does not hold up the end of the process."""
+        if not self._gives_up and self._retention_ms is None and self._maintenance is None:
             return
 
         def work() -> None:
             with suppress(Exception):  # Spark is gone
                 while self._is_active():
                     self.do_due()
-                    time.sleep(self._every_s)
+                    time.sleep(min(self._every_s, TICK_S))
 
         threading.Thread(target=work, name="headpond-upkeep", daemon=True).start()
 
     def do_due(self) -> None:
         """Do what is due; a failure is logged, and it is tried again."""
-        if self._idle:
-            return
-        if self._clock() >= self._look_at:
-            self._look_at = self._clock() + self._every_s
-            self._try("Giving chunks up", self.give_up)
+        self.give_up_due()
         if self._retention_ms is not None and self._clock() >= self._retire_at:
             self._retire_at = self._clock() + RETIRE_S
             self._try("Dropping tombstones", self.retire)
+        if self._maintenance is not None:
+            self._try("Maintaining tables", self._maintenance.do_due)
+
+    def give_up_due(self) -> None:
+        """Give chunks up where that is due: after a batch, too, since a run may end with it."""
+        if self._gives_up and self._clock() >= self._look_at:
+            self._look_at = self._clock() + self._every_s
+            self._try("Giving chunks up", self.give_up)
 
     def _try(self, what: str, do: Callable[[], None]) -> None:
         try:
             do()
+        except Ended:
+            logger.debug("%s is left to the next run", what)
         except Exception as error:  # noqa: BLE001 - it is tried again, whatever it met
             logger.warning("%s failed and is tried again: %s", what, error)
 
     def retire(self) -> None:
         """Drop old tombstones."""
         assert self._retention_ms is not None
-        with self.writing:
-            self._lake.retire_tombstones(self._retention_ms)
+        self._beside.retire_tombstones(self._retention_ms, self.alone)
 
     def give_up(self) -> None:
         """Give up what is due; the source is asked only where something may be."""

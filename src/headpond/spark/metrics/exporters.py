@@ -84,6 +84,20 @@ INSTRUMENTS = {
             "headpond.shard.lag", "gauge", "s", "How far reading is behind the tip of each shard.", ("shard",)
         ),
         Instrument("headpond.lag", "gauge", "s", "Lag of the shard that is furthest behind."),
+        Instrument(
+            "headpond.table.newest_commit",
+            "gauge",
+            "s",
+            "When the newest change of each table was committed, since 1970.",
+            ("table",),
+        ),
+        Instrument(
+            "headpond.table.source_delay",
+            "gauge",
+            "s",
+            "How much later the source sent that change.",
+            ("table",),
+        ),
         Instrument("headpond.batch.last_end", "gauge", "s", "When the last batch was done, since 1970."),
         Instrument("headpond.batch.last_id", "gauge", "{id}", "Number of the last batch that is done."),
         Instrument("headpond.table.rows", "gauge", "{row}", "Rows of each table.", ("table",)),
@@ -128,6 +142,11 @@ def observations(report: BatchReport, configured: Collection[str]) -> Iterator[O
         yield Observation("headpond.quarantined", number, (reason if rank < MOST_REASONS else OTHER,))
     yield Observation("headpond.tolerated_losses", report.tolerated_losses)
     yield from _lags(report)
+    for table, (commit_ns, delay_ns) in report.newest.items():
+        if table in configured:
+            yield Observation("headpond.table.newest_commit", commit_ns / 1e9, (table,))
+            if delay_ns is not None:
+                yield Observation("headpond.table.source_delay", delay_ns / 1e9, (table,))
     yield Observation("headpond.batch.last_end", report.ended_ms / _MS)
     yield Observation("headpond.batch.last_id", report.batch_id)
     yield from _sizes(report, configured)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from headpond.core.formats import add_newest
 from headpond.lake.apply import Applied
 from headpond.lake.reports import BatchReport
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from headpond.core.formats import Newest
     from headpond.lake.delta import Size
 
 logger = logging.getLogger(__name__)
@@ -120,6 +122,7 @@ class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is unt
         self.lag_ms: int | None = None
         """How far the last batch was planned behind the stream; None where no source reports it."""
         self._applied: dict[int, Applied] = {}
+        self._newest: Newest = {}
         self._of_tables = False
         self._reports: queue.Queue[BatchReport | None] = queue.Queue(MOST_WAITING)
         self._ended = threading.Event()
@@ -162,7 +165,8 @@ class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is unt
             if self._of_tables or "addBatch" not in fields.get("durationMs", {}):
                 return  # a trigger without a batch
             applied = Applied(counters=Counter(records=int(fields.get("numInputRows") or 0)))
-        report = report_of(fields, applied)
+        add_newest(self._newest, applied.newest)
+        report = replace(report_of(fields, applied), newest=dict(self._newest))
         self.lag_ms = report.most_lag_ms
         while True:
             try:

@@ -15,13 +15,14 @@ import logging
 import os
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from headpond import __version__
 from headpond.core.errors import HeadpondError
+from headpond.core.formats import add_newest
 from headpond.lake.reports import batches_in, counted, sizes_of
-from headpond.lake.state.run_mark import EVERY_S, mark_in, process_of
+from headpond.lake.state.run_mark import EVERY_S, mark_in, newest_of, process_of
 from headpond.pipeline.lake import open_lake
 from headpond.spark.metrics.exporters import NothingElse, OpenTelemetry, Prometheus
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from headpond.core.formats import Newest
     from headpond.lake.delta import Size
     from headpond.lake.reports import BatchLog, BatchReport
     from headpond.lake.state.run_mark import RunMark
@@ -158,6 +160,9 @@ class MarkOfRun(NothingElse):
     def __init__(self, mark: RunMark, clock: Callable[[], float] = time.monotonic) -> None:
         self._mark, self._clock = mark, clock
         now = time.time_ns() // 1_000_000
+        self._newest: Newest = {}
+        with suppress(HeadpondError):  # a damaged mark is replaced
+            add_newest(self._newest, newest_of(mark.read()))
         self._facts: dict[str, Any] = {
             "state": "running",
             "started_ms": now,
@@ -170,12 +175,14 @@ class MarkOfRun(NothingElse):
             "process": process_of(os.getpid()),
             "version": __version__,
             "error": None,
+            "newest": self._newest,
         }
         self._write()
 
     def batch(self, report: BatchReport) -> None:
         """Note a batch."""
         self._facts |= {"batch_id": report.batch_id, "run_id": report.run_id, "lag_ms": report.most_lag_ms}
+        add_newest(self._newest, report.newest)
         self.idle()
 
     def idle(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.formats import decoded_parts
+from headpond.core.formats import add_newest, decoded_parts
 from headpond.core.schemas import PENDING_SCHEMA, QUARANTINE_SCHEMA
 from headpond.lake.state.schema_changes import SCHEMA_CHANGES_SCHEMA, schema_step
 from headpond.lake.target import DecodedBatch, together
@@ -90,7 +90,7 @@ def summary_of(cells: pa.Table) -> BatchSummary:
 TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
 FILE = "file"
 """Kind of a cell that names a file of a table's rows (`cells.Folder`), instead of holding them."""
-_COUNTERS, _ARRIVALS, _FACTS = "counters", "arrivals", "facts"
+_COUNTERS, _ARRIVALS, _FACTS, _NEWEST = "counters", "arrivals", "facts", "newest"
 
 
 def decode_partition(
@@ -142,6 +142,8 @@ def _cells(
         yield _PENDING, "", pack(decoded.pending)
     for name, rows in decoded.facts.items():
         yield _FACTS, name, pack(rows)
+    if decoded.newest:
+        yield _NEWEST, "", json.dumps(decoded.newest).encode()
     if decoded.counters:
         yield _COUNTERS, "", json.dumps(decoded.counters).encode()
 
@@ -173,6 +175,8 @@ def gather(frame: pa.Table) -> DecodedBatch:
                 pending.append(unpack(content))
             elif kind == _COUNTERS:
                 counters.update(json.loads(content.to_pybytes()))
+            elif kind == _NEWEST:
+                add_newest(batch.newest, json.loads(content.to_pybytes()))
             else:
                 for shard, arrival_us in json.loads(content.to_pybytes()).items():
                     newest = batch.newest_arrivals_us

@@ -1,0 +1,150 @@
+"""Maintenance of a lake beside the batches of a run: few files, short logs, no old files.
+
+::
+
+    every 10 s     many small files of a table ─► one         what `DeltaFile.tidy` does after a commit
+                   100 commits ─► a checkpoint of its log     where nobody follows a stream
+    every day      each table: what `headpond optimize --vacuum` does
+
+Files are read and written while batches go on, by tables opened for that; a batch waits for the commit alone
+(`engine.merge.Alone`). When each table was maintained, and what that did, is kept with the lake, so that a
+run that is started again goes on with it::
+
+    _headpond/maintenance.json    {"format_version": 1, "tables": {"public.orders": {"at_ms": …, …}}}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from headpond.core.errors import InvalidData
+from headpond.lake.lake import OWN_FOLDER
+from headpond.lake.maintenance.optimize import SAFE_RETENTION_MS, optimize_file
+from headpond.lake.storage import read_document, write_document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from headpond.lake.engine.merge import Alone
+    from headpond.lake.lake import Lake
+
+logger = logging.getLogger(__name__)
+
+TIDY_MS = 10_000
+DAY_MS = 86_400_000
+FORMAT_VERSION = 1
+NAME = "maintenance.json"
+
+
+class Maintenance:
+    """Maintains the tables of a lake while somebody else writes them.
+
+    Args:
+        lake: opened for this alone.
+        alone: holds up who writes; what it raises after the end of a run ends what is under way.
+        every_ms: how often a table is compacted and vacuumed.
+        retain_ms: how long the versions of a table stay readable.
+        unsafe: whether that may be below `optimize.SAFE_RETENTION_MS`.
+        now_ms: the clock, milliseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        alone: Alone,
+        *,
+        every_ms: int = DAY_MS,
+        retain_ms: int = SAFE_RETENTION_MS,
+        unsafe: bool = False,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._lake, self._alone, self._now_ms = lake, alone, now_ms
+        self._every_ms, self._retain_ms, self._unsafe = every_ms, retain_ms, unsafe
+        self._tidied: dict[str, int] = {}
+        self._tidy_at = now_ms() + TIDY_MS
+        self._done: dict[str, dict[str, Any]] | None = None
+        self._held_ms = 0.0
+
+    def do_due(self) -> None:
+        """Tidy the tables, and maintain the one that has waited longest, where that is due."""
+        if self._now_ms() < self._tidy_at:
+            return
+        self._tidy_at = self._now_ms() + TIDY_MS
+        there = dict(self._lake.files())
+        for name, file in there.items():
+            self._tidied[name] = file.tidy(self._tidied.get(name, file.engine.version), self._held)
+        if self._done is None:
+            self._done = maintained(self._lake.path, self._lake.storage_options)
+        # A clock that was set back must not keep maintenance waiting.
+        now = self._now_ms()
+        waits = {name: now - min(now, self._done.get(name, {}).get("at_ms", 0)) for name in there}
+        if (name := max(waits, key=lambda name: waits[name], default="")) and waits[name] >= self._every_ms:
+            self._maintain(name)
+
+    def _maintain(self, name: str) -> None:
+        begun, self._held_ms = self._now_ms(), 0.0
+        table = self._lake.tables.get(name)
+        assert self._done is not None
+        # Noted first: a table that cannot be maintained must not keep the others waiting.
+        self._done[name] = {**self._done.get(name, {}), "at_ms": begun}
+        found = optimize_file(
+            self._lake.places()[name],
+            target_bytes=None if table is None else table.entry.target_file_size_bytes,
+            retain_ms=self._retain_ms,
+            unsafe=self._unsafe,
+            alone=self._held,
+        )
+        facts = {
+            "at_ms": begun,
+            "took_ms": self._now_ms() - begun,
+            "held_ms": round(self._held_ms),
+            "files_before": found.before.files,
+            "files_after": found.after.files,
+            "removed": found.vacuumed,
+        }
+        logger.info(
+            "%s was maintained: %d files instead of %d, %d old ones removed; batches waited for up to %d ms",
+            name, found.after.files, found.before.files, found.vacuumed, facts["held_ms"],
+            extra={"fields": {"table": name, **facts}},
+        )  # fmt: skip
+        self._done[name] = facts
+        document = {"format_version": FORMAT_VERSION, "tables": self._done}
+        content = json.dumps(document, ensure_ascii=False).encode() + b"\n"
+        write_document(_place(self._lake.path), content, self._lake.storage_options, durable=True)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with self._alone():
+            begun = time.monotonic()
+            try:
+                yield
+            finally:
+                self._held_ms = max(self._held_ms, (time.monotonic() - begun) * 1000)
+
+
+def maintained(lake: str, storage_options: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
+    """Return what the last maintenance of each table of a lake did; `{}` where there was none.
+
+    Returns:
+        Table → `at_ms` (when it began, milliseconds since 1970), `took_ms`, `held_ms` (how long a batch may
+        have waited for it), `files_before`, `files_after`, `removed` (old files).
+    """
+    content = read_document(_place(lake), storage_options)
+    if content is None:
+        return {}
+    try:
+        return dict(json.loads(content)["tables"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidData(
+            f"{_place(lake)} does not say when tables were maintained: found {content[:80]!r}.",
+            next_step="Remove it; each table is maintained again, which is harmless.",
+            path=_place(lake),
+        ) from error
+
+
+def _place(lake: str) -> str:
+    return f"{lake.rstrip('/')}/{OWN_FOLDER}/{NAME}"
