@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headpond.cli.report import VerifyReport, render
-from headpond.cli.report.page import MAX_BARS, MAX_LISTED, WIDTH, WORDS, bars, strip
+from headpond.cli.report.page import WIDTH
+from headpond.cli.report.verify_page import MAX_BARS, MAX_LISTED, WORDS, bars, strip
 from headpond.qldb.journal.check import KINDS
 from headpond.qldb.journal.known import Strand, Summary, TableFigures
+from tests.cli.browser import (
+    HOSTILE,
+    assert_light_and_dark_differ,
+    browse,
+    in_a_browser,
+    measured,
+    on_every_screen,
+    pages_printed,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +34,8 @@ SUMMARY = Summary(
     (TableFigures("Über-Konten", "metUW5KQPL6mlKDuY3kDlb", 173, {"insert": 173, "update": 219}),),
 )
 CLEAN = VerifyReport(
-    sources=["archive/*.jsonl.gz"],
+    inputs=[{"file": "archive/1.jsonl.gz", "bytes": 12_345, "sha256": "ab" * 32}],
+    command="headpond verify archive --html report.html",
     counts={"records": 594, "duplicate_blocks": 0, "duplicate_revisions": 2},
     anomalies=[],
     pending={"revisions_without_block": 0},
@@ -37,10 +46,15 @@ CLEAN = VerifyReport(
 EVERY = [
     {"kind": "missing_blocks", "first": 4942, "last": 4942}
     if kind == "missing_blocks"
-    else {"kind": kind, "documentId": "NILmDXi3WRI6aiZxRcydzL", "version": 2, "sequenceNo": 4846 + at}
+    else {
+        "kind": kind,
+        "documentId": "NILmDXi3WRI6aiZxRcydzL",
+        "version": 2,
+        "sequenceNo": 4846 + at,
+        "table": "Über-Konten",
+    }
     for at, kind in enumerate(KINDS)
 ]
-HOSTILE = '</title><script>document.title = "taken"</script><img src=x onerror=alert(1)>'
 
 
 def test_every_kind_has_its_words() -> None:
@@ -57,7 +71,7 @@ def test_every_kind_has_its_words() -> None:
     [
         ({}, "The journal verifies"),
         ({"anomalies": EVERY[:1]}, "1 anomaly of 1 kind."),
-        ({"malformed": {"truncated": 2}}, "2 datums are no QLDB record."),
+        ({"malformed": {"truncated": 2}}, "2 datums are not QLDB records."),
         (
             {"digest": {"verdict": "mismatch", "sequenceNo": 7, "expected": "a", "found": "b"}},
             "does not match",
@@ -84,7 +98,8 @@ def test_records_cannot_write_into_the_page() -> None:
     page = render(
         replace(
             CLEAN,
-            sources=[HOSTILE],
+            inputs=[{"file": HOSTILE, "bytes": 1, "sha256": "ab"}],
+            command=HOSTILE,
             anomalies=[
                 {
                     "kind": "chain_break",
@@ -92,6 +107,7 @@ def test_records_cannot_write_into_the_page() -> None:
                     "strandId": HOSTILE,
                     "documentId": HOSTILE,
                     "detail": HOSTILE,
+                    "table": HOSTILE,
                 }
             ],
             summary=Summary(
@@ -132,55 +148,48 @@ def test_marks_lie_within_the_strip_and_are_seen() -> None:
 
 @pytest.mark.parametrize(
     ("last", "name"),
-    [
-        (dt.date(2024, 1, 31), "day"),
-        (dt.date(2024, 12, 31), "week"),
-        (dt.date(2027, 12, 31), "month"),
-        (dt.date(9999, 12, 31), "year"),
-    ],
+    [(dt.date(2024, 1, 31), "day"), (dt.date(2024, 12, 31), "6 days"), (dt.date(9999, 12, 31), "46987 days")],
 )
 def test_bars_suit_the_time_they_span(last: dt.date, name: str) -> None:
-    """Few enough to be told apart; the sum stays."""
+    """Few enough to be told apart; the sum stays; a single day is not a picture."""
     span, drawn = bars([(dt.date(2024, 1, 1), 5), (last, 10)])
     assert span == name
-    assert len(drawn) == 2
-    assert sum(bar.value for bar in drawn) == 15
-    assert bars([]) == ("day", [])
-    if name != "year":
-        assert min(bar.width for bar in drawn) >= WIDTH / MAX_BARS * 0.7
+    assert [bar.transactions for bar in drawn] == [5, 10]
+    assert all(0 <= bar.x <= bar.x + bar.width <= WIDTH for bar in drawn)
+    assert drawn[0].width >= WIDTH / MAX_BARS * 0.7
+    assert bars([]) == bars([(last, 10)]) == ("day", [])
 
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+def test_evidence_names_what_was_read() -> None:
+    """Each file with its hash, and the command line."""
+    page = render(CLEAN)
+    assert "ab" * 32 in page
+    assert "<code>headpond verify archive --html report.html</code>" in page
 
 
-def browse(folder: Path, page: str, *options: str) -> str:
-    """Show the page in a browser without a screen and give the document as it ended."""
-    assert CHROMIUM is not None
-    path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
-    done = subprocess.run(
-        [
-            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-            *("--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND"),
-            f"--user-data-dir={folder / 'profile'}",
-            *options,
-            path.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout
+def test_what_is_wrong_is_named_where_it_is() -> None:
+    """In the strip, below it, and in the list: block and table."""
+    one = {
+        "kind": "revision_hash_mismatch",
+        "documentId": "d",
+        "version": 2,
+        "sequenceNo": 4846,
+        "table": "T",
+    }
+    page = render(replace(CLEAN, anomalies=[one]))
+    assert page.count("block 4846 (T): revision_hash_mismatch") == 2
+    assert '<rect class="anomaly"' in page
+    assert "<td>4846</td><td>T</td>" in page
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; Debian's package is `chromium`")
+@in_a_browser
 class TestInABrowser:
     """As a person sees it."""
 
-    def test_it_fits_a_phone(self, tmp_path: Path) -> None:
-        """Nothing is wider than 360 px, with every kind of anomaly and a very long name."""
+    @on_every_screen
+    def test_it_fits_the_screen(self, tmp_path: Path, width: int) -> None:
+        """Nothing hangs out, with every kind of anomaly and a very long name."""
         long_name = "x" * 400
         page = render(
             replace(
@@ -189,28 +198,7 @@ class TestInABrowser:
                 summary=replace(SUMMARY, tables=(TableFigures(long_name, long_name, 1, {"insert": 1}),)),
             )
         )
-        # The page allows no script: one that measures is let in for the test, and writes into the title.
-        measure = (
-            "<script>document.title = document.documentElement.scrollWidth + ' of ' + innerWidth</script>"
-        )
-        page = page.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
-        page = page.replace("</body>", f"{measure}</body>")
-        # Chromium's own window is at least 500 px wide: a frame of 360 px stands for the phone.
-        frame = tmp_path / "frame.html"
-        (tmp_path / "inner.html").write_text(page, encoding="utf-8")
-        frame.write_text(
-            '<iframe id="f" src="inner.html" style="width:360px;height:800px;border:0"></iframe>'
-            "<script>f.onload = () => { document.title = f.contentDocument.title }</script>",
-            encoding="utf-8",
-        )
-        shown = browse(
-            tmp_path,
-            frame.read_text(encoding="utf-8"),
-            "--allow-file-access-from-files",
-            "--virtual-time-budget=3000",
-            "--dump-dom",
-        )
-        assert "<title>360 of 360</title>" in shown
+        assert measured(tmp_path, page, width) == (2, 0)
 
     def test_a_hostile_name_stays_text(self, tmp_path: Path) -> None:
         """The browser finds no element where there was none."""
@@ -220,22 +208,9 @@ class TestInABrowser:
         assert "<img" not in shown
 
     def test_it_prints(self, tmp_path: Path) -> None:
-        """A PDF of a few pages."""
-        out = tmp_path / "report.pdf"
-        browse(tmp_path, render(replace(CLEAN, anomalies=EVERY)), f"--print-to-pdf={out}")
-        assert out.read_bytes().startswith(b"%PDF")
-        assert 1 <= len(re.findall(rb"/Type\s*/Page\b", out.read_bytes())) <= 8
+        """A few sheets."""
+        assert 1 <= pages_printed(tmp_path, render(replace(CLEAN, anomalies=EVERY))) <= 8
 
-    def test_a_screenshot_shows_the_verdict(self, tmp_path: Path) -> None:
-        """A picture comes out, and another one in the dark."""
-        light, dark = tmp_path / "light.png", tmp_path / "dark.png"
-        page = render(replace(CLEAN, anomalies=EVERY))
-        browse(tmp_path, page, f"--screenshot={light}")
-        browse(
-            tmp_path,
-            page,
-            f"--screenshot={dark}",
-            "--force-dark-mode",
-            "--blink-settings=preferredColorScheme=0",
-        )
-        assert light.read_bytes() != dark.read_bytes()
+    def test_light_and_dark(self, tmp_path: Path) -> None:
+        """Both have a picture."""
+        assert_light_and_dark_differ(tmp_path, render(replace(CLEAN, anomalies=EVERY)))

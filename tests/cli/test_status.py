@@ -72,7 +72,7 @@ def test_a_new_pipeline_has_no_batches(tmp_path: Path, cli: Cli) -> None:
     assert (said.code, "no batch yet" in said.stdout.decode()) == (0, True)
     page = tmp_path / "s.html"
     assert cli("status", file, "--html", page).code == 0
-    assert "No batch is done yet" in page.read_text()
+    assert "<h1>Not started · 0 quarantined</h1>" in page.read_text()
 
 
 @pytest.mark.thorough
@@ -284,9 +284,11 @@ def test_the_view_outlives_a_table_that_changes_under_it(
         return found
 
     monkeypatch.setattr("headpond.cli.commands.status.look", next_look)
-    found = cli("status", lake, "--watch", "--interval", "1 ms", "--json")
+    page = lake.parent / "page.html"
+    found = cli("status", lake, "--watch", "--interval", "1 ms", "--json", "--html", page)
     assert found.code == 0
     first, second = found.lines()
+    assert 'http-equiv="refresh" content="1"' in page.read_text()
     assert "trouble" not in first
     assert str(error).partition("\n")[0].rstrip(".") in second["trouble"]
     assert "<unknown>" not in second["trouble"]

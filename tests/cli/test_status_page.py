@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headpond.api.looking import look
-from headpond.cli.commands.status import sparks
+from headpond.api.looking import headline, level, look
+from headpond.api.remedies import remedy
+from headpond.cli.commands.status import page_of, sparks
 from headpond.cli.report import render_status
-from headpond.cli.report.page import WIDTH, figure
-from headpond.cli.report.status_page import (
-    HEIGHT,
-    MAX_BARS,
-    MAX_LINES,
-    MAX_POINTS,
-    REST,
-    Point,
-    bars,
-    lines,
-    nice,
-    size,
-    span,
-)
+from headpond.cli.report.page import WIDTH, figure, size
+from headpond.cli.report.status_page import HEIGHT, MAX_BARS, Bar, Period, laid_out, nice, periods
+from headpond.core.tabular import said_ms
 from headpond.pipeline import load
+from tests.cli.browser import (
+    HOSTILE,
+    assert_light_and_dark_differ,
+    browse,
+    in_a_browser,
+    measured,
+    on_every_screen,
+    pages_printed,
+)
 from tests.cli.status_kit import lake_with_batches, mark
-from tests.cli.test_report import CHROMIUM, HOSTILE, browse
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    """The pipeline file of a small lake."""
-    return lake_with_batches(tmp_path)
-
-
+DOCS = Path(__file__).parents[2] / "docs"
+NOW = 1_767_229_200_000
+"""2026-01-01 01:00 UTC."""
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 SIZES = {
     "public.t": {"rows": 1, "bytes": 2_048, "files": 1},
     "_headpond/tombstones": {"rows": 1, "bytes": 100, "files": 1},
@@ -54,41 +48,157 @@ ROW = {
     "quarantined": 0,
     "state_rows": 0,
     "state_bytes": 0,
-    "tables": {},
+    "tables": {"public.t": {"upserts": 7, "deletes": 1, "duplicates": 2}},
     "reasons": {},
     "phases_ms": {},
-    "lags_ms": {"shardId-000000000000": 1_500},
+    "lags_ms": {"shardId-000000000000": 1_500, "shardId-000000000001": 0},
     "sizes": SIZES,
 }
 
 
+def row(before_now_ms: int, **changes: Any) -> dict[str, Any]:
+    begun = datetime.fromtimestamp((NOW - before_now_ms) / 1000, UTC).isoformat(timespec="milliseconds")
+    return ROW | {"batch_id": 1, "begun": begun} | changes
+
+
 def rows_of(count: int = 3, **changes: Any) -> list[dict[str, Any]]:
-    return [
-        ROW | {"batch_id": n, "begun": f"2026-01-01T00:{n // 60:02}:{n % 60:02}.000+00:00"} | changes
-        for n in range(count)
-    ]
+    return [row((count - n) * SECOND, batch_id=n, **changes) for n in range(count)]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """The pipeline file of a small lake."""
+    return lake_with_batches(tmp_path)
+
+
+def found_in(lake: Path, **changes: Any) -> dict[str, Any]:
+    quarantine = [{"reason": "unknown_table", "table": "public.unknown", "records": 1, "detail": None}]
+    return look(load(lake)) | {"quarantine": quarantine} | changes
+
+
+def page_with(lake: Path, rows: list[dict[str, Any]], **changes: Any) -> str:
+    return render_status(found_in(lake, **changes), rows, now_ms=NOW, version="0.1.0")
 
 
 @pytest.fixture
 def page(lake: Path) -> str:
     mark(lake)
-    return render_status(look(load(lake)), rows_of(90), made_at="now", version="0.1.0")
+    return page_with(lake, rows_of(90))
 
 
-def test_the_page_has_a_plot_of_each_kind(page: str) -> None:
-    """Throughput, lag, batch time, table and state size; the newest batches as a table."""
-    titles = re.findall(r"<h3>(.*?)</h3>", page)
-    assert titles == [
-        "Records per second",
-        "Data per second",
-        "Lag per shard",
-        "Batch time",
-        "Tables",
-        "State",
-    ]
-    assert page.count('class="plot"') == len(titles)
-    assert "1 records are in quarantine" in page
+def drawn(rows: list[dict[str, Any]]) -> dict[str, list[Bar]]:
+    """The bars of each plot of the shortest period."""
+    return {plot.title: plot.bars for plot in periods(rows, NOW)[0].plots}
+
+
+def test_the_page_opens_with_what_an_operator_asks(lake: Path) -> None:
+    """State, lag, quarantine; the table that is meant, and what to do about it."""
+    mark(lake)
+    shards = {f"shard{n}": {"position": "at", "sequence_number": "1", "lag_ms": n * 1_000} for n in (1, 2)}
+    page = page_with(lake, rows_of(90), batch=8, shards=shards)
+    assert "<h1>Up to date · lag 2.0 s · 1 quarantined</h1>" in page
+    assert "<td>public.unknown</td>" in page
+    assert remedy("unknown_table") in page
+    assert page.index("<td>shard2</td>") < page.index("<td>shard1</td>")
     assert "70 more are in" in page
+
+
+def test_a_real_lake_has_its_quarantine_by_table(lake: Path) -> None:
+    """As its records name them."""
+    pipeline = load(lake)
+    assert "<td>public.unknown</td>" in page_of(pipeline, look(pipeline))
+    assert 'http-equiv="refresh" content="5"' in page_of(pipeline, look(pipeline), 5)
+    assert "refresh" not in page_of(pipeline, look(pipeline))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "how"),
+    [
+        ({}, "Running, lag unknown", "good"),
+        ({"batch": None}, "Starting", "good"),
+        ({"run": {"state": "running", "age_ms": 90_000}}, "No sign of the run for 2 min", "bad"),
+        ({"run": {"state": "failed", "age_ms": 5}}, "The last run failed", "bad"),
+        ({"run": {"state": "finished", "age_ms": 5}}, "Not running", "warning"),
+        ({"anomalies": {"chain_break": 1}}, "Running", "bad"),
+        ({"quarantined": {"unknown_table": 1}}, "Running", "warning"),
+    ],
+)
+def test_how_much_it_needs_an_operator(changes: dict[str, Any], says: str, how: str) -> None:
+    """What runs and has nothing in quarantine is good; what may lose time is not."""
+    run = {"state": "running", "age_ms": 5}
+    found = {"run": run, "batch": 3, "quarantined": {}, "lag_unknown": "no credentials"} | changes
+    assert headline(found).startswith(says)
+    assert level(found) == how
+
+
+def test_every_plot_says_something() -> None:
+    """One batch fills the width; what is not known of any batch has no plot; 0 is seen."""
+    for bars in drawn([row(MINUTE)]).values():
+        (bar,) = bars
+        assert bar.x == 0
+        assert bar.width > WIDTH * 0.6
+    assert "Lag" not in drawn([row(0, lag_ms=None, lags_ms={})])
+    assert "Size of the lake" not in drawn([row(0, sizes=None)])
+    assert all(bar.height > 1 for bar in drawn([row(0, lag_ms=0, lags_ms={"s": 0})])["Lag"])
+    assert periods([], NOW) == []
+
+
+def test_shards_do_not_hide_each_other() -> None:
+    """The furthest behind is the bar, the median its darker part."""
+    lags = {f"shard{n}": n * 1_000 for n in range(1, 10)}
+    (bar,) = drawn([row(0, lag_ms=9_000, lags_ms=lags)])["Lag"]
+    assert bar.inner / bar.height == pytest.approx(5 / 9)
+
+
+def test_a_pause_is_a_pause() -> None:
+    """Nothing is drawn in it, it is as narrow as another one, and batches stay as wide as they lasted."""
+    rows = [row(40 * MINUTE, duration_ms=10_000), row(5 * MINUTE, duration_ms=20_000)]
+    stretches, pauses = laid_out(rows, NOW)
+    assert [pause.ms for pause in pauses] == [35 * MINUTE - 10_000, 5 * MINUTE - 20_000]
+    assert pauses[0].width == pauses[1].width < WIDTH / 20
+    assert stretches[1].width == pytest.approx(2 * stretches[0].width, rel=0.05)
+    bars = drawn(rows)["Batch time"]
+    assert bars[0].x + bars[0].width <= pauses[0].x
+    assert pauses[0].x + pauses[0].width <= bars[1].x
+    assert bars[1].x + bars[1].width <= pauses[1].x
+    slow = [row((10 - n) * 10 * MINUTE) for n in range(10)]
+    assert len(laid_out(slow, NOW - 9 * MINUTE)[1]) == 0  # a trigger of ten minutes is not a row of pauses
+
+
+@pytest.mark.parametrize(
+    ("ages", "titles"),
+    [
+        ([MINUTE, 2 * MINUTE], ["Last hour"]),
+        ([MINUTE, 3 * HOUR], ["Last hour", "Last day"]),
+        ([MINUTE, 3 * HOUR, 3 * DAY], ["Last hour", "Last day", "All"]),
+        ([3 * HOUR, 3 * DAY], ["Last day", "All"]),
+        ([3 * DAY], ["All"]),
+    ],
+)
+def test_the_periods_that_differ_are_drawn(ages: list[int], titles: list[str]) -> None:
+    """With each table's changes in them."""
+    made = periods([row(age) for age in reversed(ages)], NOW)
+    assert [period.title for period in made] == titles
+    assert [period.changes["public.t"] for period in made] == [8 * period.batches for period in made]
+
+
+def test_everything_stays_on_the_canvas_and_adds_up() -> None:
+    """However many batches and pauses there are; peaks are kept."""
+    rows = [
+        row((9_000 - n) * 10 * SECOND + (n // 500) * -2 * MINUTE, records=5_000 if n == 3_333 else 10)
+        for n in range(9_000)
+    ]
+    (whole,) = [period for period in periods(rows, NOW) if period.title in {"All", "Last day"}][-1:]
+    assert isinstance(whole, Period)
+    for plot in whole.plots:
+        assert len(plot.bars) <= MAX_BARS + 40
+        assert all(bar.x >= 0 and bar.x + bar.width <= WIDTH + 1e-6 for bar in plot.bars)
+        assert all(0 < bar.height <= HEIGHT + 1e-6 and bar.inner <= bar.height + 1e-6 for bar in plot.bars)
+    rates = whole.plots[0].bars
+    assert max(bar.height for bar in rates) > 2 * sorted(bar.height for bar in rates)[len(rates) // 2]
+    seconds = 100
+    (bar,) = drawn([row(seconds * SECOND, duration_ms=seconds * SECOND, records=250)])["Records per second"]
+    assert "2.5/s" in bar.title
 
 
 def test_the_page_loads_nothing_from_elsewhere(page: str) -> None:
@@ -100,44 +210,18 @@ def test_the_page_loads_nothing_from_elsewhere(page: str) -> None:
 def test_names_cannot_write_into_the_page(lake: Path) -> None:
     """Names of tables, shards, reasons and errors are text."""
     mark(lake, state="failed", error=HOSTILE, host=HOSTILE)
-    found = look(load(lake)) | {"source": HOSTILE, "pipeline": HOSTILE, "lag_unknown": HOSTILE}
-    found["quarantined"] = {HOSTILE: 1}
-    found["tables"] = {HOSTILE: {"rows": 1, "keep": HOSTILE}}
+    changes = {
+        **dict.fromkeys(("source", "pipeline", "lag_unknown"), HOSTILE),
+        "quarantined": {HOSTILE: 1},
+        "quarantine": [{"reason": HOSTILE, "table": HOSTILE, "records": 1, "detail": HOSTILE}],
+        "tables": {HOSTILE: {"rows": 1, "keep": HOSTILE}},
+        "shards": {HOSTILE: {"position": HOSTILE, "lag_ms": 1}},
+    }
     rows = rows_of(lags_ms={HOSTILE: 1}, sizes={HOSTILE: {"rows": 1, "bytes": 1, "files": 1}}, run_id=HOSTILE)
-    page = render_status(found, rows, made_at="now", version="0.1.0")
+    page = page_with(lake, rows, **changes)
     assert "<script" not in page
     assert "<img" not in page
     assert page.count("&lt;script&gt;") >= 8
-
-
-@pytest.mark.slow
-def test_lines_stay_on_the_canvas_and_keep_peaks() -> None:
-    """However many points there are; runs are lines of their own."""
-    points = [Point(n, "a" if n < 5_000 else "b", 5.0 if n == 3_333 else 1.0) for n in range(10_000)]
-    (line,) = lines({"x": points}, (0, 9_999)).lines
-    places = [[float(v) for v in pair.split()] for path in line.paths for pair in path[1:].split("L")]
-    assert len(line.paths) == 2
-    assert len(places) <= MAX_POINTS + 2
-    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)
-    assert min(y for _, y in places) == 0  # the peak
-
-
-def test_many_shards_share_a_line() -> None:
-    """The furthest behind have their own; the rest is drawn by its greatest."""
-    series = {f"s{n}": [Point(0, "r", float(n)), Point(9, "r", float(n))] for n in range(100)}
-    plot = lines(series, (0, 9))
-    assert len(plot.lines) == MAX_LINES
-    assert plot.lines[-1].name == REST
-    assert plot.lines[-1].last == 99 - (MAX_LINES - 1)
-
-
-def test_bars_add_up() -> None:
-    """The sum of rate times width is what came."""
-    points = [Point(n * 100, "r", 3.0) for n in range(1_000)]
-    plot = bars(points, (0, 99_900))
-    assert len(plot.bars) <= MAX_BARS
-    assert sum(bar.value for bar in plot.bars) * 99.9 / MAX_BARS == pytest.approx(3_000)
-    assert bars([Point(5, "r", 0.0)], (5, 5)).bars == []
 
 
 @pytest.mark.parametrize(
@@ -154,71 +238,57 @@ def test_an_axis_ends_at_a_round_number(value: float, base: int, top: float) -> 
 def test_numbers_are_written_for_people() -> None:
     """Bytes, spans and counts in their units; a row of blocks for a terminal."""
     assert [size(n) for n in (0, 1_023, 1_536, 50 << 20)] == ["0 B", "1023 B", "1.5 KiB", "50 MiB"]
-    assert [span(s) for s in (0.25, 12.34, 300, 7_200, 200_000)] == [
-        "250 ms",
-        "12.3 s",
-        "5 min",
-        "2.0 h",
-        "2.3 days",
-    ]
+    assert said_ms(12_340) == "12.3 s"
     assert [figure(n) for n in (0.25, 3, 12_345)] == ["0.25", "3", "12,345"]
     assert sparks([0, 1, 2, 4]) == "▁▃▅█"
     assert sparks([0, 0]) == "▁▁"
 
 
+def test_every_reason_of_the_docs_has_a_remedy() -> None:
+    """No reason is left to the words for reasons that nobody knows."""
+    listed = (DOCS / "how-to" / "quarantine.md").read_text(encoding="utf-8").split("## Reasons")[1]
+    ledger = (DOCS / "systems" / "qldb.md").read_text(encoding="utf-8").split("| verdict | when |")[1]
+    cells = [
+        line.split("|")[1]
+        for text in (listed, ledger.split("\n\n")[0])
+        for line in text.splitlines()
+        if "|" in line
+    ]
+    reasons = {each for cell in cells for each in re.findall(r"`([a-z_]+)`", cell)}
+    assert len(reasons) > 40
+    assert [reason for reason in sorted(reasons) if remedy(reason) == remedy("from tomorrow")] == []
+
+
 @pytest.mark.thorough
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; Debian's package is `chromium`")
+@in_a_browser
 class TestInABrowser:
     """As a person sees it."""
 
-    def test_it_fits_a_phone(self, tmp_path: Path, lake: Path) -> None:
-        """Nothing but scrolling tables is wider than 360 px, with long names and many shards."""
+    @on_every_screen
+    def test_it_fits_the_screen(self, tmp_path: Path, lake: Path, width: int) -> None:
+        """Nothing but scrolling tables hangs out, with long names and many shards; no plot is empty."""
+        mark(lake)
         long_name = "x" * 300
-        found = look(load(lake)) | {"pipeline": long_name, "source": long_name}
-        found["tables"] = {long_name: {"rows": 1, "keep": "current"}}
+        changes = {
+            **dict.fromkeys(("pipeline", "source"), long_name),
+            "tables": {long_name: {"rows": 1, "keep": "current"}},
+            "quarantine": [{"reason": long_name, "table": long_name, "records": 1, "detail": long_name}],
+        }
         lags = {f"shardId-{n:012}": n * 1_000 for n in range(20)} | {long_name: 99_000}
-        text = render_status(found, rows_of(50, lags_ms=lags), made_at="now", version="0.1.0")
-        measure = (
-            "<script>document.title = document.documentElement.scrollWidth + ' of ' + innerWidth</script>"
-        )
-        text = text.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
-        (tmp_path / "inner.html").write_text(text.replace("</body>", f"{measure}</body>"), encoding="utf-8")
-        frame = (
-            '<iframe id="f" src="inner.html" style="width:360px;height:800px;border:0"></iframe>'
-            "<script>f.onload = () => { document.title = f.contentDocument.title }</script>"
-        )
-        shown = browse(
-            tmp_path, frame, "--allow-file-access-from-files", "--virtual-time-budget=3000", "--dump-dom"
-        )
-        assert "<title>360 of 360</title>" in shown
+        rows = [row(3 * DAY), row(3 * HOUR), *rows_of(50, lags_ms=lags, lag_ms=99_000)]
+        assert measured(tmp_path, page_with(lake, rows, **changes), width) == (5, 0)
 
-    def test_its_plots_are_drawn(self, tmp_path: Path, page: str) -> None:
-        """Lines and bars have a size on the screen, in either scheme, and the two schemes differ."""
-        measure = (
-            "<script>document.title = [...document.querySelectorAll('svg.plot')].map(svg => "
-            "Math.max(...[...svg.querySelectorAll('path, rect')].map(s => s.getBoundingClientRect().width))"
-            " > 0 && svg.getBoundingClientRect().height > 50).join()</script>"
-        )
-        text = page.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
-        text = text.replace("</body>", f"{measure}</body>")
-        shown = browse(tmp_path, text, "--virtual-time-budget=3000", "--dump-dom")
-        assert f"<title>{','.join(['true'] * 6)}</title>" in shown
-        light, dark = tmp_path / "light.png", tmp_path / "dark.png"
-        browse(tmp_path, page, f"--screenshot={light}")
-        scheme = ("--force-dark-mode", "--blink-settings=preferredColorScheme=0")
-        browse(tmp_path, page, f"--screenshot={dark}", *scheme)
-        assert light.read_bytes() != dark.read_bytes()
+    def test_light_and_dark(self, tmp_path: Path, page: str) -> None:
+        """Both have a picture."""
+        assert_light_and_dark_differ(tmp_path, page)
 
     def test_it_prints(self, tmp_path: Path, page: str) -> None:
-        """A PDF of a few pages."""
-        out = tmp_path / "status.pdf"
-        browse(tmp_path, page, f"--print-to-pdf={out}")
-        assert 1 <= len(re.findall(rb"/Type\s*/Page\b", out.read_bytes())) <= 5
+        """A few sheets."""
+        assert 1 <= pages_printed(tmp_path, page) <= 5
 
     def test_a_hostile_name_stays_text(self, tmp_path: Path, lake: Path) -> None:
         """The browser finds no element where there was none."""
-        rows = rows_of(lags_ms={HOSTILE: 1})
-        text = render_status(look(load(lake)) | {"pipeline": HOSTILE}, rows, made_at="now", version="0.1.0")
+        text = page_with(lake, rows_of(lags_ms={HOSTILE: 1}), pipeline=HOSTILE)
         shown = browse(tmp_path, text, "--virtual-time-budget=1000", "--dump-dom")
         assert "<img" not in shown
         assert "taken" in re.findall(r"<title>(.*?)</title>", shown, re.DOTALL)[0]  # as text of the title

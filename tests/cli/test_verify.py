@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -229,6 +231,34 @@ def test_the_page_is_written(cli: Cli, tmp_path: Path) -> None:
     assert "transaction_info_not_in_entries" in page.read_text(encoding="utf-8")
     assert str(page) in outcome.stderr
     assert cli("verify", archive, "--html", tmp_path / "no" / "report.html").code == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in FILES if EXPECTED["files"][name]["anomalies"]])
+def test_what_is_wrong_has_its_place(cli: Cli, tmp_path: Path, name: str) -> None:
+    """Block and table: of a revision as its record claims, in the JSON, in the text, and red on the page."""
+    path, page = tmp_path / name, tmp_path / "report.html"
+    path.write_bytes(vector_bytes(f"qldb/{name}"))
+    (document,) = cli("verify", path, "--html", page, "--json").lines()
+    claimed = {}
+    for line in vector_lines(f"qldb/{name}"):
+        record = simpleion.loads(base64.b64decode(line["data"]))
+        if record["recordType"] == "REVISION_DETAILS":
+            payload = record["payload"]
+            metadata = payload["revision"]["metadata"]
+            place = (payload["revision"]["blockAddress"]["sequenceNo"], payload["tableInfo"]["tableName"])
+            claimed[metadata["id"], metadata["version"]] = place
+    told, shown = cli("verify", path).stdout.decode(), page.read_text(encoding="utf-8")
+    for anomaly, place in zip(document["anomalies"], document["places"], strict=True):
+        if "version" in anomaly:
+            number, table = claimed[anomaly["documentId"], anomaly["version"]]
+            assert place == {"sequenceNo": number, "table": table}
+            assert f"block {number}, table {table}, document {anomaly['documentId']}" in told
+            assert re.search(rf"block {number} \({table}\): [a-z_, ]*{anomaly['kind']}", shown)
+    assert '<rect class="anomaly"' in shown or '<rect class="missing"' in shown
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert document["inputs"] == [{"file": str(path), "bytes": path.stat().st_size, "sha256": digest}]
+    assert digest in shown
 
 
 @pytest.mark.slow

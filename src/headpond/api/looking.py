@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from headpond.api.reading import pipeline_of
 from headpond.core.errors import ConfigurationError, MissingRequirement, ServiceFailure
@@ -108,25 +108,39 @@ def lag_of(found: Mapping[str, Any]) -> int | None:
 
 def headline(found: Mapping[str, Any]) -> str:
     """Say in a few words what an operator asks first of what `look` found."""
-    lag, run = lag_of(found), found["run"] or {"state": "absent"}
-    if run["state"] == "failed":
-        state = "The last run failed"
-    elif found["batch"] is None:
-        state = "Starting" if run["state"] == "running" else "Not started"
-    elif run["state"] != "running":
-        state = "Not running"
-    elif run["age_ms"] > SILENT_MS:
-        state = f"No sign of the run for {said_ms(run['age_ms'])}"
-    elif lag is not None:
-        state = "Up to date" if lag < LATE_MS else "Behind"
-    else:
-        state = "Running, lag unknown" if found.get("lag_unknown") else "Running"
-    parts = [state, *([f"lag {said_ms(lag)}"] if lag is not None else [])]
+    lag = lag_of(found)
+    parts = [_state(found)[0], *([f"lag {said_ms(lag)}"] if lag is not None else [])]
     count = sum(found["quarantined"].values())
     parts.append(f"{count:,} quarantined")
     if found.get("anomalies"):
         parts.append(f"{sum(found['anomalies'].values()):,} anomalies")
     return " · ".join(parts)
+
+
+Level = Literal["good", "warning", "bad"]
+
+
+def level(found: Mapping[str, Any]) -> Level:
+    """Say how much what `look` found needs an operator."""
+    state = _state(found)[1]
+    if found.get("anomalies"):
+        return "bad"
+    return "warning" if state == "good" and found["quarantined"] else state
+
+
+def _state(found: Mapping[str, Any]) -> tuple[str, Level]:
+    lag, run = lag_of(found), found["run"] or {"state": "absent"}
+    if run["state"] == "failed":
+        return "The last run failed", "bad"
+    if found["batch"] is None:
+        return ("Starting", "good") if run["state"] == "running" else ("Not started", "warning")
+    if run["state"] != "running":
+        return "Not running", "warning"
+    if run["age_ms"] > SILENT_MS:
+        return f"No sign of the run for {said_ms(run['age_ms'])}", "bad"
+    if lag is not None:
+        return ("Up to date", "good") if lag < LATE_MS else ("Behind", "warning")
+    return "Running, lag unknown" if found.get("lag_unknown") else "Running", "good"
 
 
 def look(pipeline: Pipeline, last: int = LAST) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,12 +12,12 @@ from rich.text import Text
 
 from headpond import __version__
 from headpond.api.looking import LAST, SILENT_MS, headline, look
+from headpond.api.reading import quarantine
 from headpond.cli.inputs import as_span, of_delta, with_output
 from headpond.cli.output import draw_summary, grid
 from headpond.cli.report import render_status
-from headpond.cli.report.page import figure
-from headpond.cli.report.status_page import size
-from headpond.core.errors import HeadpondError, UsageError
+from headpond.cli.report.page import figure, size, write_page
+from headpond.core.errors import HeadpondError
 from headpond.core.tabular import said_ms
 from headpond.lake.reports import batches_in
 from headpond.pipeline import load
@@ -136,53 +134,62 @@ LIVE = 60
 @click.option("--last", type=click.IntRange(0, 1_000_000), default=LAST, metavar="N", show_default=True,
               help="How many of the last batches to show.")  # fmt: skip
 @click.option("--wide", is_flag=True, help="Also show each shard's sequence number.")
-@click.option("--html", metavar="OUT", help="Write a page with plots of all batches that are kept.")
+@click.option("--html", metavar="OUT", help="Also write a page; with --watch it is kept up to date.")
 @with_output
 def status(
     output: Output, file: str, *, watch: bool, interval: int, last: int, wide: bool, html: str | None
 ) -> None:
-    """Show where a pipeline stands: lag, last batches, tables, quarantine.
+    """Show where a pipeline is: lag, last batches, tables, quarantine.
 
     Reads the checkpoint and the lake, and asks the stream for the lag; where the stream cannot be reached the
     lag is unknown and the rest is shown all the same.
     """
-    if html is not None and watch:
-        raise UsageError("--html and --watch do not go together.", next_step="Leave one of them out.")
     pipeline = load(file)
     if watch:
-        _watch(output, pipeline, interval / 1000, last, wide=wide)
+        _watch(output, pipeline, interval / 1000, last, wide=wide, html=html)
         return
     found = look(pipeline, last)
     if html is not None:
-        try:
-            Path(html).write_text(page_of(pipeline, found), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"The page {html} cannot be written: {error.strerror or error}.",
-                next_step="Give a path in a folder that is there.",
-                file=html,
-            ) from error
+        write_page(html, page_of(pipeline, found))
         output.say(f"Wrote {html}.")
     output.result(found, lambda: draw(found | {"file": file}, last, wide=wide))
 
 
-def page_of(pipeline: Pipeline, found: dict[str, Any]) -> str:
-    """Return the page of plots of a pipeline, in HTML, with what `look` found."""
-    log = batches_in(pipeline.target.path, pipeline.target.storage_options)
-    made_at = f"{datetime.now(UTC):%d %B %Y, %H:%M:%S} UTC"
-    return render_status(found, log.last(pipeline.monitor.batches), made_at=made_at, version=__version__)
+MAX_COUNTED = 10_000
+"""Quarantined records that are opened for a page, to say which tables they name; more are counted alone."""
 
 
-def _watch(output: Output, pipeline: Pipeline, interval_s: float, last: int, *, wide: bool) -> None:
+def page_of(pipeline: Pipeline, found: dict[str, Any], refresh_s: int = 0) -> str:
+    """Return the page of a pipeline, as `look` found it; `refresh_s` makes browsers load it again."""
+    rows = batches_in(pipeline.target.path, pipeline.target.storage_options).last(pipeline.monitor.batches)
+    if sum(found["quarantined"].values()) <= MAX_COUNTED:
+        counts = quarantine(pipeline).counts()
+    else:
+        counts = [
+            {"reason": reason, "table": None, "records": count, "detail": None}
+            for reason, count in found["quarantined"].items()
+        ]
+    return render_status(
+        found | {"quarantine": counts},
+        rows,
+        now_ms=time.time_ns() // 1_000_000,
+        version=__version__,
+        refresh_s=refresh_s,
+    )
+
+
+def _watch(
+    output: Output, pipeline: Pipeline, interval_s: float, last: int, *, wide: bool, html: str | None
+) -> None:
     """Show again and again; Ctrl-C ends it with 0."""
     try:
         found = look(pipeline, max(last, LIVE))
         with output.live() as show:
             while True:
-                show(
-                    found | {"last_batches": found["last_batches"][-last or LIVE :]},
-                    draw(found, last, wide=wide),
-                )
+                shown = found | {"last_batches": found["last_batches"][-last or LIVE :]}
+                show(shown, draw(found, last, wide=wide))
+                if html is not None:
+                    write_page(html, page_of(pipeline, found, max(round(interval_s), 1)))
                 time.sleep(interval_s)
                 try:
                     found = look(pipeline, max(last, LIVE))

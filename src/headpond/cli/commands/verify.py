@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import shlex
+import sys
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Group
 from rich.text import Text
 
@@ -15,19 +20,19 @@ from headpond import __version__
 from headpond.cli.inputs import input_blob, with_output
 from headpond.cli.output import next_command
 from headpond.cli.report import VerifyReport, render
-from headpond.cli.report.page import WORDS
+from headpond.cli.report.page import write_page
+from headpond.cli.report.verify_page import WORDS
 from headpond.cli.verify_pieces import Examined, examine, files_of, pieces
-from headpond.core.errors import MissingRequirement
 from headpond.qldb.journal.known import summarize
 from headpond.qldb.journal.proof import check_digest, read_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
     from rich.console import RenderableType
 
     from headpond.cli.output import Output
+    from headpond.qldb.journal.facts import JournalFacts
     from headpond.qldb.journal.known import Summary
 
 NAMES = {"strand_id": "strandId", "sequence_no": "sequenceNo", "document_id": "documentId"}
@@ -77,8 +82,10 @@ def verify(
             show(f"{found.journal.counts['records']:,} records read")
         show("checking")
         checked = found.journal.checked(closed=not still_open, deletes=not deletes_unchecked)
-    digest = None if saved is None else check_digest(saved, found.journal.facts).as_json()
+    facts = found.journal.facts
+    digest = None if saved is None else check_digest(saved, facts).as_json()
     anomalies = listed(checked.anomalies)
+    inputs = [read_of(name) for name in names] if output.json or html_file is not None else []
     malformed = {
         name.removeprefix("malformed."): count
         for name, count in sorted(found.journal.counts.items())
@@ -89,18 +96,22 @@ def verify(
         | found.journal.distinct()
         | {"malformed": sum(malformed.values())},
         "anomalies": anomalies,
+        "places": places(checked.anomalies, facts),
         "pending": checked.pending,
         "malformed": malformed,
         "malformed_examples": found.examples,
         "digest": digest,
         "down_converted_objects": found.down_converted,
+        "inputs": inputs,
+        "command": shlex.join(["headpond", *sys.argv[1:]]),
     }
-    summary = summarize(found.journal.facts)
+    summary = summarize(facts)
     if html_file is not None:
         report = VerifyReport(
-            sources=files,
+            inputs=inputs,
+            command=document["command"],
             counts=document["counts"],
-            anomalies=anomalies,
+            anomalies=_placed(document),
             pending=checked.pending,
             summary=summary,
             made_at=f"{datetime.now(UTC):%d %B %Y, %H:%M} UTC",
@@ -108,14 +119,7 @@ def verify(
             digest=digest,
             malformed=malformed,
         )
-        try:
-            Path(html_file).write_text(render(report), encoding="utf-8")
-        except OSError as error:
-            raise MissingRequirement(
-                f"The page cannot be written to {html_file}: {error.strerror or error}.",
-                next_step="Give --html a path in a folder that can be written.",
-                file=html_file,
-            ) from error
+        write_page(html_file, render(report))
         output.say(f"The page is in {html_file}.")
     wrong = bool(anomalies or malformed or (digest is not None and digest["verdict"] == "mismatch"))
     page = f"headpond verify {' '.join(files)} --html report.html"
@@ -139,6 +143,54 @@ def listed(anomalies: pa.Table) -> list[dict[str, Any]]:
     ]
 
 
+def places(anomalies: pa.Table, facts: JournalFacts) -> list[dict[str, Any]]:
+    """Return for each anomaly `sequenceNo` of the block where it is and `table`; {} where neither is known.
+
+    A revision is where its record claims to be, of several the one whose contents do not match its hash; a
+    block has the tables of all its documents.
+    """
+    rows = anomalies.to_pylist()
+    documents = pa.array({row["document_id"] for row in rows} - {None}, pa.string())
+    numbers = pa.array({row["sequence_no"] for row in rows} - {None}, pa.int64())
+    claims: dict[tuple[str, int], tuple[bool, int]] = {}
+    named: dict[str, str] = {}
+    in_blocks: dict[tuple[str, int], set[str]] = {}
+    for table in (facts.documents, facts.revisions):
+        of_document = pc.is_in(table["document_id"], value_set=documents)
+        of_block = pc.is_in(table["sequence_no"], value_set=numbers)
+        for fact in table.filter(pc.or_(of_document, of_block)).to_pylist():
+            if fact["table_name"] is not None:
+                named[fact["document_id"]] = fact["table_name"]
+                block = (fact["strand_id"], fact["sequence_no"])
+                in_blocks.setdefault(block, set()).add(fact["table_name"])
+            if "version" in fact:
+                revision = (fact["document_id"], fact["version"])
+                claim = (fact["revision_hash_ok"] is not False, fact["sequence_no"])
+                claims[revision] = min(claims.get(revision, claim), claim)
+    found = []
+    for row in rows:
+        claimed = claims.get((row["document_id"], row["version"]), (True, None))[1]
+        number = row["sequence_no"] if row["sequence_no"] is not None else claimed
+        tables = in_blocks.get((row["strand_id"], row["sequence_no"]), set())
+        name = named.get(row["document_id"], ", ".join(sorted(tables)) or None)
+        place = {"sequenceNo": number, "table": name}
+        found.append({key: value for key, value in place.items() if value is not None})
+    return found
+
+
+def read_of(file: str) -> dict[str, Any]:
+    """Return `file`, `bytes` and `sha256` of what was read; None for both of standard input."""
+    if file == "-":
+        return {"file": file, "bytes": None, "sha256": None}
+    with Path(file).open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    return {"file": file, "bytes": Path(file).stat().st_size, "sha256": digest}
+
+
+def _placed(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [place | one for place, one in zip(document["places"], document["anomalies"], strict=True)]
+
+
 def _shown(document: dict[str, Any], summary: Summary) -> RenderableType:
     counts = document["counts"]
     lines: list[RenderableType] = [
@@ -156,7 +208,7 @@ def _shown(document: dict[str, Any], summary: Summary) -> RenderableType:
     for kind, words in WORDS.items():
         if kinds[kind]:
             lines.append(Text.assemble((f"{words.title}", "bold red"), f"  {kind}, {kinds[kind]:,}"))
-            few = [one for one in document["anomalies"] if one["kind"] == kind][:SHOWN]
+            few = [one for one in _placed(document) if one["kind"] == kind][:SHOWN]
             lines += [_below(_identity(one)) for one in few]
             if kinds[kind] > SHOWN:
                 lines.append(_below(f"… {kinds[kind] - SHOWN:,} more; --json lists all"))
@@ -208,6 +260,6 @@ def _identity(anomaly: dict[str, Any]) -> str:
         first, last = anomaly["first"], anomaly["last"]
         parts = [f"block {first}" if first == last else f"blocks {first} to {last}"]
     else:
-        names = {"sequenceNo": "block", "documentId": "document", "version": "version"}
+        names = {"sequenceNo": "block", "table": "table", "documentId": "document", "version": "version"}
         parts = [f"{word} {anomaly[name]}" for name, word in names.items() if name in anomaly]
     return ", ".join([*parts, *(anomaly[name] for name in ("strandId", "detail") if name in anomaly)])

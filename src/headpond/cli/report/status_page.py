@@ -4,140 +4,278 @@ Names of tables, shards and reasons come from records: jinja2 escapes all of the
 
 ::
 
-    12 MiB/s ┐
-             │    ╭╮   ╭─╮          a line per name, cut where a run ended
-             │╭───╯╰───╯ ╰──  ╭──
-    0        └───────────────────
+    12 MiB/s ┐ ▂▂▄▄▄▄          ▆▆▆▆▆▆▆     a bar from the beginning of its batches to their end
+     6 MiB/s ┤ █████████ ░░ ███████████    ░ a pause: no batch for a while, drawn as wide as any other
+           0 └────────────────────────
              09:00          09:45
+
+The plots are drawn for the last hour, the last day and all that is kept; a period that shows the batches of a
+shorter one has no plots of its own.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import cache
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headpond.cli.report.page import TWO_DIGITS, WIDTH, Bar, columns, figure, style, template
+from headpond.api.looking import headline, level
+from headpond.api.remedies import remedy
+from headpond.cli.report.page import WIDTH, figure, size, template
 from headpond.core.tabular import said_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import jinja2
-
-_KIBI = 1024
-_STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def size(number: float) -> str:
-    """Return bytes in the largest unit of which there is one."""
-    unit = 0
-    while number >= _KIBI and unit < len(_STEPS) - 1:
-        number /= _KIBI
-        unit += 1
-    return (
-        f"{number:.0f} {_STEPS[unit]}"
-        if number >= TWO_DIGITS or unit == 0
-        else f"{number:.1f} {_STEPS[unit]}"
-    )
-
-
-def span(seconds: float) -> str:
-    """Return a span of time in the unit that suits it."""
-    return said_ms(seconds * 1000)
-
-
-def moment(at_ms: int, *, date: bool = False) -> str:
-    """Return a time of day in UTC, with its date if wanted."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return f"{at:%Y-%m-%d %H:%M:%S}" if date else f"{at:%H:%M:%S}"
-
+    Row = Mapping[str, Any]
 
 HEIGHT = 160.0
-MAX_POINTS = 240
-"""Of a line: more could not be distinguished on a page."""
 MAX_BARS = 60
-MAX_LINES = 8
-REST = "others"
+PAUSE_MS = 60_000
+"""The shortest pause; of a pipeline with a slower trigger, three times the usual distance of its batches."""
+MANY = 5
+PAUSE_WIDTH, PAUSES_WIDTH, STRETCH_WIDTH = 30.0, 300.0, 12.0
+"""Of a pause and of all pauses at most, and of the time between two pauses at least."""
+MAX_LISTED = 20
+"""Batches that the page lists; the plots have all."""
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+OWN = "_headpond/"
 
 
-class Point(NamedTuple):
-    """A measurement: when (milliseconds since 1970), of which run, and what."""
+class Stretch(NamedTuple):
+    """Batches without a pause between them, and where they are drawn."""
 
-    at_ms: int
-    run: str
-    value: float
+    batches: list[Row]
+    begun_ms: int
+    ended_ms: int
+    x: float = 0.0
+    width: float = 0.0
+
+    def at(self, at_ms: int) -> float:
+        """Return where a time is drawn."""
+        return self.x + (at_ms - self.begun_ms) / max(self.ended_ms - self.begun_ms, 1) * self.width
 
 
-class Line(NamedTuple):
-    """A drawn line: what it is of, an SVG path for each run, and its last value."""
+class Pause(NamedTuple):
+    """A time without batches, and where it is drawn."""
 
-    name: str
-    paths: list[str]
-    last: float
+    x: float
+    width: float
+    ms: int
+
+
+class Bar(NamedTuple):
+    """A drawn bar; `inner` is the height of its darker part."""
+
+    x: float
+    width: float
+    height: float
+    inner: float
+    title: str
 
 
 class Plot(NamedTuple):
-    """One plot between two times; `top` is the value at its upper edge, and the lower one is 0."""
+    """A plot with its words; `top` is the value at its upper edge, and the lower one is 0."""
 
-    lines: list[Line]
+    title: str
+    words: str
     bars: list[Bar]
     top: float
-    begun_ms: int
-    ended_ms: int
+    unit: Callable[[float], str]
+    """Writes its values."""
 
 
-def lines(
-    series: Mapping[str, Sequence[Point]], span_ms: tuple[int, int], *, most: int = MAX_LINES, base: int = 10
-) -> Plot:
-    """Draw at most `most` lines, those with the greatest values; the rest share one with their greatest.
+class Period(NamedTuple):
+    """What is drawn of one period."""
 
-    Points are in the order of time; `base` is 1024 for bytes.
+    title: str
+    batches: int
+    begun: str
+    ended: str
+    plots: list[Plot]
+    pauses: list[Pause]
+    changes: dict[str, int]
+    """Table → rows written, deleted or appended."""
+
+
+def render_status(
+    found: dict[str, Any], rows: Sequence[Row], *, now_ms: int, version: str, refresh_s: int = 0
+) -> str:
+    """Return the page as HTML.
+
+    Args:
+        found: what `look` found, with `quarantine` as `headpond.quarantine(…).counts()` has it.
+        rows: the batch log, oldest first.
+        now_ms: when the page is made, milliseconds since 1970.
+        version: headpond's.
+        refresh_s: after how many seconds a browser loads the page again; 0 for never.
     """
-    begun, ended = span_ms
-    ranked = sorted(series, key=lambda name: (-max((p.value for p in series[name]), default=0.0), name))
-    kept = ranked if len(ranked) <= most else ranked[: most - 1]
-    shown = {name: list(series[name]) for name in kept}
-    if len(kept) < len(ranked):
-        greatest: dict[tuple[int, str], float] = {}
-        for name in ranked[len(kept) :]:
-            for point in series[name]:
-                key = (point.at_ms, point.run)
-                greatest[key] = max(greatest.get(key, 0.0), point.value)
-        shown[REST] = [Point(at, run, value) for (at, run), value in sorted(greatest.items())]
-    top = nice(max((p.value for points in shown.values() for p in points), default=0.0), base)
-    drawn = []
-    for name, points in shown.items():
-        thin = thinned(points, begun, ended)
-        if thin:
-            drawn.append(Line(name, list(_paths(thin, begun, ended, top)), points[-1].value))
-    return Plot(drawn, [], top, begun, ended)
+    quarantine = [each | {"remedy": remedy(each["reason"])} for each in found["quarantine"]]
+    return template("status.html.j2", size=size, said=said_ms, clock=_clock).render(
+        found=found | {"quarantine": quarantine, "headline": headline(found)},
+        level=level(found),
+        periods=periods(rows, now_ms),
+        batches=list(reversed(rows))[:MAX_LISTED],
+        hidden=max(0, len(rows) - MAX_LISTED),
+        shards=sorted(found.get("shards", {}).items(), key=lambda one: -(one[1]["lag_ms"] or 0)),
+        own={name: facts for name, facts in found["sizes"].items() if name.startswith(OWN)},
+        made_at=_moment(now_ms, "%d %B %Y, %H:%M:%S UTC"),
+        version=version,
+        refresh_s=refresh_s,
+        height=HEIGHT,
+    )
 
 
-def bars(points: Sequence[Point], span_ms: tuple[int, int], *, base: int = 10) -> Plot:
-    """Draw rates: the sum of the values of each span, per second."""
-    begun, ended = span_ms
-    count = max(1, min(MAX_BARS, len(points)))
-    each_ms = max(ended - begun, 1) / count
-    sums = [0.0] * count
-    for point in points:
-        sums[min(int((point.at_ms - begun) / each_ms), count - 1)] += point.value
-    rates = [total / (each_ms / 1000) for total in sums]
-    top = nice(max(rates), base)
-    return Plot([], list(columns(dict(enumerate(rates)), top, HEIGHT)), top, begun, ended)
+def periods(rows: Sequence[Row], now_ms: int) -> list[Period]:
+    """Draw the last hour, the last day, and all batches, the shortest first; nothing where there are none."""
+    drawn: list[Period] = []
+    for title, since_ms in (("Last hour", now_ms - HOUR_MS), ("Last day", now_ms - DAY_MS), ("All", 0)):
+        batches = [row for row in rows if _ended(row) >= since_ms]
+        if batches and not (drawn and drawn[-1].batches == len(batches)):
+            drawn.append(_period(title, batches, now_ms))
+    return drawn
 
 
-def thinned(points: Sequence[Point], begun_ms: int, ended_ms: int) -> list[Point]:
-    """Leave at most `MAX_POINTS`, of each span the greatest, so that no peak is lost; runs stay apart."""
-    if len(points) <= MAX_POINTS:
-        return list(points)
-    each_ms = max(ended_ms - begun_ms, 1) / MAX_POINTS
-    kept: dict[tuple[int, str], Point] = {}
-    for point in points:
-        key = (int((point.at_ms - begun_ms) / each_ms), point.run)
-        if key not in kept or point.value > kept[key].value:
-            kept[key] = point
-    return list(kept.values())
+def _period(title: str, rows: Sequence[Row], now_ms: int) -> Period:
+    rows = list(_with_sizes(rows))
+    stretches, pauses = laid_out(rows, now_ms)
+    begun, ended = (
+        stretches[0].begun_ms,
+        now_ms if pauses and pauses[-1].x > stretches[-1].x else _ended(rows[-1]),
+    )
+    form = "%H:%M:%S" if ended - begun < DAY_MS else "%Y-%m-%d %H:%M"
+    changes: dict[str, int] = {}
+    for row in rows:
+        for table, figures in (row["tables"] or {}).items():
+            count = sum(figures.get(name, 0) for name in ("upserts", "deletes", "appended"))
+            changes[table] = changes.get(table, 0) + count
+    ends = _moment(begun, form), _moment(ended, form)
+    return Period(title, len(rows), *ends, list(plots_of(stretches)), pauses, changes)
+
+
+def _with_sizes(rows: Sequence[Row]) -> Iterator[Row]:
+    """Give batches after which nothing was measured the sizes of the one before."""
+    sizes = None
+    for row in rows:
+        sizes = row["sizes"] or sizes
+        yield {**row, "sizes": sizes}
+
+
+def laid_out(rows: Sequence[Row], now_ms: int) -> tuple[list[Stretch], list[Pause]]:
+    """Place batches, oldest first, and the pauses between them, on the width of a plot."""
+    rows = sorted(rows, key=_begun)
+    apart = [_begun(later) - _begun(one) for one, later in pairwise(rows)]
+    # Of a few batches none is usual.
+    shortest = max(PAUSE_MS, 3 * median(apart) if len(apart) > MANY else 0)
+    found = [Stretch([rows[0]], _begun(rows[0]), _ended(rows[0]))]
+    for row in rows[1:]:
+        last = found[-1]
+        if _begun(row) - last.ended_ms > shortest:
+            found.append(Stretch([row], _begun(row), _ended(row)))
+        else:
+            last.batches.append(row)
+            found[-1] = last._replace(ended_ms=max(last.ended_ms, _ended(row)))
+    gaps = [later.begun_ms - one.ended_ms for one, later in pairwise(found)]
+    if now_ms - found[-1].ended_ms > shortest:
+        gaps.append(now_ms - found[-1].ended_ms)
+    each_pause = min(PAUSE_WIDTH, PAUSES_WIDTH / max(len(gaps), 1))
+    least = min(STRETCH_WIDTH, (WIDTH - PAUSES_WIDTH) / len(found))
+    room = WIDTH - each_pause * len(gaps) - least * len(found)
+    active = max(sum(each.ended_ms - each.begun_ms for each in found), 1)
+    stretches, pauses, x = [], [], 0.0
+    for at, each in enumerate(found):
+        share = (each.ended_ms - each.begun_ms) / active if active > 1 else 1 / len(found)
+        stretches.append(each._replace(x=x, width=least + room * share))
+        x += stretches[-1].width
+        if at < len(gaps):
+            pauses.append(Pause(x, each_pause, gaps[at]))
+            x += each_pause
+    return stretches, pauses
+
+
+def plots_of(stretches: Sequence[Stretch]) -> Iterator[Plot]:
+    """Draw batches; a figure that none of them has is left out."""
+    for title, words, unit, base, seen in (
+        ("Records per second", "User records read.", _per_second(figure), 10, _rate("records")),
+        ("Data per second", "Bytes of those records.", _per_second(size), 1024, _rate("data_bytes")),
+        (
+            "Lag",
+            "The shard furthest behind; dark, the median.",
+            said_ms,
+            10,
+            _lag,
+        ),
+        ("Batch time", "From planning to commit: the longest; dark, the median.", said_ms, 10, _duration),
+        (
+            "Size of the lake",
+            "Files of the newest versions; dark, headpond's own.",
+            size,
+            1024,
+            _bytes,
+        ),
+    ):
+        groups = [(each, rows, seen(rows)) for each in stretches for rows in _groups(each)]
+        top = nice(max((value for _, _, (value, _) in groups if value is not None), default=0.0), base)
+        bars = [
+            _bar(each, rows, value / top * HEIGHT, inner / top * HEIGHT, unit(value))
+            for each, rows, (value, inner) in groups
+            if value is not None
+        ]
+        if bars:
+            yield Plot(title, words, bars, top, unit)
+
+
+def _groups(stretch: Stretch) -> Iterator[list[Row]]:
+    """Yield neighbouring batches that are too many to be told apart as one."""
+    bars = max(round(stretch.width / WIDTH * MAX_BARS), 1)
+    each_ms = (stretch.ended_ms - stretch.begun_ms) / bars or 1
+    by_place: dict[int, list[Row]] = {}
+    for row in stretch.batches:
+        by_place.setdefault(int((_begun(row) - stretch.begun_ms) / each_ms), []).append(row)
+    yield from by_place.values()
+
+
+def _bar(stretch: Stretch, rows: Sequence[Row], height: float, inner: float, words: str) -> Bar:
+    x = stretch.at(_begun(rows[0]))
+    # What is 0 or short is still seen.
+    width = min(max(stretch.at(_ended(rows[-1])) - x - 1, 2.0), WIDTH - x)
+    which = f"batch {rows[0]['batch_id']}" if len(rows) == 1 else f"{len(rows)} batches"
+    title = f"{_clock(rows[0]['begun'])}, {which}: {words}"
+    return Bar(x, width, max(height, 1.5), inner, title)
+
+
+_Seen = tuple[float | None, float]
+"""What is known of some batches: the value of their bar, None if unknown, and that of its darker part."""
+
+
+def _rate(column: str) -> Callable[[Sequence[Row]], _Seen]:
+    def rate(rows: Sequence[Row]) -> _Seen:
+        seconds = max(_ended(rows[-1]) - _begun(rows[0]), 1) / 1000
+        return sum(row[column] for row in rows) / seconds, 0.0
+
+    return rate
+
+
+def _lag(rows: Sequence[Row]) -> _Seen:
+    known = [row for row in rows if row["lag_ms"] is not None]
+    if not known:
+        return None, 0.0
+    worst = max(known, key=lambda row: int(row["lag_ms"]))
+    return worst["lag_ms"], median(worst["lags_ms"].values() or [0])
+
+
+def _duration(rows: Sequence[Row]) -> _Seen:
+    took = [row["duration_ms"] for row in rows]
+    return max(took), median(took)
+
+
+def _bytes(rows: Sequence[Row]) -> _Seen:
+    sizes = rows[-1]["sizes"]
+    if sizes is None:
+        return None, 0.0
+    own = sum(facts["bytes"] for name, facts in sizes.items() if name.startswith(OWN))
+    return sum(facts["bytes"] for facts in sizes.values()), own
 
 
 def nice(value: float, base: int = 10) -> float:
@@ -153,120 +291,21 @@ def nice(value: float, base: int = 10) -> float:
     return next((step * power for step in digits if value <= step * power < base * power), base * power)
 
 
-def _paths(points: Iterable[Point], begun: int, ended: int, top: float) -> Iterable[str]:
-    width = max(ended - begun, 1)
-    runs: dict[str, list[str]] = {}
-    for point in points:
-        x = (point.at_ms - begun) / width * WIDTH
-        y = HEIGHT - point.value / top * HEIGHT
-        runs.setdefault(point.run, []).append(f"{x:.1f} {y:.1f}")
-    for places in runs.values():
-        # A single point is a line of no length, which a round cap makes a dot.
-        yield "M" + "L".join(places if len(places) > 1 else places * 2)
-
-
-MAX_LISTED = 20
-"""Batches that the page lists; the plots have all."""
-OWN = "_headpond/"
-
-
-class Shown(NamedTuple):
-    """A plot with its words."""
-
-    title: str
-    words: str
-    plot: Plot
-    unit: Callable[[float], str]
-    """Writes its values."""
-
-
-def render_status(
-    found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, made_at: str, version: str
-) -> str:
-    """Return the page as HTML, of what `status.look` found and the batch log, oldest first."""
-    own = {name: facts for name, facts in (found.get("sizes") or {}).items() if name.startswith(OWN)}
-    return _template().render(
-        found=found,
-        verdict=_verdict(found),
-        plots=plots_of(rows),
-        batches=list(reversed(rows))[:MAX_LISTED],
-        hidden=max(0, len(rows) - MAX_LISTED),
-        own=own,
-        made_at=made_at,
-        version=version,
-        width=WIDTH,
-        height=HEIGHT,
-        style=style(),
-    )
-
-
-def plots_of(rows: Sequence[Mapping[str, Any]]) -> list[Shown]:
-    """Draw the last batches, oldest first; nothing where there are none."""
-    if not rows:
-        return []
-    begun = [_ms(row["begun"]) for row in rows]
-    ended = [at + row["duration_ms"] for at, row in zip(begun, rows, strict=True)]
-    edges = (min(begun), max(ended))
-
-    def points(column: str, scale: float = 1.0) -> list[Point]:
-        return [
-            Point(at, row["run_id"], row[column] / scale)
-            for at, row in zip(ended, rows, strict=True)
-            if row[column] is not None
-        ]
-
-    lags: dict[str, list[Point]] = {}
-    tables: dict[str, list[Point]] = {}
-    states: dict[str, list[Point]] = {}
-    for at, row in zip(ended, rows, strict=True):
-        for shard, lag in (row["lags_ms"] or {}).items():
-            lags.setdefault(shard, []).append(Point(at, row["run_id"], lag / 1000))
-        for table, facts in (row["sizes"] or {}).items():
-            room = states if table.startswith(OWN) else tables
-            room.setdefault(table.removeprefix(OWN), []).append(Point(at, row["run_id"], facts["bytes"]))
-        if row["state_bytes"]:
-            states.setdefault("Spark's state stores", []).append(Point(at, row["run_id"], row["state_bytes"]))
-    read, data = bars(points("records"), edges), bars(points("data_bytes"), edges, base=1024)
-    took = lines({"batch": points("duration_ms", 1000)}, edges)
-    drawn = (
-        Shown("Records per second", "User records, when their batch was done.", read, _per_second(figure)),
-        Shown("Data per second", "Bytes of those records' data.", data, _per_second(size)),
-        Shown("Lag per shard", "How far reading was behind its newest record.", lines(lags, edges), span),
-        Shown("Batch time", "From planning to commit.", took, span),
-        Shown("Tables", "Bytes of the newest version's files.", lines(tables, edges, base=1024), size),
-        Shown("State", "Bytes of what is kept beside the tables.", lines(states, edges, base=1024), size),
-    )
-    return [shown for shown in drawn if shown.plot.lines or shown.plot.bars]
-
-
 def _per_second(unit: Callable[[float], str]) -> Callable[[float], str]:
     return lambda value: f"{unit(value)}/s"
 
 
-def _verdict(found: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a class and a sentence: `verified`, `problems` or `nothing`."""
-    run = found.get("run")
-    refused = sum(found["quarantined"].values())
-    if run is not None and run["state"] == "failed":
-        return "problems", "The last run failed"
-    if refused or found.get("anomalies"):
-        return (
-            "problems",
-            f"{figure(refused)} records are in quarantine" if refused else "The journal has anomalies",
-        )
-    if found["batch"] is None:
-        return "nothing", "No batch is done yet"
-    return "verified", f"Batch {found['batch']} is done, nothing was quarantined"
+def _begun(row: Row) -> int:
+    return int(datetime.fromisoformat(row["begun"]).timestamp() * 1000)
 
 
-def _ms(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
+def _ended(row: Row) -> int:
+    return _begun(row) + int(row["duration_ms"])
 
 
-@cache
-def _template() -> jinja2.Template:
-    return template("status.html.j2", size=size, span=span, moment=moment, clock=_clock)
+def _moment(at_ms: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):{form}}"
 
 
 def _clock(text: str) -> str:
-    return moment(_ms(text), date=True)
+    return _moment(int(datetime.fromisoformat(text).timestamp() * 1000))

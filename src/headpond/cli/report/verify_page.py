@@ -1,0 +1,273 @@
+"""The verification report as one HTML page that a browser needs nothing else for.
+
+Every value comes from records that somebody may have tampered with: jinja2 escapes all of them.
+Its two pictures are shapes in units of a fixed canvas:
+
+::
+
+    strip   │████████████░░████████████▌███████│   a strand from its first block to its last
+                         missing       anomaly
+    bars    │  ▂ ▅ █ ▃ ▁   ▂ │                      transactions over time
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headpond.cli.report.page import WIDTH, template
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from headpond.qldb.journal.known import Strand, Summary
+
+
+class Words(NamedTuple):
+    """An anomaly in words."""
+
+    title: str
+    meaning: str
+    next_step: str
+
+
+_ANOTHER_COPY = (
+    "Look for another copy of the record: a second stream, the archive as delivered, a journal export."
+)
+
+WORDS = {
+    "revision_hash_mismatch": Words(
+        "A revision's contents do not match its hash",
+        "The data or the metadata of this revision were changed after QLDB wrote them, or the record was "
+        "damaged on its way.",
+        f"{_ANOTHER_COPY} Do not rely on this revision's values until one verifies.",
+    ),
+    "revision_not_in_block": Words(
+        "A revision is not what its block lists",
+        "The block that this revision names lists no revision of the document with this hash, or says "
+        "otherwise about its table or transaction.",
+        f"{_ANOTHER_COPY} The block decides: what it lists is what was committed.",
+    ),
+    "revision_missing": Words(
+        "A revision that a block lists is absent",
+        "The block proves that a revision of this document was committed; no record of it was read.",
+        "Read the archive's neighbouring files too, or the journal export that holds this block.",
+    ),
+    "conflicting_revision": Words(
+        "One version of a document is there with different contents",
+        "Two records claim the same document and version and have different hashes; at most one is true.",
+        "See which of them the block lists: the other is also reported as revision_not_in_block.",
+    ),
+    "conflicting_block": Words(
+        "One block is there with different hashes",
+        "Two records claim the same place in the journal; at most one is true.",
+        "The chain tells: the block after it names the hash of the true one.",
+    ),
+    "transaction_info_not_in_entries": Words(
+        "The transaction's statements are not what the block hashed",
+        "transactionInfo (statements, times, tables of documents) was altered, or the list of hashes was.",
+        f"{_ANOTHER_COPY} Statements and table names of this block are not proved.",
+    ),
+    "redaction_info_not_in_entries": Words(
+        "The redaction request is not what the block hashed",
+        "redactionInfo was altered, or the list of hashes was.",
+        f"{_ANOTHER_COPY} Do not redact by this block.",
+    ),
+    "revisions_not_in_entries": Words(
+        "The list of revisions is not what the block hashed",
+        "A hash in revisionSummaries was altered, added or left out, or their order was changed.",
+        f"{_ANOTHER_COPY} Which revisions belong to this block is not proved.",
+    ),
+    "entries_hash_mismatch": Words(
+        "The block's entries do not add up to its entriesHash",
+        "entriesHashList or entriesHash was altered.",
+        _ANOTHER_COPY,
+    ),
+    "block_hash_mismatch": Words(
+        "The block's parts do not add up to its blockHash",
+        "entriesHash, previousBlockHash or blockHash was altered.",
+        _ANOTHER_COPY,
+    ),
+    "chain_break": Words(
+        "A block does not name the hash of the block before it",
+        "This block or the one before it was altered or replaced.",
+        "If the block before has an anomaly too, that is the likelier one; else compare other copies.",
+    ),
+    "missing_blocks": Words(
+        "Blocks are absent",
+        "Blocks before and after these were read, so these were written too. What they changed is not known.",
+        "Read the archive's neighbouring files too, or the journal exports of this range.",
+    ),
+}
+"""Kind → words; every kind of `qldb.journal.check` has them."""
+
+
+MAX_LISTED = 1_000
+"""Anomalies of one kind that the page lists; the rest are counted, and in the JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What a verification found."""
+
+    inputs: Sequence[Mapping[str, Any]]
+    """Each file that was read, as `verify --json` prints it: `file`, `bytes`, `sha256`."""
+    command: str
+    """The command line."""
+    counts: Mapping[str, int]
+    anomalies: Sequence[Mapping[str, Any]]
+    """As `verify --json` prints them, each with its place."""
+    pending: Mapping[str, int]
+    summary: Summary
+    made_at: str
+    """When, for people."""
+    version: str
+    """headpond's."""
+    digest: Mapping[str, Any] | None = None
+    """As `verify --json` prints it; `None` without one."""
+    malformed: Mapping[str, int] = field(default_factory=dict)
+    """Verdict → datums that are not QLDB records."""
+
+    @property
+    def verdict(self) -> str:
+        """`verified`, `problems`, or `nothing` where no block and no revision was read."""
+        wrong_digest = self.digest is not None and self.digest["verdict"] == "mismatch"
+        if self.anomalies or self.malformed or wrong_digest:
+            return "problems"
+        return "verified" if self.summary.strands or self.summary.tables else "nothing"
+
+
+def render(report: VerifyReport) -> str:
+    """Return the page as HTML."""
+    kinds = Counter(anomaly["kind"] for anomaly in report.anomalies)
+    several = len(report.summary.strands) > 1
+    span, drawn = bars(report.summary.days)
+    groups = [
+        {
+            "kind": kind,
+            "words": WORDS[kind],
+            "count": kinds[kind],
+            "listed": [one for one in report.anomalies if one["kind"] == kind][:MAX_LISTED],
+        }
+        for kind in WORDS
+        if kinds[kind]
+    ]
+    strips = [
+        {
+            "strand": strand,
+            "marks": strip(
+                strand,
+                [
+                    one
+                    for one in report.anomalies
+                    if not several or one.get("strandId", strand.strand_id) == strand.strand_id
+                ],
+            ),
+        }
+        for strand in report.summary.strands
+    ]
+    return template("verify.html.j2").render(
+        report=report,
+        groups=groups,
+        strips=strips,
+        span=span,
+        bars=drawn,
+        most=max((bar.transactions for bar in drawn), default=0),
+        width=WIDTH,
+        strip_height=STRIP_HEIGHT,
+        bars_height=BARS_HEIGHT,
+        blocks=sum(strand.blocks for strand in report.summary.strands),
+        revisions=sum(sum(table.revisions.values()) for table in report.summary.tables),
+        documents=sum(table.documents for table in report.summary.tables),
+    )
+
+
+STRIP_HEIGHT, BARS_HEIGHT = 40.0, 120.0
+MIN_WIDTH = 3.0
+"""A block among a million must be seen."""
+MAX_MARKS = 500
+MAX_BARS = 62
+
+
+class Mark(NamedTuple):
+    """A rectangle of the strip."""
+
+    x: float
+    width: float
+    kind: str
+    """`missing` or `anomaly`."""
+    title: str
+
+
+def strip(strand: Strand, anomalies: Iterable[Mapping[str, Any]]) -> list[Mark]:
+    """Place what is wrong with a strand between its first block and its last.
+
+    Args:
+        strand: the strand.
+        anomalies: those of the strand, as `verify --json` prints them; the ones without a block are left out.
+    """
+    unit = WIDTH / (strand.last - strand.first + 1)
+    marks: dict[tuple[int, str], Mark] = {}
+    for anomaly in anomalies:
+        first, last = _extent(anomaly)
+        if first is None or last is None:
+            continue
+        x = min(max((first - strand.first) * unit, 0.0), WIDTH - MIN_WIDTH)
+        width = max((last - first + 1) * unit, MIN_WIDTH)
+        kind = "missing" if anomaly["kind"] == "missing_blocks" else "anomaly"
+        place = f"block {first}" if first == last else f"blocks {first} to {last}"
+        table = f" ({anomaly['table']})" if "table" in anomaly else ""
+        title = f"{place}{table}: "
+        # Marks that would cover each other to the pixel are one.
+        before = marks.get((round(x), kind))
+        if before is None:
+            marks[round(x), kind] = Mark(x, min(width, WIDTH - x), kind, f"{title}{anomaly['kind']}")
+        elif before.title.startswith(title) and anomaly["kind"] not in before.title:
+            marks[round(x), kind] = before._replace(title=f"{before.title}, {anomaly['kind']}")
+    return sorted(marks.values(), key=lambda mark: mark.kind == "anomaly")[:MAX_MARKS]
+
+
+def _extent(anomaly: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    if "first" in anomaly:
+        return anomaly["first"], anomaly["last"]
+    number = anomaly.get("sequenceNo")
+    return number, number
+
+
+def bars(days: Sequence[tuple[dt.date, int]]) -> tuple[str, list[Bar]]:
+    """Draw transactions over time.
+
+    Args:
+        days: days that have any, in order.
+
+    Returns:
+        What a bar stands for, a day or some of them, and the bars; spans without transactions are gaps. A
+        single bar would say nothing.
+    """
+    if not days:
+        return "day", []
+    first, last = (day.toordinal() for day in (days[0][0], days[-1][0]))
+    each = -(-(last - first + 1) // MAX_BARS)
+    totals: Counter[int] = Counter()
+    for day, count in days:
+        totals[(day.toordinal() - first) // each] += count
+    unit = WIDTH / ((last - first) // each + 1)
+    most = max(totals.values())
+    drawn = [
+        Bar(at * unit + unit * 0.1, unit * 0.8, max(count / most * BARS_HEIGHT, 2.0),
+            str(dt.date.fromordinal(first + at * each)), count)
+        for at, count in totals.items()
+    ]  # fmt: skip
+    return "day" if each == 1 else f"{each} days", drawn if len(drawn) > 1 else []
+
+
+class Bar(NamedTuple):
+    """A drawn bar: the transactions of some days from `day` on."""
+
+    x: float
+    width: float
+    height: float
+    day: str
+    transactions: int
