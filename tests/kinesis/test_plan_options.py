@@ -44,6 +44,7 @@ def test_defaults() -> None:
         ("shardDiscoveryInterval", "1 min", "discovery_ms", 60000),
         ("maxRecordsPerFetch", "10000", "records_per_page", 10000),
         ("shardsPerTask", "5", "shards_per_task", 5),
+        ("inStep", "paid orders", "in_step", "paid orders"),
         ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
         ("startingPosition", "TRIM_HORIZON", "start", Start(HORIZON)),
         ("onMalformed", "fail", "on_malformed", "fail"),

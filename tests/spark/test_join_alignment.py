@@ -44,17 +44,27 @@ def test_files_of_other_sizes_give_what_one_batch_gives(
     assert told[-1]["records"] > 0  # in a batch without new ones
 
 
-def test_two_kinesis_streams_with_other_bytes_a_record(spark: SparkSession, tmp_path: Path) -> None:
-    """The same times, records of 20 kB and 200 B, 1 MiB a batch: all pairs, and nothing unmatched."""
+@pytest.mark.parametrize("options", [{}, {"inStep": "pairs"}])
+def test_two_kinesis_streams_with_other_bytes_a_record(
+    options: dict[str, str], spark: SparkSession, tmp_path: Path
+) -> None:
+    """The same times, records of 20 kB and 200 B, 1 MiB a batch: all pairs, and nothing unmatched.
+
+    In step, batches end at one arrival time, and next to nothing has to wait in the join.
+    """
     register(spark)
     count, keys, width_s = 400, 5, 10
     with local_kinesis("large", "small") as kinesis:
-        for name, size in (("large", 20_000), ("small", 200)):
-            records = [(f"k{n % keys}", b"%d|" % (START_MS + n * 1000) + b"x" * size) for n in range(count)]
-            put_all(kinesis.client(), name, records)
+        for first in range(0, count, 10):
+            for name, size in (("large", 20_000), ("small", 200)):
+                records = [
+                    (f"k{n % keys}", b"%d|" % (START_MS + n * 1000) + b"x" * size)
+                    for n in range(first, first + 10)
+                ]
+                put_all(kinesis.client(), name, records)
 
         def stream(name: str) -> DataFrame:
-            options: dict[str, Any] = {
+            given: dict[str, Any] = {
                 "streamName": name, "region": "us-east-1", "endpointUrl": kinesis.endpoint_url,
                 "startingPosition": "TRIM_HORIZON", "maxBytesPerTrigger": 1 << 20,
             }  # fmt: skip
@@ -63,7 +73,7 @@ def test_two_kinesis_streams_with_other_bytes_a_record(spark: SparkSession, tmp_
             )
             return (
                 spark.readStream.format("headpond-kinesis")
-                .options(**options)
+                .options(**given, **options)
                 .load()
                 .selectExpr(
                     "partition_key AS key", "data AS value", f"{time} AS timestamp",
@@ -73,9 +83,11 @@ def test_two_kinesis_streams_with_other_bytes_a_record(spark: SparkSession, tmp_
 
         windows = JoinWindows(width_s * 1000, width_s * 1000)
         joined = windowed_join(stream("large"), stream("small"), windows, "left", tasks=2, emit="final")
-        drained(joined.select("left_timestamp", "right_timestamp"), tmp_path)
+        query = drained(joined.select("left_timestamp", "right_timestamp"), tmp_path)
     pairs = sum(a % keys == b % keys and abs(a - b) <= width_s for a in range(count) for b in range(count))
     rows = spark.read.parquet(str(tmp_path / "out"))
     assert pairs == 1970
     assert rows.count() == pairs
     assert rows.where("right_timestamp IS NULL").count() == 0
+    held = max(each.observedMetrics["headpond_join"].asDict()["held"] for each in query.recentProgress)
+    assert held <= 20 if options else held > 100

@@ -44,6 +44,7 @@ OPTIONS = (
     "maxRecordsPerTrigger",
     "maxBytesPerTrigger",
     "maxSpanPerTrigger",
+    "inStep",
     "maxRecordsPerFetch",
     "shardsPerTask",
     "probeLag",
@@ -72,6 +73,12 @@ class Limits(NamedTuple):
         """Whether records have to be looked at one by one."""
         return self.records is not None or self.size_bytes is not None
 
+    def share(self, shards: int) -> Limits:
+        """Return the bounds that each of so many shards has; a span is the same for all."""
+        names = ("records", "size_bytes", "about_bytes")
+        parts = {name: max(1, each // shards) for name in names if (each := getattr(self, name)) is not None}
+        return self._replace(**parts)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
@@ -95,6 +102,7 @@ class SourceSettings:
     consumer_name: str | None = None  # of enhanced fan-out; None: polling
     register_consumer: bool = False  # where it is not registered
     end_ms: int | None = None  # nothing is read that arrived then or later; None: no end
+    in_step: str | None = None  # group of sources whose batches end at one arrival time; None: by itself
 
 
 def read_options(given: Mapping[str, str], *, start: str = "LATEST") -> SourceSettings:
@@ -133,6 +141,7 @@ def read_options(given: Mapping[str, str], *, start: str = "LATEST") -> SourceSe
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         consumer_name=_consumer(options),
         end_ms=_end(options, begin),
+        in_step=options.text("inStep"),
         register_consumer=options.flag("registerConsumer", default=False),
     )
 

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS
+from headpond.kinesis.planning.in_step import InStep
 from headpond.kinesis.planning.options import Limits
 from headpond.kinesis.planning.shard_state import CLOCK_ERROR_MS, UNBOUNDED, ShardState
 from headpond.kinesis.planning.start import Beginning
@@ -72,6 +73,8 @@ class Planner:
         self._initial: Offset | None = None
         self._until_ms: int | None = None  # what arrives later is for another run
         self._planned: tuple[Offset, Offset] | None = None  # the last batch
+        self._in_step = None if settings.in_step is None else InStep(settings.in_step)
+        self._outlook_ms: int | None = None  # up to which arrival time the next batch may go; None: not known
 
     @property
     def limits(self) -> Limits:
@@ -81,6 +84,7 @@ class Planner:
     def close(self) -> None:
         """End the threads; calls under way are not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._in_step = None  # nobody waits for it any more
 
     # Where a query begins
 
@@ -146,6 +150,8 @@ class Planner:
         if self._is_open(start):
             resolved = self._resolved()
             end = self._noted(resolved, self._beginning.begun(resolved.shards))
+            if self._in_step is not None:
+                self._in_step.tell(UNBOUNDED, UNBOUNDED)
         else:
             end = self._latest(start, limits)
         self._planned = start, end
@@ -200,25 +206,46 @@ class Planner:
         newest_ms = newest_ms if until_ms is None else until_ms
         last_ms = UNBOUNDED if settings.end_ms is None else settings.end_ms - 1
         self._states = {shard_id: self._state_at(shard_id, positions[shard_id]) for shard_id in chosen}
+        step_ms = self._step_ms(newest_ms, limits)
         waiting = []
         for shard_id, state in self._states.items():
-            is_closed = self._stream.listed[shard_id].closed and settings.end_ms is None
-            counts_ms = UNBOUNDED if is_closed else min(newest_ms, last_ms)
+            # Of a shard that is closed all counts, unless the batch ends before a time.
+            is_closed = self._stream.listed[shard_id].closed and settings.end_ms is None and step_ms is None
+            counts_ms = UNBOUNDED if is_closed else min(newest_ms if step_ms is None else step_ms, last_ms)
             state.begin(counts_ms, is_closed=is_closed, over_gaps=until_ms is not None)
             if not state.is_done and state.idle_until_s <= asked_s:
                 waiting.append(state)
         if limits.looks_ahead:
             self._share_out(waiting, limits)
         else:
-            share = None if limits.about_bytes is None else limits.about_bytes // max(1, len(waiting))
-            self._each(lambda state: state.reach(limits.span_ms, share), waiting)
+            share = limits.share(max(1, len(waiting)))
+            self._each(lambda state: state.reach(share.span_ms, share.about_bytes), waiting)
         # For so long nothing new can count where nothing was a moment ago.
         idle_until_s = self._clock() + (lag_s if until_ms is None else float("inf"))
         for state in waiting:
             if state.is_at_tip:
                 state.position = replace(state.position, until_ms=asked_ms)
                 state.idle_until_s = idle_until_s
+        if self._in_step is not None and step_ms is not None:
+            self._outlook_ms = self._look_out(limits)
+            self._in_step.tell(step_ms, self._outlook_ms)
         return {shard_id: _with_first(state) for shard_id, state in self._states.items()}
+
+    def _step_ms(self, newest_ms: int, limits: Limits) -> int | None:
+        """Return the arrival time that the batches of all sources in step end at; None: it goes by itself."""
+        if self._in_step is None:
+            return None
+        own_ms = self._look_out(limits) if self._outlook_ms is None else self._outlook_ms
+        return self._in_step.bound_ms(newest_ms, own_ms)
+
+    def _look_out(self, limits: Limits) -> int:
+        """Return up to which arrival time a batch from here may go by its own bounds."""
+        now_s = self._clock()
+        every = self._states.values()
+        states = [state for state in every if state.position != END and state.idle_until_s <= now_s]
+        share = limits.share(max(1, len(states)))
+        found = self._each(lambda state: state.outlook_ms(share), states)
+        return min((outlook_ms for _, outlook_ms in found), default=UNBOUNDED)
 
     def _share_out(self, states: list[ShardState], limits: Limits) -> None:
         """Share the bounds out among the shards, again while some leave their share.

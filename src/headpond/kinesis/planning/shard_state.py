@@ -27,6 +27,7 @@ from headpond.kinesis.reading.positions import END, Position, after, at_time
 if TYPE_CHECKING:
     from headpond.kinesis.api.calls import ServiceCalls
     from headpond.kinesis.api.replies import Record
+    from headpond.kinesis.planning.options import Limits
 
 UNBOUNDED = 1 << 62
 LOOK_BYTES = 1 << 20
@@ -140,6 +141,29 @@ class ShardState:
         while not self._has_seen_all and len(self._marks) < records and self._held_bytes < size_bytes:
             self._see(min(records - len(self._marks), self._worth(size_bytes - self._held_bytes)))
 
+    def outlook_ms(self, share: Limits) -> int:
+        """See on, and return up to which arrival time the next batch may go by this shard's bounds."""
+        self._newest_ms = UNBOUNDED
+        if share.looks_ahead:
+            records, size_bytes = (UNBOUNDED if bound is None else bound for bound in share[:2])
+            self.look(records, size_bytes)
+            last_ms = self._marks[0].arrival_ms if self._marks else UNBOUNDED
+            for mark in self._marks:
+                records, size_bytes = records - 1, size_bytes - mark.size_bytes
+                if records < 0 or size_bytes < 0:
+                    return last_ms
+                last_ms = mark.arrival_ms
+            return UNBOUNDED if self._has_seen_all else last_ms
+        if share.span_ms is not None and not self._marks and not self._has_seen_all:
+            self._see(self._worth(LOOK_BYTES, _LOOK_RECORDS))
+        if share.span_ms is None or not self._marks:
+            return UNBOUNDED
+        return self._marks[0].arrival_ms + self._span_ms(share.span_ms, share.about_bytes)
+
+    def _span_ms(self, span_ms: int, about_bytes: int | None) -> int:
+        """Return a span, shorter where the records seen last are so dense that it would have more bytes."""
+        return span_ms if about_bytes is None else min(span_ms, int(about_bytes / self._lasting_per_ms))
+
     def reach(self, span_ms: int | None, about_bytes: int | None = None) -> None:
         """Take up to the newest record that counts, or with `span_ms` up to the first one so much later.
 
@@ -154,9 +178,7 @@ class ShardState:
         if self.is_done or self.position == self.begun:
             return
         if span_ms is not None:
-            if about_bytes is not None:
-                span_ms = min(span_ms, int(about_bytes / self._lasting_per_ms))
-            cut_ms = self._first_ms + span_ms
+            cut_ms = self._first_ms + self._span_ms(span_ms, about_bytes)
             if (self.position.time_ms or 0) >= cut_ms:
                 return
             if cut_ms < self._calls.date_ms() and self._jump(cut_ms, 1):  # times to come are refused

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from headpond.kinesis.api.calls import calls_of
 from headpond.kinesis.consumers import consumer_of
 from headpond.kinesis.fanout import MOST_IDLE_EVENTS, reading_calls
+from headpond.kinesis.planning.in_step import APPLICATION
 from headpond.kinesis.planning.options import Limits, SourceSettings, read_options
 from headpond.kinesis.planning.planner import Planner
 from headpond.kinesis.planning.stream_state import refuse_another
@@ -330,6 +331,7 @@ def register(spark: SparkSession) -> None:
 
     if not is_remote():  # a client of Spark Connect has no context: planning counts the cores where it runs
         spark.sparkContext.environment[CORES] = str(spark.sparkContext.defaultParallelism)
+        spark.sparkContext.environment[APPLICATION] = spark.sparkContext.applicationId
     for source in (KinesisDataSource, ShortNamedKinesisDataSource, ArchiveDataSource):
         spark.dataSource.register(source)
     redact_options(spark)
