@@ -108,6 +108,6 @@ def test_a_vacuum_before_any_rewrite_leaves_the_vectors(tmp_path: Path) -> None:
     file = table(tmp_path / "t", inline=False)
     optimize_file(file, retain_ms=0, unsafe=True)
     assert ids(DeltaFile(file.uri)) == LEFT
-    _only_newest(file, {})
+    _only_newest(file)
     assert ids(DeltaFile(file.uri)) == LEFT
     assert list((tmp_path / "t").glob("*.bin")) == []

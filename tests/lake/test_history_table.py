@@ -270,9 +270,9 @@ def test_many_keys_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "kept", "words"),
     [
-        (HISTORY_OWN, CURRENT_OWN, "kept as history, but the configuration says current"),
-        (CURRENT_OWN, HISTORY_OWN, "kept as current, but the configuration says history"),
-        (LOG_OWN, HISTORY_OWN, "kept as log, but the configuration says history"),
+        (HISTORY_OWN, CURRENT_OWN, 'made with keep = "history", but the configuration says keep = "current"'),
+        (CURRENT_OWN, HISTORY_OWN, 'made with keep = "current", but the configuration says keep = "history"'),
+        (LOG_OWN, HISTORY_OWN, 'made with keep = "log", but the configuration says keep = "history"'),
     ],
 )
 def test_a_table_keeps_its_form(

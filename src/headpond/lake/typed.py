@@ -149,8 +149,8 @@ class TypedTable:
         self._look()
         if (form := _form(self._fields)) != (wanted := _form(column for column, _ in self.own.values())):
             raise ConfigurationError(
-                f"table {self.name!r} in {self.file.uri} was made with {form}, "
-                f"but the configuration says {wanted}",
+                f"Table {self.name!r} in {self.file.uri} was made with {form}, "
+                f"but the configuration says {wanted}.",
                 next_step=f"Write {form}, or give the table a new name and fill it from the stream.",
                 table=self.name,
             )

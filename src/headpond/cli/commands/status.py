@@ -139,7 +139,7 @@ LIVE = 60
 def status(
     output: Output, file: str, *, watch: bool, interval: int, last: int, wide: bool, html: str | None
 ) -> None:
-    """Show where a pipeline is: lag, last batches, tables, quarantine.
+    """Show where a pipeline stands: lag, last batches, tables, quarantine.
 
     Reads the checkpoint and the lake, and asks the stream for the lag; where the stream cannot be reached the
     lag is unknown and the rest is shown all the same.
