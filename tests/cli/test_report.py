@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.cli.report import VerifyReport, render
 from headpond.cli.report.page import WIDTH
-from headpond.cli.report.verify_page import MAX_BARS, MAX_LISTED, WORDS, bars, strip
+from headpond.cli.report.verify_page import MAX_BARS, MAX_LISTED, WORDS, VerifyReport, bars, render, strip
 from headpond.qldb.journal.check import KINDS
 from headpond.qldb.journal.known import Strand, Summary, TableFigures
 from tests.cli.browser import (

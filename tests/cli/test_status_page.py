@@ -12,9 +12,17 @@ import pytest
 from headpond.api.looking import headline, level, look
 from headpond.api.remedies import remedy
 from headpond.cli.commands.status import page_of, sparks
-from headpond.cli.report import render_status
 from headpond.cli.report.page import WIDTH, figure, size
-from headpond.cli.report.status_page import HEIGHT, MAX_BARS, Bar, Period, laid_out, nice, periods
+from headpond.cli.report.status_page import (
+    HEIGHT,
+    MAX_BARS,
+    Bar,
+    Period,
+    laid_out,
+    nice,
+    periods,
+    render_status,
+)
 from headpond.core.tabular import said_ms
 from headpond.pipeline import load
 from tests.cli.browser import (

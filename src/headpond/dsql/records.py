@@ -21,7 +21,7 @@ Source: Aurora DSQL documentation, "Understanding CDC records".
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -71,14 +71,14 @@ class ChunkRef:
 class Full:
     """A whole change; images are raw JSON text.
 
-    `sent_ns` is when the source processed the record, None where it does not say.
+    `sent_ns` is when the source processed the record, None where it does not say; a copy has its own.
     """
 
     op: str
     source: Source
     before: str | None
     after: str | None
-    sent_ns: int | None = None
+    sent_ns: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Chunked:
     after: str | None
     before_chunk: ChunkRef | None
     after_chunk: ChunkRef | None
-    sent_ns: int | None = None
+    sent_ns: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

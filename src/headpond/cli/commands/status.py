@@ -15,8 +15,8 @@ from headpond.api.looking import LAST, SILENT_MS, headline, look
 from headpond.api.reading import quarantine
 from headpond.cli.inputs import as_span, of_delta, with_output
 from headpond.cli.output import draw_summary, grid
-from headpond.cli.report import render_status
 from headpond.cli.report.page import figure, size, write_page
+from headpond.cli.report.status_page import render_status
 from headpond.core.errors import HeadpondError
 from headpond.core.tabular import said_ms
 from headpond.lake.reports import batches_in

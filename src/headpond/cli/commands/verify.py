@@ -19,9 +19,8 @@ from rich.text import Text
 from headpond import __version__
 from headpond.cli.inputs import input_blob, with_output
 from headpond.cli.output import next_command
-from headpond.cli.report import VerifyReport, render
 from headpond.cli.report.page import write_page
-from headpond.cli.report.verify_page import WORDS
+from headpond.cli.report.verify_page import WORDS, VerifyReport, render
 from headpond.cli.verify_pieces import Examined, examine, files_of, pieces
 from headpond.qldb.journal.known import summarize
 from headpond.qldb.journal.proof import check_digest, read_digest
