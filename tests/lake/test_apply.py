@@ -217,7 +217,7 @@ def test_hostile_column_names_keep_their_values(tmp_path: Path) -> None:
 def test_a_table_of_another_type_is_refused_with_the_fact(tmp_path: Path) -> None:
     """A configuration that contradicts the table names the column, both types and what to do."""
     lake_in(tmp_path, ONE_TABLE)
-    with pytest.raises(ConfigurationError, match=r"'id' of table 'public.t' is int64 .* makes it string"):
+    with pytest.raises(ConfigurationError, match=r'made with id = "bigint", .* says id = "text"'):
         lake_in(tmp_path, ONE_TABLE.replace("bigint", "text"))
 
 

@@ -115,6 +115,11 @@ class PgType:
         """Numeric that an Arrow decimal holds exactly; other numerics stay text."""
         return self.precision is not None
 
+    @property
+    def is_loose(self) -> bool:
+        """Whether texts that differ are one value: of a UUID, or a numeric that is kept as text."""
+        return self.name == "uuid" or (self.name == "numeric" and not self.is_decimal)
+
 
 @dataclass(frozen=True, slots=True)
 class CastOptions:
@@ -196,6 +201,13 @@ def arrow_type(pg_type: str | PgType) -> pa.DataType:
     if kind.name in INTEGER_RANGES:
         return _ARROW.get(kind.name, pa.int64())
     return _ARROW.get(kind.name, pa.string())
+
+
+def pg_type_of(kind: pa.DataType) -> str | None:
+    """Return a PostgreSQL type that is kept as an Arrow type; None for texts, which many are kept as."""
+    if pa.types.is_decimal(kind):
+        return f"numeric({kind.precision},{kind.scale})"
+    return next((name for name, each in (*_ARROW.items(), ("bigint", pa.int64())) if each == kind), None)
 
 
 def cast(pg_type: str | PgType, token: str, options: CastOptions = _DEFAULTS) -> Any:

@@ -19,6 +19,8 @@ from __future__ import annotations
 import copy
 import time
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,6 +28,7 @@ import pyarrow.compute as pc
 
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import FORMAT_VERSION, QUARANTINE_SCHEMA
+from headpond.lake.definition import continued, found_in
 from headpond.lake.delta import DeltaFile
 from headpond.lake.naming import table_folder
 from headpond.lake.state.insert_once import ORIGIN, FactTable
@@ -84,7 +87,7 @@ class Lake:
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path.rstrip("/")
-        self.config = config
+        self.given = config
         self.before_write: Callable[[str], None] = lambda _: None
         """Called with the name of each write of a batch or a command before it is done; tests stop there."""
         self.storage_options = dict(storage_options or {})
@@ -93,13 +96,31 @@ class Lake:
         self.tombstones = Tombstones(self._own("tombstones"))
         self.deletes = Deletes(self._own("deletes"))
         self.extras = self._kept()
-        self.tables: dict[str, Target] = {
-            entry.name: self.extras.target(entry, DeltaFile(self.place_of(entry.name), self.storage_options))
-            for entry in config.tables
+        self._files = {
+            entry.name: DeltaFile(self.place_of(entry.name), self.storage_options) for entry in config.tables
         }
 
+    @cached_property
+    def config(self) -> ChangeFormat:
+        """The format with its tables as those that are there continue them (`definition.continued`)."""
+        given: Any = self.given
+        tables = [
+            continued(entry, found_in(self._files[entry.name], entry))
+            if self._files[entry.name].exists()
+            else entry
+            for entry in given.tables
+        ]
+        same: ChangeFormat = given if tables == list(given.tables) else replace(given, tables=tuple(tables))
+        return same
+
+    @cached_property
+    def tables(self) -> dict[str, Target]:
+        """Every configured table by its name."""
+        entries = self.config.tables
+        return {entry.name: self.extras.target(entry, self._files[entry.name]) for entry in entries}
+
     def _kept(self) -> Extras:
-        config: Any = self.config  # as `kept_as` says
+        config: Any = self.given  # as `kept_as` says
         if config.kept_as == "documents":
             return LedgerTables(config, self._own)
         return RowTables(config, self._own)
@@ -157,7 +178,7 @@ class Lake:
         return inventory
 
     def _names(self) -> set[str]:
-        return {*self.typed, *(f"{OWN_FOLDER}/{_folder(file)}" for file in self.own_files())}
+        return {*self._files, *(f"{OWN_FOLDER}/{_folder(file)}" for file in self.own_files())}
 
     def _there(self) -> set[str]:
         return self._names().intersection(name for name, _ in self.files())
@@ -173,7 +194,7 @@ class Lake:
 
     def places(self) -> dict[str, DeltaFile]:
         """Return what `files` looks at: every Delta table, there or not."""
-        found = {name: typed.file for name, typed in self.typed.items()}
+        found = dict(self._files)
         found |= {f"{OWN_FOLDER}/{_folder(file)}": file for file in self.own_files()}
         logs = (log.typed.file for log in self.extras.logs.values())
         return found | {f"{OWN_FOLDER}/unknown/{_folder(file)}": file for file in logs}
@@ -188,6 +209,11 @@ class Lake:
         # A commit time to come says nothing of the others' age.
         newest = min(max(newest, self.tombstones.newest_ns()), time.time_ns())
         return self.tombstones.retire(newest - retention_ms * 1_000_000, alone)
+
+    def by_table(self, known: Mapping[str, int]) -> dict[str, int]:
+        """Return what is counted by the names under which deletes are remembered by names of tables."""
+        names = {table.known_as: name for name, table in self.tables.items()}
+        return {names.get(name, name): count for name, count in known.items()}
 
     @property
     def typed(self) -> dict[str, TypedTable]:

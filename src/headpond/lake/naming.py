@@ -203,8 +203,6 @@ PROPERTY = "headpond.buckets"
 """Table property that holds the number of buckets."""
 FILE_SIZE = "delta.targetFileSize"
 """Delta's own property: what writers of the table aim at."""
-KEYS = "headpond.keys"
-"""Table property that holds the key columns of its rows, a JSON list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,15 +238,23 @@ class Partitions:
             int(size) if size and size.isdigit() else None,
         )
 
+    def is_like(self, other: Partitions) -> bool:
+        """Return whether rows are dealt out to the same folders."""
+        return (self.columns, self.buckets) == (other.columns, other.buckets)
+
+    def words(self) -> str:
+        """Say by what rows are dealt out."""
+        parts = [*self.columns, *([f"{self.buckets} buckets"] if self.buckets else [])]
+        return f"partitioned by {', '.join(parts) or 'nothing'}"
+
     def check(self, name: str, file: DeltaFile) -> None:
         """Raise where a table is not partitioned so, with how that can be changed."""
         have = self.of_file(file)
-        if (have.columns, have.buckets) != (self.columns, self.buckets):
+        if not have.is_like(self):
             raise ConfigurationError(
-                f"table {name!r} in {file.uri} is partitioned by {_words(have)}, "
-                f"but the configuration says {_words(self)}",
-                next_step="Change the entry back, or stop the pipeline and run "
-                f"`headpond optimize FILE {name} --repartition`, which rewrites the table.",
+                f"Table {name!r} in {file.uri} is {have.words()}, but the configuration says {self.words()}.",
+                next_step="Change the entry back, or run "
+                f"`headpond rebuild FILE {name}`, which writes the table again.",
                 table=name,
             )
 
@@ -258,8 +264,3 @@ def bucket_of(keys: pa.ChunkedArray | pa.Array, buckets: int) -> pa.Array:
     texts = keys.cast(pa.binary()).to_pylist()
     found = np.fromiter(map(zlib.crc32, texts), np.uint32, len(texts)) % np.uint32(buckets)
     return pa.array(found.astype(np.int32))
-
-
-def _words(partitions: Partitions) -> str:
-    parts = [*partitions.columns, *([f"{partitions.buckets} buckets"] if partitions.buckets else [])]
-    return ", ".join(parts) or "nothing"

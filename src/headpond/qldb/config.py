@@ -8,7 +8,7 @@ from typing import Literal
 import pyarrow as pa
 
 from headpond.core.formats import TableEntry, wrong_entry
-from headpond.ion.column_types import parse_ion_type
+from headpond.ion.column_types import ion_type_of, parse_ion_type
 
 OFFSET = "#offset_minutes"
 """Ends the name of the column beside a declared timestamp that holds its offset from UTC."""
@@ -64,6 +64,14 @@ class DocumentSpec(TableEntry):
             if self.is_timestamp(column):
                 found[column + OFFSET] = OFFSET_TYPE
         return found
+
+    def stored_as(self, column: str) -> tuple[object, ...]:
+        """Return what is equal for two entries under which the values of a column are the same."""
+        return (self.declared().get(column, pa.string()), self.columns.get(column, "json") == "json")
+
+    def kind_of(self, kind: pa.DataType) -> str | None:
+        """Return a type that is kept as an Arrow type; None where texts are."""
+        return ion_type_of(kind)
 
     def is_timestamp(self, column: str) -> bool:
         """Return whether a column is declared as a timestamp."""

@@ -1,4 +1,4 @@
-"""`headpond requeue`, `optimize`, `repair`, `redact` and `register`: maintenance of a lake."""
+"""`headpond requeue`, `rebuild`, `optimize`, `repair`, `redact` and `register`: maintenance of a lake."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
-from headpond.cli.output import Output, advice, grid, next_command
+from headpond.cli.output import Output, advice, grid, many, next_command, number
 from headpond.core.errors import InvalidData, UsageError
 from headpond.core.options import parse_span
 from headpond.lake.maintenance.glue import Registered
 from headpond.lake.maintenance.glue import register as register_lake
 from headpond.lake.maintenance.optimize import Optimized, check_retention, optimize_file
-from headpond.lake.maintenance.optimize import repartition as repartition_table
+from headpond.lake.maintenance.rebuild import Rebuilt
+from headpond.lake.maintenance.rebuild import rebuild as rebuild_table
 from headpond.lake.maintenance.redact import redact as redact_lake
 from headpond.lake.maintenance.requeue import ALL, Requeued
 from headpond.lake.maintenance.requeue import requeue as requeue_records
@@ -105,14 +106,58 @@ def _requeued_drawn(document: dict[str, Any], file: str) -> RenderableType:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
+@click.argument("table")
+@click.option("--dry-run", is_flag=True, help="Only say what would become of the table.")
+@with_output
+def rebuild(output: Output, file: str, table: str, *, dry_run: bool) -> int:
+    """Write a TABLE again as the file has it now: types, names, keys, form, partitions.
+
+    All in one commit. Values that do not fit are listed, and then nothing is written. A pipeline that runs
+    meanwhile ends with an error once that is done; start it again with the new file.
+    """
+    with output.progress(f"headpond rebuild {table}") as show:
+        done = rebuild_table(
+            open_lake(load(file)), table, dry_run=dry_run, say=lambda words: show(f"{table}: {words}")
+        )
+    output.result({**asdict(done), "dry_run": dry_run}, lambda: _rebuilt(done, file, dry_run=dry_run))
+    return int(done.unfit > 0)
+
+
+def _rebuilt(done: Rebuilt, file: str, *, dry_run: bool) -> RenderableType:
+    if not done.differences:
+        return Text(f"{done.table} is as the file has it.")
+    verb = "would be written" if dry_run else "were written"
+    lines = [f"{each.made} becomes {each.wanted}" for each in done.differences]
+    kept = done.rows - done.superseded - done.deleted
+    lines.append(f"{done.table}: {number(kept)} of {number(done.rows)} rows {verb} again.")
+    if done.unfit:
+        lines.append(f"{many(done.unfit, 'value')} do not fit, so nothing is written:")
+        lines += [f"  {each['column']} {each['value']}: {each['why']}" for each in done.listed]
+    if done.superseded:
+        lines.append(f"{many(done.superseded, 'row')} of which another one with the same key is newer.")
+    if done.deleted:
+        lines.append(f"{many(done.deleted, 'row')} whose key was deleted later.")
+    if done.lost_deletes:
+        lines.append(
+            f"{many(done.lost_deletes, 'delete')} cannot be known by the new keys: changes up to "
+            f"{done.lost_ns} ns that come late go to quarantine as too_late."
+        )
+    if done.finer:
+        lines.append(
+            f"Rows that the keys of before took for one are lost here: run `headpond bootstrap {file} "
+            f"{done.table} --from-start` afterwards, which brings what the source still has."
+        )
+    again = next_command(f"headpond rebuild {file} {done.table}" if dry_run else f"headpond run {file}")
+    return Text("\n".join(lines)) if done.unfit else Group(Text("\n".join(lines)), again)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @click.option("--vacuum", is_flag=True, help="Also remove files that no recent version needs.")
 @click.option("--retain", metavar="SPAN", help=f"How far back versions stay readable; {RETAIN}.")
 @click.option("--unsafe-retention", is_flag=True, help="Allow less than 7 days, with the lake at rest.")
 @click.option("--order", is_flag=True, help="Also put rows in order of their keys; rewrites all files.")
-@click.option(
-    "--repartition", is_flag=True, help="First rewrite tables that are partitioned unlike their entry."
-)
 @with_output
 def optimize(
     output: Output,
@@ -123,12 +168,11 @@ def optimize(
     retain: str | None,
     unsafe_retention: bool,
     order: bool,
-    repartition: bool,
 ) -> None:
     """Make few large files out of many small ones.
 
     Without a TABLE all are taken, those in _headpond too. Rows stay as they are, and older versions stay
-    readable until a --vacuum. Works beside a running pipeline, but for --repartition.
+    readable until a --vacuum. Works beside a running pipeline.
     """
     if not vacuum and (retain is not None or unsafe_retention):
         raise UsageError("--retain and --unsafe-retention are for --vacuum.", next_step="Add --vacuum.")
@@ -148,9 +192,6 @@ def optimize(
     with output.progress(f"headpond optimize {file}") as show:
         for name in tables or there:
             table = lake.tables.get(name)
-            if repartition and table is not None:
-                show(f"repartitioning {name}")
-                repartition_table(table)
             show(f"optimizing {name}")
             found = optimize_file(
                 there[name],

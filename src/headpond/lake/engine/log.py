@@ -401,6 +401,15 @@ def information(operation: str, snapshot: Snapshot, now_ms: int, **metrics: int)
     }
 
 
+def with_feature(protocol: Mapping[str, Any], feature: str) -> dict[str, Any]:
+    """Return a protocol that has a feature of readers and writers."""
+    if feature in (protocol.get("writerFeatures") or ()):
+        return dict(protocol)
+    sides = ("readerFeatures", "writerFeatures")
+    named = {side: sorted({*(protocol.get(side) or ()), feature}) for side in sides}
+    return {**protocol, **named, "minReaderVersion": 3, "minWriterVersion": 7}
+
+
 def milliseconds() -> int:
     """Return the time of now, milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -67,7 +67,7 @@ def catch_up_from_log(
     commit time come together; `say` is called with the progress.
     """
     kept = RowTables.of(lake)
-    config = kept.config
+    config = kept.config_of(lake)
     spec = configured(config, table)
     unknown = kept.unknown.find(spec.schema, spec.table)
     if unknown is None or not unknown.log.typed.file.exists():

@@ -6,37 +6,23 @@
     many log entries ── checkpoint ► one Parquet file to begin with
     files no version of the last days needs ── vacuum ──► gone
 
-    property headpond.buckets = 0 ──► all rows, overwritten in one commit ──► headpond.buckets = N
-                    a pipeline refuses a table that says 0: what lies between is never merged into
-
 Another writer's commit in between makes compaction start again, and the other way round. Rows stay as they
-are; a table that is partitioned again goes through memory in batches, and the versions before stay readable
-until a vacuum.
+are, and the versions before stay readable until a vacuum.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from deltalake import write_deltalake
-
 from headpond.core.errors import UsageError
-from headpond.lake.delta import Size, plain, quoted, selected, writer_of
-from headpond.lake.naming import BUCKET, PROPERTY, bucket_of
+from headpond.lake.delta import Size, writer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from deltalake import DeltaTable
+    from collections.abc import Sequence
 
     from headpond.lake.delta import DeltaFile
     from headpond.lake.engine.merge import Alone
-    from headpond.lake.target import Target
 
 HOUR_MS = 3_600_000
 SAFE_RETENTION_MS = 7 * 24 * HOUR_MS
@@ -100,94 +86,3 @@ def optimize_file(
     vacuumed = None if retain_ms is None else file.vacuum(retain_ms)
     file.shorten_log(retain_ms)
     return Optimized(before, file.size(), vacuumed, rewritten)
-
-
-_PARTS_AHEAD = 4
-_PAUSE_S = 0.2
-
-
-def repartition(target: Target) -> bool:
-    """Write a table again with the partitions of its entry; return whether there was anything to do.
-
-    Nothing else may write to it meanwhile.
-    """
-    typed, file = target.typed, target.typed.file
-    if not file.exists():
-        raise UsageError(
-            f"The table {typed.name!r} is not there yet.",
-            next_step="Nothing is to be done: it will be made as its entry says.",
-            table=typed.name,
-        )
-    wanted = typed.wanted_partitions()
-    have = wanted.of_file(file)
-    if (have.columns, have.buckets) == (wanted.columns, wanted.buckets):
-        return False
-    schema = file.schema()
-    if missing := [column for column in wanted.columns if column not in schema.names]:
-        raise UsageError(
-            f"The table {typed.name!r} has no column {missing[0]!r} yet.",
-            next_step="Let the pipeline run once without partition_by: it adds declared columns.",
-            table=typed.name,
-        )
-    kept = [field for field in schema if field.name != BUCKET]
-    made = pa.schema([*kept, *([pa.field(BUCKET, pa.int32())] if wanted.buckets else [])])
-
-    def dealt(part: pa.Table) -> pa.Table:
-        if wanted.buckets:
-            part = part.append_column(BUCKET, bucket_of(target.key_texts(part), wanted.buckets))
-        return pa.table(part.columns, schema=made)
-
-    def attempt(table: DeltaTable) -> None:
-        with _rows_of(table, [field.name for field in kept]) as parts:
-            batches = (batch for part in parts for batch in dealt(part).to_batches())
-            write_deltalake(
-                table,
-                pa.RecordBatchReader.from_batches(made, batches),
-                mode="overwrite",
-                schema_mode="overwrite",
-                partition_by=wanted.all_columns,
-                target_file_size=wanted.target_file_bytes,
-                writer_properties=writer_of(table),
-            )
-
-    file.set_property(PROPERTY, "0")
-    file.committing(attempt)
-    file.set_property(PROPERTY, str(wanted.buckets or 0))
-    return True
-
-
-@contextmanager
-def _rows_of(table: DeltaTable, columns: Sequence[str]) -> Iterator[Iterator[pa.Table]]:
-    """Read a table in parts, in a thread: a reader of deltalake cannot be asked from within its writer."""
-    ready: queue.Queue[pa.Table | BaseException | None] = queue.Queue(_PARTS_AHEAD)
-    over = threading.Event()
-
-    def put(part: pa.Table | BaseException | None) -> None:
-        while not over.is_set():
-            with suppress(queue.Full):
-                ready.put(part, timeout=_PAUSE_S)
-                return
-
-    def read() -> None:
-        try:
-            for part in selected(table, [*map(quoted, columns)]):
-                put(plain(pa.Table.from_batches([pa.record_batch(part)])))
-                if over.is_set():
-                    return
-            put(None)
-        except BaseException as error:  # noqa: BLE001 - raised by whoever takes the parts
-            put(error)
-
-    def taken() -> Iterator[pa.Table]:
-        while (part := ready.get()) is not None:
-            if isinstance(part, BaseException):
-                raise part
-            yield part
-
-    reader = threading.Thread(target=read, name="headpond-repartition", daemon=True)
-    reader.start()
-    try:
-        yield taken()
-    finally:
-        over.set()
-        reader.join()

@@ -199,7 +199,7 @@ def _decide(lake: Lake, frame: DataFrame, name: str, summary: BatchSummary) -> D
     target.typed.fit(shape.schema)  # columns that the table lacks are added once, here
     left_out = {"m:columns"} | (set() if target.keep == "log" else {"m:before", "m:after"})
     of_rows = lake.config.kept_as == "rows"  # documents may contradict each other, and need theirs
-    if of_rows and target.keep == "current" and lake.tombstones.horizon_ns(name) is None:
+    if of_rows and target.keep == "current" and lake.tombstones.horizon_ns(target.known_as) is None:
         left_out.add("m:data")
     shares = _shares(frame, shape)
     deal = Deal(target.apart_by, shares, frozenset(left_out))
