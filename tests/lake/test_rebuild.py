@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import random
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headpond.core.errors import ConfigurationError, InvalidData, UsageError
 from headpond.lake.apply import apply_batch
-from headpond.lake.maintenance.rebuild import rebuild
+from headpond.lake.maintenance.rebuild import rebuild, widen
 from headpond.lake.naming import BUCKET
 from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake
@@ -217,6 +218,47 @@ def test_deletes_that_are_not_known_by_the_new_keys_make_late_changes_too_late(t
     applied = apply_batch(lake, decoded(lake.config, late))  # type: ignore[arg-type]
     assert applied.quarantined == {"too_late": 1}
     assert [(row["a"], row["b"]) for row in rows_of(lake)] == [("1", "3"), ("2", "2")]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "is_wider"),
+    [
+        ("smallint", "integer", True),
+        ("smallint", "bigint", True),
+        ("integer", "bigint", True),
+        ("real", "double precision", True),
+        ("numeric(10,2)", "numeric(20,4)", True),
+        ("numeric(10,2)", "numeric(10,4)", False),
+        ("numeric(10,2)", "numeric(9,2)", False),
+        ("bigint", "integer", False),
+        ("integer", "numeric(20,4)", False),
+        ("integer", "any", False),
+    ],
+)
+def test_types_widen_by_themselves_where_the_entry_says_so(
+    was: str, now: str, *, is_wider: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At a start, with a line about it; any other difference is refused as ever."""
+    first = [change(1, {"id": 1, "v": "1.5" if "numeric" in was else 1})]
+    filled(tmp_path, entry(keys=["id"], columns={"id": "integer", "v": was}), first)
+    wider = {"keys": ["id"], "columns": {"id": "integer", "v": now}, "type_changes": "widen"}
+    lake = opened(tmp_path, entry(**wider))
+    assert lake.typed[T].file.exists()  # it may have been looked at
+    assert len(widen(lake)) == is_wider
+    if not is_wider:
+        with pytest.raises(ConfigurationError, match="headpond rebuild"):
+            lake.prepare()
+        return
+    lake.prepare()
+    assert caplog.messages == [f'The table {T} was rebuilt: v = "{now}".']
+    assert [row["v"] for row in rows_of(lake)] == [Decimal("1.5") if "numeric" in was else 1]
+    assert widen(lake) == []
+    other = opened(tmp_path, entry(**wider | {"keys": ["v"], "columns": {"id": "bigint", "v": now}}))
+    assert widen(other) == []
+    assert (
+        widen(opened(tmp_path, entry(**wider | {"columns": {"id": "bigint"}, "type_changes": "refuse"})))
+        == []
+    )
 
 
 def test_a_table_that_is_not_there_is_not_rebuilt(tmp_path: Path) -> None:

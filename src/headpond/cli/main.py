@@ -53,9 +53,9 @@ GROUPS = {
     "Repair": {
         "suggest": "Propose the [tables] of a pipeline from what its source holds, or a database's catalog.",
         "requeue": "Feed quarantined records in again.",
-        "rebuild": "Write a TABLE again as the file has it now: types, names, keys, form, partitions.",
         "bootstrap": "Load a TABLE from PARQUET files, a database, its log, or the start of its stream.",
         "check-against": "Compare a TABLE with rows of files or a database.",
+        "rebuild": "Write a TABLE again as the file has it now: types, names, keys, form, partitions.",
         "optimize": "Make few large files out of many small ones.",
         "register": "Make the tables of a lake known to AWS Glue, for Athena and Spark.",
         "repair": "Find what a power cut tore in the checkpoint and the tables.",

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from headpond.core.formats import MAX_COLUMNS, Decoded, TableEntry, wrong_entry
-from headpond.dsql.pg_types import INTEGER_RANGES, TEXT_TYPES, arrow_type, parse_type, pg_type_of
+from headpond.dsql.pg_types import INTEGER_RANGES, TEXT_TYPES, arrow_type, is_wider, parse_type, pg_type_of
 from headpond.dsql.strict_json import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NTZ_TIMESTAMP = pa.timestamp("us")
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -48,6 +51,7 @@ class TableSpec(TableEntry):
         deletes: whether deleted rows go, or stay and are marked; only current rows can be.
         raw: a log of images alone, without columns of their values.
         partition_by: declared columns of a type in `PARTITION_TYPES`, or keys.
+        type_changes: whether a table is rebuilt by itself where the entry has wider types than it.
         key_rule: how key texts are written (`dsql.versions`); 1 of tables that were made before.
         key_epoch: counts what deletes are remembered by; another one with other key texts.
 
@@ -61,6 +65,7 @@ class TableSpec(TableEntry):
     timestamps: Literal["ntz", "utc"] = "ntz"
     deletes: Literal["hard", "soft"] = "hard"
     raw: bool = False
+    type_changes: Literal["refuse", "widen"] = "refuse"
     key_rule: int = 2
     key_epoch: int = 0
 
@@ -139,6 +144,11 @@ class TableSpec(TableEntry):
         if kind.name in INTEGER_RANGES:
             return ("digits",)
         return ("text",) if kind.name in TEXT_TYPES else (self.type_of(key), kind.name)
+
+    def widens(self, have: Self, columns: Iterable[str]) -> bool:
+        """Return whether some columns have a wider type here than in another entry."""
+        kinds = ([parse_type(each.columns.get(name, "any")) for each in (self, have)] for name in columns)
+        return all(is_wider(kind, than) for kind, than in kinds)
 
     def kind_of(self, kind: pa.DataType) -> str | None:
         """Return a type that is kept as an Arrow type; None where texts are."""

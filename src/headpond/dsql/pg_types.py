@@ -210,6 +210,17 @@ def pg_type_of(kind: pa.DataType) -> str | None:
     return next((name for name, each in (*_ARROW.items(), ("bigint", pa.int64())) if each == kind), None)
 
 
+_WIDER = {"smallint": ("integer", "bigint"), "integer": ("bigint",), "real": ("double precision",)}
+
+
+def is_wider(kind: PgType, than: PgType) -> bool:
+    """Return whether a type has all values of another one, and more."""
+    if kind.is_decimal and than.is_decimal:
+        whole = (kind.precision or 0) - (kind.scale or 0) - (than.precision or 0) + (than.scale or 0)
+        return kind != than and whole >= 0 and (kind.scale or 0) >= (than.scale or 0)
+    return kind.name in _WIDER.get(than.name, ())
+
+
 def cast(pg_type: str | PgType, token: str, options: CastOptions = _DEFAULTS) -> Any:
     """Turn one raw JSON token, read as valid before, into a value, or give a `CastError`."""
     kind = parse_type(pg_type) if isinstance(pg_type, str) else pg_type

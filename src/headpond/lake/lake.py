@@ -119,6 +119,11 @@ class Lake:
         entries = self.config.tables
         return {entry.name: self.extras.target(entry, self._files[entry.name]) for entry in entries}
 
+    def look_again(self) -> None:
+        """Have the tables looked at again: they were rebuilt."""
+        for name in ("config", "tables"):
+            self.__dict__.pop(name, None)
+
     def _kept(self) -> Extras:
         config: Any = self.given  # as `kept_as` says
         if config.kept_as == "documents":

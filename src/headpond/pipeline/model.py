@@ -355,6 +355,13 @@ class Table:
         "identity",
         no_ledger="a revision is known by its document and version",
     )
+    type_changes: Literal["refuse", "widen"] = key(
+        "another type in `columns` than the table has is an error, until "
+        '[`headpond rebuild`](../how-to/change-a-table.md) wrote it again; or `"widen"`: for a wider type '
+        "(`bigint` for `integer`, more digits of `numeric`) the next start does so itself",
+        "refuse",
+        no_ledger="its types have none that is wider",
+    )
     partition_by: Names = key(
         "columns whose values name folders of the table; see [partitions](#partitions)", ()
     )

@@ -28,6 +28,7 @@ from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.spark.following.checkpoint import take_away, torn_file
 
 RETAIN = "7 days"
+_OF_KEYS = ("key_mismatch", "missing_key")
 
 
 @click.command()
@@ -97,6 +98,13 @@ def _requeued_drawn(document: dict[str, Any], file: str) -> RenderableType:
         for name, count in document["stayed"].items():
             table.add_row(name, f"{count:,}")
         parts.append(table)
+    if document["reason"] in _OF_KEYS and not document["dry_run"]:
+        parts.append(
+            Text(
+                "Rows that wrong keys took for one were never quarantined: `headpond bootstrap "
+                f"{file} TABLE --from-start` brings what the source still has of them."
+            )
+        )
     if document["dry_run"] and document["left"]:
         parts.append(next_command(f"headpond requeue {file} --reason {document['reason']}"))
     else:

@@ -16,6 +16,7 @@ Killed at any moment, the table is what it was or what it was to be, and the com
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
     from headpond.core.formats import TableEntry
     from headpond.lake.engine.log import DataFile, Snapshot
     from headpond.lake.lake import Lake
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS = 20
 """How often what a running pipeline wrote meanwhile is done as well."""
@@ -142,6 +145,23 @@ def rebuild(
         return job.run()
 
 
+def widen(lake: Lake) -> list[Rebuilt]:
+    """Rebuild the tables with `type_changes = "widen"` whose entries differ in wider types alone."""
+    given: Any = lake.given
+    done = []
+    for entry in given.tables:
+        is_wanted = isinstance(entry, TableSpec) and entry.type_changes == "widen"
+        if is_wanted and lake.places()[entry.name].exists():
+            job = Rebuild(lake, entry.name, listed=LISTED, unit_bytes=UNIT_BYTES, say=lambda _: None)
+            if job.only_widens():
+                done.append(job.run())
+                words = ", ".join(each.wanted for each in done[-1].differences)
+                logger.warning("The table %s was rebuilt: %s.", entry.name, words)
+    if done:
+        lake.look_again()
+    return done
+
+
 class Rebuild:
     """One rebuild of one table."""
 
@@ -207,6 +227,16 @@ class Rebuild:
         if rekeys:
             wanted = replace(wanted, key_epoch=self.definition.rebuilt + 1)
         return wanted, rekeys
+
+    def only_widens(self) -> bool:
+        """Return whether all that differs are types, and each is a wider one."""
+        there = columns_of(self.file.schema())
+        unlike = differences(self.have, self.wanted, there)
+        assert isinstance(self.wanted, TableSpec)
+        assert isinstance(self.have, TableSpec)
+        changed = [name for name in there if self.have.stored_as(name) != self.wanted.stored_as(name)]
+        alone = len(unlike) == len(changed) > 0 and not self._dealt
+        return alone and self.wanted.widens(self.have, changed)
 
     def _sources(self, wanted: TableEntry) -> dict[str, list[str]]:
         """Return which columns of before each column that has values of the table gets them from."""
