@@ -186,6 +186,9 @@ class TypedTable:
     def fit(self, schema: pa.Schema) -> Layout:
         """Return how a typed batch with these columns lies, first adding to the table those it lacks."""
         wanted: list[pa.Field] = []
+        for name in sorted(schema.names, key=str.swapcase):  # one that differs in case may come first
+            if name.startswith(VALUE):
+                self._names.encode(name[len(VALUE) :])
         for field in schema:
             if not field.name.startswith(VALUE):
                 continue
