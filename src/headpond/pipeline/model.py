@@ -379,6 +379,10 @@ class LedgerTable(Table):
 
     schema: Text = key("", "", no_ledger="a ledger has no schemas")
     table: Text = key("its name in the ledger, when the section's name is another one")
+    table_id: Text | None = key(
+        "only revisions of the table with this id: one that was dropped and created again has the same name "
+        "and another id. Those of other ids are `unknown_table`, unless another entry takes them"
+    )
     keys: Names = key("", (), no_ledger="the key of a document is its id, in the column _document_id")
     columns: dict[str, IonType] = key(
         "column = `string`, `boolean`, `bigint`, `decimal(p,s)`, `double`, `timestamp`, `binary` or "

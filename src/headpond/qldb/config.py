@@ -29,6 +29,7 @@ class DocumentSpec(TableEntry):
         columns: column → type of `ion.column_types`; others hold canonical JSON.
         keep: `current` (the newest revision of each document) or `history` (every revision).
         partition_by: declared columns of `PARTITION_TYPES`.
+        table_id: only revisions of the table with this id; None takes all tables of the name.
 
     Raises:
         ConfigurationError: the parts contradict each other.
@@ -36,6 +37,7 @@ class DocumentSpec(TableEntry):
     """
 
     keep: Literal["current", "history"] = "current"
+    table_id: str | None = None
 
     def __post_init__(self) -> None:
         for kind in self.columns.values():
