@@ -9,9 +9,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from headpond.core.errors import ConfigurationError, InvalidData, UsageError
 from headpond.lake.apply import apply_batch
+from headpond.lake.engine import merge
 from headpond.lake.maintenance.rebuild import rebuild, widen
 from headpond.lake.naming import BUCKET
 from headpond.pipeline import loads
@@ -162,6 +164,33 @@ def test_columns_that_are_left_out_go(tmp_path: Path) -> None:
     assert rebuild(opened(tmp_path, after), T).written
     lake, _ = lake_in(tmp_path, after)
     assert "gone" not in lake.typed[T].file.schema().names
+
+
+def test_images_of_a_log_lose_what_is_left_out(tmp_path: Path) -> None:
+    """They would show it to whoever reads the table."""
+    filled(tmp_path, entry(keys=[]), ROWS)
+    after = entry(keys=[], except_columns=["gone"])
+    assert rebuild(opened(tmp_path, after), T).written
+    lake, _ = lake_in(tmp_path, after)
+    fresh = filled(tmp_path / "fresh", after, ROWS)
+    assert [row["_after"] for row in rows_of(lake)] == [row["_after"] for row in rows_of(fresh)]
+    assert "gone" not in repr(rows_of(lake))
+
+
+def test_rows_that_are_marked_as_gone_stay_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a type that asks more of readers is named in the protocol."""
+    monkeypatch.setattr(merge, "SMALL_BYTES", 0)
+    marks = entry(keys=["id"], columns={"id": "integer"}, deletion_vectors=True)
+    lake = filled(tmp_path, marks, [change(n, {"id": n, "at": n}) for n in range(1, 30)], cuts=1)
+    apply_batch(lake, decoded(lake.config, [change(50, {"id": 7}, op="d")]))  # type: ignore[arg-type]
+    assert any(file.vector for file in lake.typed[T].file.data_files())
+    after = entry(keys=["id"], columns={"id": "bigint", "at": "timestamp"}, deletion_vectors=True)
+    assert rebuild(opened(tmp_path, after), T).written
+    lake, _ = lake_in(tmp_path, after)
+    assert sorted(row["id"] for row in rows_of(lake)) == [n for n in range(1, 30) if n != 7]
+    features = lake.typed[T].file.engine.log.newest().protocol["readerFeatures"]
+    assert features == ["deletionVectors", "timestampNtz"]
+    assert DeltaTable(lake.typed[T].file.uri).count() == 28
 
 
 @pytest.mark.parametrize(

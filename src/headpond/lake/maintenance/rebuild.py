@@ -31,7 +31,8 @@ from headpond.core.formats import unwritable
 from headpond.core.schemas import OWN, VALUE, whole
 from headpond.dsql.config import TableSpec
 from headpond.dsql.pg_types import CastOptions
-from headpond.dsql.rows import canonical
+from headpond.dsql.rows import canonical, kept_image
+from headpond.dsql.strict_json import DEEPEST
 from headpond.dsql.versions import cast_values, key_column
 from headpond.lake.definition import (
     OLD_KEYS,
@@ -494,6 +495,8 @@ class Rebuild:
         for name, (column, kind) in self._own.items():
             before = "_ts_ns" if name == "valid_from_ns" else column
             there = part[before] if before in part.column_names else pa.nulls(part.num_rows, kind)
+            if column in ("_before", "_after") and isinstance(self.wanted, TableSpec):
+                there = kept_image(whole(there), self.wanted, DEEPEST)
             found[OWN + name] = decided.get(OWN + name, there)
         if self._target.typed.buckets:
             if isinstance(self.wanted, TableSpec):
