@@ -227,7 +227,10 @@ def differences(have: TableEntry, wanted: TableEntry, there: Collection[str]) ->
         if name in wanted.except_columns:
             found.append(Difference(f"the column {name}", f"except_columns = [{_quoted(name)}]"))
         elif have.stored_as(name) != wanted.stored_as(name):
-            found.append(Difference(_column(have, name), _column(wanted, name)))
+            made, asked = _column(have, name), _column(wanted, name)
+            if made == asked:  # a key of a table of before
+                made, asked = f"values of {name} as they came", f"values of {name} in one spelling"
+            found.append(Difference(made, asked))
     return found
 
 

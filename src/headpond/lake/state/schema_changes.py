@@ -276,11 +276,11 @@ class SchemaChanges:
     def __init__(self, file: DeltaFile, specs: Iterable[TableSpec]) -> None:
         self.file = file
         self._declared = {spec.name: spec.columns for spec in specs}
+        self._known = SCHEMA_CHANGES_SCHEMA.empty_table()
 
     def declare(self, spec: TableSpec) -> None:
         """Take the types of a table as it continues."""
         self._declared[spec.name] = spec.columns
-        self._known = SCHEMA_CHANGES_SCHEMA.empty_table()
 
     def record(self, batches: Mapping[str, pa.Table], *, transaction: tuple[str, int] | None = None) -> int:
         """Add what the typed batches of some tables show; return how many rows were written."""
