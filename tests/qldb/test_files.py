@@ -17,8 +17,7 @@ from headpond.ion.text_reader import to_binary
 from headpond.ion.write import restated
 from headpond.qldb import records as qldb
 from headpond.qldb.batch import ExportRows, decode_export, decode_qldb
-from headpond.qldb.export import read_manifest
-from headpond.qldb.files import MAX_DATUM_BYTES, split_datums
+from headpond.qldb.files import MAX_DATUM_BYTES, read_manifest, split_datums
 from headpond.qldb.schemas import CONTENT_CHECKS
 from headpond.qldb.shapes import LEAST
 from tests.kit.support import vector_lines
@@ -144,16 +143,17 @@ def test_a_record_that_holds_a_record() -> None:
 def exported() -> tuple[list[str], list[str]]:
     """The first blocks of the clean stream as an export has them: Ion text, and JSON."""
     revisions: dict[tuple[int, str], tuple[str, str]] = {}
-    blocks: list[tuple[bytes, qldb.BlockSummary]] = []
+    blocks: list[tuple[bytes, qldb.Record]] = []
     for blob in BLOBS:
         record = qldb.read(blob)
-        if isinstance(record, qldb.RevisionDetails):
+        assert isinstance(record, qldb.Record)
+        if record.type == "REVISION_DETAILS":
             node, symbols = only_value(blob)
             for name in ("payload", "revision"):
                 node = next(child for sid, child in fields(blob, node) if symbols.text(sid) == name)
             both = ion_text(blob, node, symbols), canonical_json(blob, node, symbols)
-            revisions[record.sequence_no, record.document_id] = both
-        elif isinstance(record, qldb.BlockSummary):
+            revisions[record.row["sequence_no"], record.row["document_id"]] = both
+        elif record.type == "BLOCK_SUMMARY":
             blocks.append((blob, record))
     texts, documents = [], []
     for blob, record in blocks:
@@ -165,11 +165,11 @@ def exported() -> tuple[list[str], list[str]]:
                 parts.append(f"{name}:{ion_text(blob, child, symbols)}")
                 members.append(f'"{name}":{canonical_json(blob, child, symbols)}')
         listed = []
-        for one in record.revision_summaries:
-            raw = base64.b64encode(one.hash).decode()
+        for one in record.row["revision_summaries"]:
+            raw = base64.b64encode(one["hash"]).decode()
             system = (f"{{hash:{{{{{raw}}}}}}}", f'{{"hash":"{raw}"}}')
-            key = (record.sequence_no, one.document_id or "")
-            listed.append(revisions[key] if one.document_id else system)
+            key = (record.row["sequence_no"], one["document_id"] or "")
+            listed.append(revisions[key] if one["document_id"] else system)
         parts.append(f"revisions:[{','.join(text for text, _ in listed)}]")
         members.append(f'"revisions":[{",".join(document for _, document in listed)}]')
         texts.append("{" + ",\n  ".join(parts) + "}")

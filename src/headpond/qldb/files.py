@@ -9,10 +9,15 @@
                                               record or the end
     $ion_1_0 …, {blockAddress: …              Ion text of an export: a datum of Ion binary per block;
                                               damaged text stays as it is
+    <strand>.<first>-<last>.ion | .json       an object of an export: blocks one after the other
+    <export>.<strand>.completed.manifest      { keys: [ object, … ] }
 
 Each record begins with a version marker of its own. A value that shares one is returned with the symbol
 tables before it, so that it can be read alone. Damage costs the datum it lies in: the search for the next one
 goes from marker to marker until the value there holds.
+
+An exported object is Ion text, Ion binary or JSON Lines. The last are a down-conversion: types are lost, so
+hashes of contents cannot be computed again; hashes of blocks and the chain can.
 """
 
 from __future__ import annotations
@@ -26,14 +31,25 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from headpond.ion import binary
-from headpond.ion.binary import MARKER, Node, RefusedIon, annotation_ids, header, node
-from headpond.ion.stream import next_value, values
+from headpond.ion.binary import (
+    MARKER,
+    Node,
+    RefusedIon,
+    annotation_ids,
+    children,
+    fields,
+    header,
+    node,
+    refuse,
+    text,
+)
+from headpond.ion.stream import next_value, only_value, values
 from headpond.ion.symbols import SYSTEM_SYMBOLS, Symbols
 from headpond.ion.text_reader import text_values
 from headpond.ion.write import restated
 from headpond.kpl import MAGIC
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA
-from headpond.qldb.records import Refused
+from headpond.qldb.records import DownConverted, ExportedBlock, Reader, Refused, read_block
 
 MAX_DATUM_BYTES = 16 * 1024 * 1024
 """Bytes a datum may have; a Kinesis record has at most 10 MiB."""
@@ -329,3 +345,33 @@ def _next_line(data: bytes, at: int, max_depth: int) -> int:
                 return at
         except RefusedIon:
             pass
+
+
+def is_down_converted(data: bytes) -> bool:
+    """Return whether an exported object is JSON Lines: these begin with a brace and a quote."""
+    start = data[:4096].lstrip()
+    return start[:1] == b"{" and start[1:].lstrip()[:1] == b'"'
+
+
+def read_export(data: bytes, *, max_depth: int = binary.MAX_DEPTH) -> Iterator[ExportedBlock | Refused]:
+    """Yield the blocks of an exported object of any kind, not compressed; never raises."""
+    kind = DownConverted if is_down_converted(data) else Reader
+    for found in split_export(data, max_depth=max_depth):
+        yield found.refused or read_block(found.data, kind, max_depth=max_depth)
+
+
+def read_manifest(data: bytes) -> list[str]:
+    """Return the object keys that a `.completed.manifest` lists; raises `RefusedIon` where it is none."""
+    if not data.startswith(binary.MARKER):
+        data = next((value.datum for value in text_values(data)), binary.MARKER)
+    value = only_value(data)
+    reader = Reader(data, value.symbols)
+    if value.node.kind == binary.STRUCT and not value.node.is_null:
+        for sid, member in fields(data, value.node):
+            if reader.name(sid, member.start) == "keys" and member.kind == binary.LIST and not member.is_null:
+                items = list(children(data, member))
+                if all(item.kind == binary.STRING and not item.is_null for item in items):
+                    return [text(data, item) for item in items]
+    return refuse(
+        "missing_field", value.node.start, "expected a manifest: a struct with a list keys of strings"
+    )

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.ion import binary
-from headpond.ion.binary import Node, RefusedIon
+from headpond.ion.binary import Node
 from headpond.ion.column_types import JSON, CannotCast, Instant, IonType, cast_ion
 from headpond.ion.stream import only_value
 from headpond.qldb.shapes.groups import Kind, LearnedShape
@@ -64,16 +64,10 @@ class _Values(Kind):
 
     def shape_of(self, datum: bytes) -> LearnedShape | None:
         """Return the shape of a value."""
-        try:
-            value = only_value(datum)
-            shape = shape_of(datum, value.node, value.symbols)
-        except (NoShapeError, RefusedIon):
-            return None
+        value = only_value(datum)
+        shape = shape_of(datum, value.node, value.symbols)
         # What annotations mean to a column is the scalar reader's to say.
         return None if shape.root.is_annotated else LearnedShape("", shape, value.symbols)
-
-    def fill_in(self, shaped: ShapedRecords, parts: list[dict[str, Any]]) -> None:
-        """Do nothing: values come without a hash."""
 
 
 class Texts(_Values):

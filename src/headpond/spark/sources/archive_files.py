@@ -37,8 +37,7 @@ from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, Usag
 from headpond.ion.binary import RefusedIon
 from headpond.kinesis.archive.compressed import MAGIC
 from headpond.lake.storage import file_system, storage_errors
-from headpond.qldb.export import read_manifest
-from headpond.qldb.files import is_ion
+from headpond.qldb.files import is_ion, read_manifest
 
 MANIFEST = ".manifest"
 """Ends a pattern of manifests, which stand for what they name."""
