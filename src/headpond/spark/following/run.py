@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from headpond.dsql.config import TableSpec
     from headpond.lake.lake import Lake
     from headpond.pipeline import Pipeline
-    from headpond.spark.metrics.progress import Sink
+    from headpond.spark.metrics.exporters import Sink
     from headpond.spark.session.start import Starting, StartOptions
 
 
