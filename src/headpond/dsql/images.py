@@ -19,12 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import int64_array, mask_of, offsets_of, ranges
+from headpond.core.arrow import Bools, Ints, int64_array, mask_of, offsets_of, ranges
 from headpond.dsql.columns import counts_between, first_bytes
 from headpond.dsql.strict_json import is_strict
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 _IMAGES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
@@ -126,13 +123,9 @@ class Images:
         return found
 
     def members(self, rows: Ints, is_delete: Bools, *, delete_image: str, max_columns: int | None) -> Members:
-        """Return the members of each row's image.
+        """Return the members of each row's image: of a delete `delete_image`, of all others `after`.
 
-        Args:
-            rows: numbers of records, ascending.
-            is_delete: which of them are deletes.
-            delete_image: which image of a delete is wanted; of all others it is `after`.
-            max_columns: bound on the names of one image, and of all together; see `NameBound`.
+        `rows` ascend; `max_columns` bounds the names of one image, and of all together; see `NameBound`.
         """
         image = np.where(is_delete, self.place[delete_image][rows], self.place["after"][rows])
         found, first, codes = np.unique(self.codes[image], return_index=True, return_inverse=True)

@@ -101,11 +101,8 @@ def typed_rows(
         max_columns=None if spec.raw else config.max_columns,
     )
     if spec.raw:
-        return (
-            _raw_rows(_Rows(records, decoded, at, members.tokens, _unknown(at)), spec, config),
-            [],
-            counters,
-        )
+        rows = _Rows(records, decoded, at, members.tokens, pa.nulls(len(at), COLUMNS_TYPE))
+        return _raw_rows(rows, spec, config), [], counters
     rows = _Rows(records, decoded, at, members.tokens, _named_columns(members, spec))
     problems = _key_problems(rows, members, spec)
     rows.drop(problems | _too_wide(members))
@@ -140,10 +137,6 @@ def _raw_rows(rows: _Rows, spec: TableSpec, config: RowChanges) -> pa.RecordBatc
     own["m:key"] = pa.nulls(len(rows.at), pa.string())
     own["m:data"] = rows.origin("data")  # a lake takes in only so many such tables
     return pa.RecordBatch.from_arrays([own[field.name] for field in OWN_FIELDS], schema=pa.schema(OWN_FIELDS))
-
-
-def _unknown(at: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
-    return pa.nulls(len(at), COLUMNS_TYPE)
 
 
 def columns_named(shape: Sequence[str], count: int, spec: TableSpec) -> pa.Array:

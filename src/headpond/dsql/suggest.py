@@ -210,14 +210,10 @@ class TableSeen:
 
 @dataclass(slots=True)
 class Survey:
-    """What was seen of a stream so far.
+    """What was seen of a stream so far: user records, and those that are not changes, by reason.
 
-    Attributes:
-        records: user records.
-        refused: how many of them are no changes, by reason.
-        fragments: pieces of chunked changes, which name no table.
-        tables: by schema and table, in the order of appearance.
-        logged: of those, the ones known from their raw log alone, with the entries looked at.
+    `fragments` are pieces of chunked changes, which name no table. `logged` are the tables known from their
+    raw log alone, with the entries looked at.
     """
 
     records: int = 0

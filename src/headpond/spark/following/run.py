@@ -28,7 +28,7 @@ from headpond.core.errors import (
     ServiceFailure,
 )
 from headpond.core.schemas import PENDING_SCHEMA
-from headpond.dsql.records import Chunked, parse
+from headpond.dsql.records import Change, parse
 from headpond.kinesis.api.calls import calls_of, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.archive.lines import BAD_LINE
@@ -379,6 +379,6 @@ def finish(pipeline: Pipeline, spec: TableSpec) -> None:
 
 def _of_another(data: bytes, spec: TableSpec) -> bool:
     record = parse(data)
-    if not isinstance(record, Chunked):
+    if not (isinstance(record, Change) and record.chunks):
         return False
     return (record.source.schema, record.source.table) != (spec.schema, spec.table)
