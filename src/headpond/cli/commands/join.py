@@ -257,7 +257,12 @@ _conf = click.option(
 )  # fmt: skip
 
 
-@click.command()
+@click.group()
+def join() -> None:
+    """Join two streams in time windows: try one out, or look into one on Spark."""
+
+
+@join.command()
 @_checkpoint
 @_conf
 @with_output
@@ -284,7 +289,7 @@ def inspect(output: Output, checkpoint: str, *, conf: dict[str, str]) -> None:
     output.result(document, lambda: _drawn(document))
 
 
-@click.command()
+@join.command()
 @_checkpoint
 @click.option("--tasks", type=click.IntRange(1), required=True, help="The new number of tasks.")
 @click.option("--out", type=click.Path(path_type=str), required=True, help="The new checkpoint.")
@@ -305,7 +310,7 @@ def rescale(output: Output, checkpoint: str, *, tasks: int, out: str, conf: dict
     output.result({**done, "checkpoint": out}, lambda: Text(summary))
 
 
-@click.command()
+@join.command()
 @_checkpoint
 @click.option("--key", "key_text", help="The key, given as text.")
 @click.option("--key-hex", help="The key, given as hexadecimal digits.")
@@ -361,20 +366,16 @@ def _kept_line(each: KeptRecord) -> Text:
 
 @contextmanager
 def _session(conf: Mapping[str, str]) -> Iterator[Any]:
-    spark = _spark(conf)
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-def _spark(conf: Mapping[str, str]) -> Any:
     from headpond.spark.session.settings import private_logs
     from headpond.spark.session.start import spark_session
 
     provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     settings = {"spark.sql.streaming.stateStore.providerClass": provider, **conf}
-    return spark_session("headpond join", log_path=private_logs() / "join.log", conf=settings, quick=True)
+    spark = spark_session("headpond join", log_path=private_logs() / "join.log", conf=settings, quick=True)
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def _drawn(document: dict[str, Any]) -> RenderableType:
@@ -402,11 +403,6 @@ def _moment(millis: int) -> str:
         return dt.datetime.fromtimestamp(millis / 1000, dt.UTC).isoformat(sep=" ", timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return f"{millis} ms"
-
-
-@click.group()
-def join() -> None:
-    """Join two streams in time windows: try one out, or look into one on Spark."""
 
 
 @join.command()
@@ -469,8 +465,3 @@ def play(
         output.result(results if isinstance(content, list) else results[0])
     if different:
         ctx.exit(1)
-
-
-join.add_command(inspect)
-join.add_command(rescale)
-join.add_command(show)
