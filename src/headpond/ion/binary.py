@@ -37,7 +37,7 @@ NULL, BOOL, INT, NEGATIVE_INT, FLOAT, DECIMAL, TIMESTAMP = range(7)
 SYMBOL, STRING, CLOB, BLOB, LIST, SEXP, STRUCT, ANNOTATED = range(7, 15)
 TYPE_NAMES = (
     "null", "bool", "int", "int", "float", "decimal", "timestamp",
-    "symbol", "string", "clob", "blob", "list", "sexp", "struct",
+    "symbol", "string", "clob", "blob", "list", "sexp", "struct", "annotation wrapper",
 )  # fmt: skip
 IS_NULL = 15
 """The length code of a typed null."""
@@ -171,13 +171,8 @@ def header(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
             refuse("bad_ion", start, "an ordered struct without fields")
     stop = at + length
     if stop > end:
-        refuse("truncated", start, f"a {kind_name(kind)} of {length} bytes where {end - at} are left")
+        refuse("truncated", start, f"a {TYPE_NAMES[kind]} of {length} bytes where {end - at} are left")
     return kind, low, at, stop
-
-
-def kind_name(kind: int) -> str:
-    """Return a type's name for a message."""
-    return TYPE_NAMES[kind] if kind < len(TYPE_NAMES) else "annotation wrapper"
 
 
 def node(data: bytes, at: int, end: int) -> Node:

@@ -58,15 +58,10 @@ _NONE = 0xFF
 def check(  # noqa: C901, PLR0912 - every value of every record read by itself passes here: no calls
     data: bytes, at: int, end: int, *, max_depth: int = MAX_DEPTH, symbols: Symbols | None = None
 ) -> int:
-    """Walk the one value at `at`, annotations included, and return where it stops.
+    """Walk the one value at `at`, annotations included, in a container up to `end`; return where it stops.
 
-    Args:
-        data: The bytes.
-        at: Where the value begins.
-        end: Where its container ends.
-        max_depth: Bound of nesting.
-        symbols: Check the scalars too: text is UTF-8, symbols have a text (or are $0), timestamps exist.
-            Without it only types and lengths are checked.
+    With `symbols` the scalars are checked too: text is UTF-8, symbols have a text (or are $0), timestamps
+    exist.
 
     Raises:
         RefusedIon: `truncated`, `bad_ion`, `too_deep`, and with `symbols` `unknown_symbol`.

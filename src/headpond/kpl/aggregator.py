@@ -58,14 +58,7 @@ class Packed(NamedTuple, Generic[R]):
 
 
 class Aggregator(Generic[R]):
-    """One open aggregate.
-
-    Args:
-        max_size: Bound of the Kinesis record's data in bytes, framing included, 64 … 10 MiB.
-        max_count: Bound of the user records in it.
-
-    Attributes:
-        records: Those in it.
+    """One open aggregate of `records`: `max_size` bounds its data in bytes, framing included, 64 … 10 MiB.
 
     Raises:
         InvalidUserRecord: A bound lies outside its range.

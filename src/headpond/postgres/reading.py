@@ -137,10 +137,7 @@ def snapshot(
 ) -> Iterator[Snapshot]:
     """Open a snapshot: its moment is `margin_ms` before the database's time, taken before it begins.
 
-    Args:
-        database: what to read.
-        margin_ms: how long a change may have its commit time before others can see it.
-        lasts_s: how long the transaction is used; by default `LASTS_S` in Aurora DSQL, else without end.
+    The transaction is used for `lasts_s`: by default `LASTS_S` in Aurora DSQL, else without end.
     """
     lasts_s = (LASTS_S if database.is_dsql else float("inf")) if lasts_s is None else lasts_s
     with database.connect() as connection, database.errors():

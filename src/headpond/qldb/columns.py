@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from headpond.core.arrow import Ints, valid
 from headpond.ion.binary import STRUCT, fields
-from headpond.ion.column_types import JSON, CannotCast, Instant, IonType, cast_ion, parse_ion_type
+from headpond.ion.column_types import JSON, CannotCast, IonType, cast_ion, parse_ion_type
 from headpond.ion.stream import IonPart
 from headpond.ion.text import canonical_json, field_name, numbered
 from headpond.qldb import shapes
-from headpond.qldb.shapes import ColumnPart
+from headpond.qldb.shapes import ColumnPart, column_of
 
 _LEAST_FIELD_BYTES = 2
 """A symbol's number and a value's first byte."""
@@ -174,16 +174,12 @@ class _Gathered:
         result = IonColumns({}, dict(sorted(self.repeated.items())), dict(sorted(self.refused.items())))
         for name in (*self.types, *(name for _, name in others)):
             kind, failures = self.types.get(name, JSON), dict(sorted(self.failures.get(name, {}).items()))
-            parts = self.parts.get(name, [])
             values = self.values.get(name, {})
-            if not parts:
-                result.columns[name] = _column(kind, values, rows, failures)
-                continue
             alone = np.array(sorted(values), np.int64)
-            column = _column(kind, {at: values[row] for at, row in enumerate(alone.tolist())}, len(alone), {})
-            parts = [*parts, (alone, ColumnPart(column.values, column.offsets))]
+            part = column_of(kind, [values[row] for row in alone.tolist()])
+            parts = [*self.parts.get(name, []), (alone, part)]
             offsets = None
-            if column.offsets is not None:
+            if part.offsets is not None:
                 offsets = _placed([(at, taken.offsets) for at, taken in parts], rows)
             placed = _placed([(at, taken.values) for at, taken in parts], rows)
             result.columns[name] = IonColumn(kind, placed, offsets, failures)
@@ -211,23 +207,6 @@ def _members(part: IonPart, row: int, repeated: dict[int, list[str]]) -> list[tu
     pairs = list(zip(names, ordered, strict=True))
     repeated[row] = [name for shown, (name, _, _) in pairs if shown != name]
     return [(shown, members[at][1]) for shown, (_, _, at) in pairs]
-
-
-def _column(kind: IonType, values: dict[int, Any], rows: int, failures: dict[int, str]) -> IonColumn:
-    column: list[Any] = [None] * rows
-    offsets: list[int | None] | None = None
-    if kind.name == "timestamp":
-        offsets = [None] * rows
-        for row, value in values.items():
-            if isinstance(value, Instant):
-                column[row] = value.us
-                offsets[row] = value.offset_minutes
-        return IonColumn(
-            kind, pa.array(column, pa.int64()).cast(kind.arrow), pa.array(offsets, pa.int16()), failures
-        )
-    for row, value in values.items():
-        column[row] = value
-    return IonColumn(kind, pa.array(column, kind.arrow), None, failures)
 
 
 def ion_json_column(data: Any) -> pa.Array:

@@ -30,6 +30,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from headpond.core.formats import one_batch
+from headpond.core.schemas import filled
 from headpond.ion import binary
 from headpond.ion.binary import (
     MARKER,
@@ -241,8 +243,7 @@ def ion_records(content: bytes, *, stream: str, file: str) -> Iterator[pa.Record
             "sequence_number": pa.array([str(number) for number in range(first, first + count)]),
             "data": pa.array(some, pa.binary()),
         }
-        arrays = [columns.get(each.name, pa.nulls(count, each.type)) for each in KINESIS_RECORD_SCHEMA]
-        yield pa.RecordBatch.from_arrays(arrays, schema=KINESIS_RECORD_SCHEMA)
+        yield one_batch(filled(columns, KINESIS_RECORD_SCHEMA, count))
         first += count
 
 

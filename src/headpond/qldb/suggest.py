@@ -152,15 +152,7 @@ class LedgerTableSeen:
 
 @dataclass(slots=True)
 class LedgerSurvey:
-    """What was seen of a ledger's records so far.
-
-    Attributes:
-        records: user records.
-        refused: how many of them are not QLDB records, by reason.
-        blocks: block summaries, and blocks of exports.
-        controls: control records.
-        tables: by name, in the order of appearance.
-    """
+    """What was seen of a ledger's records so far: user records, and those that are not QLDB's, by reason."""
 
     records: int = 0
     refused: Counter[str] = field(default_factory=Counter)

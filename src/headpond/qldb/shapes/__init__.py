@@ -36,10 +36,12 @@ from typing import Any
 
 from headpond.ion.column_types import IonType
 from headpond.qldb.shapes.blocks import ExportedBlocks, StreamRecords
-from headpond.qldb.shapes.columns import ColumnPart, Fields, Texts
+from headpond.qldb.shapes.columns import ColumnPart, Fields, Texts, column_of
 from headpond.qldb.shapes.groups import LEAST, PAGE_BYTES, Together, together
 
-__all__ = ["LEAST", "PAGE_BYTES", "ColumnPart", "exported_blocks", "fields", "json_texts", "records"]
+__all__ = [
+    "LEAST", "PAGE_BYTES", "ColumnPart", "column_of", "exported_blocks", "fields", "json_texts", "records",
+]  # fmt: skip
 
 
 def records(blobs: Any, *, verify: bool, max_depth: int, page_bytes: int = PAGE_BYTES) -> Iterator[Together]:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from headpond.ion import binary
 from headpond.ion.binary import Node
-from headpond.ion.column_types import JSON, CannotCast, Instant, IonType, cast_ion
+from headpond.ion.column_types import JSON, CannotCast, IonType, cast_ion
 from headpond.ion.stream import only_value
 from headpond.qldb.shapes.groups import Kind, LearnedShape
 from headpond.qldb.shapes.page import timestamps
@@ -191,15 +191,13 @@ def _distinct(shaped: ShapedRecords, kind: IonType, item: Item) -> ColumnPart:
         except CannotCast as error:
             failed[at] = str(error)
             values.append(None)
-    indices = raw.indices
-    failures = None
-    if failed:
-        failures = {row: failed[at] for row, at in enumerate(indices.to_pylist()) if at in failed}
+    return column_of(kind, values)._replace(failures=failed).take(raw.indices)
+
+
+def column_of(kind: IonType, values: list[Any]) -> ColumnPart:
+    """Return values that `cast_ion` gave as a column."""
     if kind.name != "timestamp":
-        return ColumnPart(pa.array(values, kind.arrow).take(indices), None, failures)
-    instants = [one if isinstance(one, Instant) else Instant(0, None) for one in values]
-    shown = pa.array(
-        [one.us for one in instants], pa.int64(), mask=np.array([one is None for one in values], np.bool_)
-    )
-    offsets = pa.array([one.offset_minutes for one in instants], pa.int16())
-    return ColumnPart(shown.cast(kind.arrow).take(indices), offsets.take(indices), failures)
+        return ColumnPart(pa.array(values, kind.arrow))
+    us = pa.array([None if one is None else one.us for one in values], pa.int64())
+    offsets = pa.array([None if one is None else one.offset_minutes for one in values], pa.int16())
+    return ColumnPart(us.cast(kind.arrow), offsets)
