@@ -263,6 +263,68 @@ def join() -> None:
 
 
 @join.command()
+@input_argument
+@click.option(
+    "--headers-of",
+    "headers_of",
+    type=click.Choice([each.value for each in HeadersOf]),
+    default=HeadersOf.OWN.value,
+    show_default=True,
+    help="Whose headers results carry.",
+)
+@click.option(
+    "--emit",
+    type=click.Choice([each.value for each in Emit]),
+    help="When unmatched results leave; as the time-line says when not given, else eager.",
+)
+@click.option("--check", is_flag=True, help="End with 1 if a step's own `out` is not what came out.")
+@with_output
+@click.pass_context
+def play(
+    ctx: click.Context, output: Output, file: str, *, headers_of: str, emit: str | None, check: bool
+) -> None:
+    """Run a time-line through a join and show what becomes of each record.
+
+    FILE (standard input when `-` or absent) is a JSON document {"type": "inner" | "left" | "outer",
+    "before_ms", "after_ms", "grace_ms", "steps": [{"side": "L" | "R", "key", "value", "timestamp",
+    "headers"}, …]}, or a list of such. With --json it is printed again with each step's `out` filled in.
+    """
+    try:
+        content = orjson.loads(b"".join(input_lines(file)))
+    except orjson.JSONDecodeError as error:
+        raise UsageError(
+            f"{'Standard input' if file == '-' else file} is not a JSON document: {error}.",
+            next_step="examples/joins holds time-lines to start from.",
+            file=file,
+        ) from error
+    documents: list[Any] = content if isinstance(content, list) else [content]
+    results = []
+    different = False
+    for number, document in enumerate(documents):
+        try:
+            scenario = read_scenario(
+                document, headers=HeadersOf(headers_of), emit=None if emit is None else Emit(emit)
+            )
+        except UsageError as error:
+            where = f"Time-line {number}: " if isinstance(content, list) else ""
+            raise UsageError(f"{where}{error.message}", next_step=error.next_step, **error.facts) from error
+        played = scenario.play()
+        steps = differing_steps(document, played)
+        if check and steps:
+            different = True
+            named = f" of {scenario.name}" if scenario.name else ""
+            output.say(f"Different from `out` in the file: step {', '.join(map(str, steps))}{named}.")
+        results.append(filled(document, played))
+        if not output.json:
+            picture = JoinPicture(scenario, played)
+            output.result(results[-1], lambda picture=picture: picture)  # type: ignore[misc]
+    if output.json:
+        output.result(results if isinstance(content, list) else results[0])
+    if different:
+        ctx.exit(1)
+
+
+@join.command()
 @_checkpoint
 @_conf
 @with_output
@@ -403,65 +465,3 @@ def _moment(millis: int) -> str:
         return dt.datetime.fromtimestamp(millis / 1000, dt.UTC).isoformat(sep=" ", timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return f"{millis} ms"
-
-
-@join.command()
-@input_argument
-@click.option(
-    "--headers-of",
-    "headers_of",
-    type=click.Choice([each.value for each in HeadersOf]),
-    default=HeadersOf.OWN.value,
-    show_default=True,
-    help="Whose headers results carry.",
-)
-@click.option(
-    "--emit",
-    type=click.Choice([each.value for each in Emit]),
-    help="When unmatched results leave; as the time-line says when not given, else eager.",
-)
-@click.option("--check", is_flag=True, help="End with 1 if a step's own `out` is not what came out.")
-@with_output
-@click.pass_context
-def play(
-    ctx: click.Context, output: Output, file: str, *, headers_of: str, emit: str | None, check: bool
-) -> None:
-    """Run a time-line through a join and show what becomes of each record.
-
-    FILE (standard input when `-` or absent) is a JSON document {"type": "inner" | "left" | "outer",
-    "before_ms", "after_ms", "grace_ms", "steps": [{"side": "L" | "R", "key", "value", "timestamp",
-    "headers"}, …]}, or a list of such. With --json it is printed again with each step's `out` filled in.
-    """
-    try:
-        content = orjson.loads(b"".join(input_lines(file)))
-    except orjson.JSONDecodeError as error:
-        raise UsageError(
-            f"{'Standard input' if file == '-' else file} is not a JSON document: {error}.",
-            next_step="examples/joins holds time-lines to start from.",
-            file=file,
-        ) from error
-    documents: list[Any] = content if isinstance(content, list) else [content]
-    results = []
-    different = False
-    for number, document in enumerate(documents):
-        try:
-            scenario = read_scenario(
-                document, headers=HeadersOf(headers_of), emit=None if emit is None else Emit(emit)
-            )
-        except UsageError as error:
-            where = f"Time-line {number}: " if isinstance(content, list) else ""
-            raise UsageError(f"{where}{error.message}", next_step=error.next_step, **error.facts) from error
-        played = scenario.play()
-        steps = differing_steps(document, played)
-        if check and steps:
-            different = True
-            named = f" of {scenario.name}" if scenario.name else ""
-            output.say(f"Different from `out` in the file: step {', '.join(map(str, steps))}{named}.")
-        results.append(filled(document, played))
-        if not output.json:
-            picture = JoinPicture(scenario, played)
-            output.result(results[-1], lambda picture=picture: picture)  # type: ignore[misc]
-    if output.json:
-        output.result(results if isinstance(content, list) else results[0])
-    if different:
-        ctx.exit(1)
