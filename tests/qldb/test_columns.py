@@ -39,7 +39,6 @@ def shown(result: Any, rows: int) -> Any:
     """Return all that a result says, row by row; as text, because NaN is not equal to itself."""
     columns = {
         name: (
-            str(one.type),
             one.values.type,
             [repr(value) for value in one.values.to_pylist()],
             [None] * rows if one.offsets is None else one.offsets.to_pylist(),
@@ -58,10 +57,10 @@ def one_by_one(data: Any, declared: dict[str, str], *, others: bool = True) -> A
         alone = ion_columns(pa.array([value.as_py()], data.type), declared, others=others)
         found, names = shown(alone, 1)
         repeated |= dict.fromkeys([row] if names else [], names.get(0))
-        for name, (kind, arrow, values, offsets, failures) in found.items():
-            column = columns.setdefault(name, (kind, arrow, ["None"] * len(data), [None] * len(data), {}))
-            column[2][row], column[3][row] = values[0], offsets[0]
-            column[4].update(dict.fromkeys([row] if failures else [], failures.get(0)))
+        for name, (arrow, values, offsets, failures) in found.items():
+            column = columns.setdefault(name, (arrow, ["None"] * len(data), [None] * len(data), {}))
+            column[1][row], column[2][row] = values[0], offsets[0]
+            column[3].update(dict.fromkeys([row] if failures else [], failures.get(0)))
     return columns, repeated
 
 

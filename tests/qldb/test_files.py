@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headpond.ion.binary import MARKER, RefusedIon, children, fields
-from headpond.ion.stream import IonPart, only_value
+from headpond.ion.stream import only_value
 from headpond.ion.text import canonical_json, ion_text
 from headpond.ion.text_reader import to_binary
 from headpond.ion.write import restated
@@ -87,7 +87,7 @@ def shared(texts: list[str]) -> tuple[bytes, list[bytes]]:
 
 def hashes(datums: list[bytes]) -> list[bytes]:
     """Ion hashes of values that can be read alone."""
-    return [IonPart.alone(datum).ion_hash() for datum in datums]
+    return [only_value(datum).ion_hash() for datum in datums]
 
 
 @pytest.mark.thorough
@@ -148,7 +148,7 @@ def exported() -> tuple[list[str], list[str]]:
         record = qldb.read(blob)
         assert isinstance(record, qldb.Record)
         if record.type == "REVISION_DETAILS":
-            node, symbols = only_value(blob)
+            _, node, symbols = only_value(blob)
             for name in ("payload", "revision"):
                 node = next(child for sid, child in fields(blob, node) if symbols.text(sid) == name)
             both = ion_text(blob, node, symbols), canonical_json(blob, node, symbols)
@@ -157,7 +157,7 @@ def exported() -> tuple[list[str], list[str]]:
             blocks.append((blob, record))
     texts, documents = [], []
     for blob, record in blocks:
-        node, symbols = only_value(blob)
+        _, node, symbols = only_value(blob)
         node = next(child for sid, child in fields(blob, node) if symbols.text(sid) == "payload")
         parts, members = [], []
         for sid, child in fields(blob, node):

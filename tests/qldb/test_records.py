@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headpond.ion.stream import IonPart, only_value
+from headpond.ion.stream import only_value
 from headpond.ion.text import ion_text
 from headpond.ion.text_reader import to_binary
 from headpond.qldb import records as qldb
@@ -81,7 +81,7 @@ def test_the_real_block() -> None:
     root = merkle_root([one["hash"] for one in block.row["revision_summaries"]])
     assert entries.index(root) == expected["revisions_root_index_in_entries"]
     text = to_binary(json.dumps(statement["statement"]))
-    assert statement["statement_digest"] == IonPart.alone(text).ion_hash()
+    assert statement["statement_digest"] == only_value(text).ion_hash()
 
 
 def test_the_page_examples() -> None:
@@ -212,7 +212,7 @@ def outcome(data: bytes) -> str:
     if record.type == "REVISION_DETAILS":
         found = checks_of(record)["data_hash_computed"]
         if found is not None:
-            assert IonPart.alone(record.row["data"]).ion_hash() == found
+            assert only_value(record.row["data"]).ion_hash() == found
     return "ok"
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headpond.core.arrow import Ints, valid
 from headpond.ion.binary import STRUCT, fields
 from headpond.ion.column_types import JSON, CannotCast, IonType, cast_ion, parse_ion_type
-from headpond.ion.stream import IonPart
+from headpond.ion.stream import IonPart, only_value
 from headpond.ion.text import canonical_json, field_name, numbered
 from headpond.qldb import shapes
 from headpond.qldb.shapes import ColumnPart, column_of
@@ -30,23 +30,11 @@ _LEAST_FIELD_BYTES = 2
 
 
 @dataclass(slots=True)
-class IonColumn:
-    """A field of many structs."""
-
-    type: IonType
-    values: pa.Array
-    """Null where the field is absent, null, or failed."""
-    offsets: pa.Array | None
-    """Of timestamps: minutes east of UTC (int16), null where unknown; None for other types."""
-    failures: dict[int, str] = field(default_factory=dict)
-    """Row to `cast_error` or `out_of_range`."""
-
-
-@dataclass(slots=True)
 class IonColumns:
     """The fields of many structs, in order of first appearance, declared ones first."""
 
-    columns: dict[str, IonColumn]
+    columns: dict[str, ColumnPart]
+    """Each of all rows: null where the field is absent, null, or failed."""
     repeated: dict[int, list[str]] = field(default_factory=dict)
     """Rows whose struct has a field more than once, with the names; see `ion_columns`."""
     refused: dict[int, str] = field(default_factory=dict)
@@ -107,7 +95,7 @@ class _Gathered:
 
     def one(self, row: int, raw: bytes) -> None:
         """Add a struct that is read by itself."""
-        part = IonPart.alone(raw)
+        part = only_value(raw)
         if part.node.kind != STRUCT or part.node.is_null:
             return
         if self._too_many(row, part):
@@ -182,7 +170,7 @@ class _Gathered:
             if part.offsets is not None:
                 offsets = _placed([(at, taken.offsets) for at, taken in parts], rows)
             placed = _placed([(at, taken.values) for at, taken in parts], rows)
-            result.columns[name] = IonColumn(kind, placed, offsets, failures)
+            result.columns[name] = ColumnPart(placed, offsets, failures)
         return result
 
 
@@ -217,6 +205,6 @@ def ion_json_column(data: Any) -> pa.Array:
         parts.append((found.rows, found.parts[0]["json"]))
         left[found.rows] = False
     alone = np.flatnonzero(left)
-    values = [IonPart.alone(data[row].as_py()) for row in alone.tolist()]
+    values = [only_value(data[row].as_py()) for row in alone.tolist()]
     texts = [canonical_json(one.data, one.node, one.symbols) for one in values]
     return _placed([*parts, (alone, pa.array(texts, pa.string()))], len(data))

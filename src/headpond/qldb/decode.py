@@ -46,6 +46,7 @@ from headpond.core.schemas import (
     whole,
 )
 from headpond.ion.binary import MAX_DEPTH
+from headpond.ion.column_types import parse_ion_type
 from headpond.qldb.batch import decode_user_data
 from headpond.qldb.columns import ion_columns, ion_json_column
 from headpond.qldb.config import AGAIN, OFFSET
@@ -340,7 +341,8 @@ def _typed(
     spec: DocumentSpec, rows: pa.Table, data: pa.ChunkedArray, max_columns: int
 ) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
     """Return the rows whose declared fields are what they should be, and quarantine rows of the others."""
-    taken = ion_columns(data.combine_chunks(), spec.types_by_field(), max_columns=max_columns)
+    types = {name: parse_ion_type(kind) for name, kind in spec.types_by_field().items()}
+    taken = ion_columns(data.combine_chunks(), types, max_columns=max_columns)
     columns: dict[str, Any] = {}
     failures = {row: ("too_many_columns", why) for row, why in taken.refused.items()}
     for name, column in taken.columns.items():
@@ -349,8 +351,8 @@ def _typed(
             continue
         while VALUE + target in columns:  # the data has both `a` and, called so, what `a` makes way to
             target += AGAIN
-        for row, reason in column.failures.items():
-            failures.setdefault(row, (reason, f"the field {name[:200]!r} cannot be {column.type}"))
+        for row, reason in (column.failures or {}).items():
+            failures.setdefault(row, (reason, f"the field {name[:200]!r} cannot be {types[name]}"))
         if target in spec.partition_by:
             for row in unwritable(target, column.values):
                 why = f"the field {name[:200]!r} is longer than a folder's name"

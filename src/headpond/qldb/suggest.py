@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headpond.ion import binary
 from headpond.ion.binary import decimal_parts, fields, integer
-from headpond.ion.stream import IonPart
+from headpond.ion.stream import only_value
 from headpond.ion.text import field_name
 from headpond.ion.timestamps import read_timestamp
 from headpond.qldb.batch import decode_user_data
@@ -138,7 +138,7 @@ class LedgerTableSeen:
 
     def add(self, raw: bytes) -> None:
         """Look at the contents of one revision."""
-        part = IonPart.alone(raw)
+        part = only_value(raw)
         for sid, node in fields(part.data, part.node):
             name = field_name(part.symbols, sid, node)
             seen = self.fields.get(name)

@@ -42,9 +42,9 @@ class ColumnPart(NamedTuple):
 
     values: pa.Array
     offsets: pa.Array | None = None
-    """Of timestamps: minutes east of UTC."""
+    """Of timestamps: minutes east of UTC (int16), null where unknown."""
     failures: dict[int, str] | None = None
-    """By position in `values`."""
+    """By position in `values`: `cast_error` or `out_of_range`."""
 
     def take(self, at: pa.Array) -> ColumnPart:
         """Return some of the rows."""
