@@ -201,13 +201,13 @@ class ExportRows:
         return self._blocks.result(), self._revisions.result()
 
 
-def decode_export(data: bytes, *, verify: bool = True, max_depth: int = MAX_DEPTH) -> DecodedQldb:
+def decode_export(data: bytes) -> DecodedQldb:
     """Read an object of a journal export: Ion binary, Ion text or JSON Lines, not compressed.
 
     `index` is the place of a block in it. In JSON Lines the hashes of contents, and what compares them, are
     null.
     """
-    rows = ExportRows(verify=verify, max_depth=max_depth)
+    rows = ExportRows()
     exact = rows.add(data, 0, step=1)
     blocks, revisions = rows.tables()
     verdicts = pa.Table.from_pylist(rows.verdicts, VERDICTS_SCHEMA)

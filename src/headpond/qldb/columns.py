@@ -45,7 +45,6 @@ def ion_columns(
     data: Any,
     declared: Mapping[str, str | IonType] | None = None,
     *,
-    others: bool = True,
     max_columns: int | None = None,
 ) -> IonColumns:
     """Return the fields of structs as columns.
@@ -56,7 +55,6 @@ def ion_columns(
     Args:
         data: Arrow binary, each null or one Ion struct that can be read alone (`data` of the revisions).
         declared: Field to type, one of `column_types.NAMES`.
-        others: Return fields that are not declared too, as canonical JSON.
         max_columns: Bound on the fields of one struct, and on the columns of all of them together: each is
             an array over all rows. Structs beyond it are `refused`; which, depends on their order.
 
@@ -68,9 +66,9 @@ def ion_columns(
         name: parse_ion_type(kind) if isinstance(kind, str) else kind
         for name, kind in (declared or {}).items()
     }
-    gathered = _Gathered(types, others=others, max_columns=max_columns)
+    gathered = _Gathered(types, max_columns=max_columns)
     left = valid(data).copy()
-    for found in shapes.fields(data, types, others=others, most=max_columns):
+    for found in shapes.fields(data, types, most=max_columns):
         gathered.many(found.rows, found.parts[0])
         left[found.rows] = False
     for row in np.flatnonzero(left).tolist():
@@ -81,9 +79,8 @@ def ion_columns(
 class _Gathered:
     """Fields by name, as they are found: of one struct, or of many alike."""
 
-    def __init__(self, types: Mapping[str, IonType], *, others: bool, max_columns: int | None) -> None:
+    def __init__(self, types: Mapping[str, IonType], *, max_columns: int | None) -> None:
         self.types = types
-        self.others = others
         self.most = max_columns
         self.refused: dict[int, str] = {}
         self.values: dict[str, dict[int, Any]] = {name: {} for name in types}
@@ -107,8 +104,6 @@ class _Gathered:
         for place, (name, member) in enumerate(members):
             kind = self.types.get(name)
             if kind is None:
-                if not self.others:
-                    continue
                 kind = JSON
                 self._see(name, row, place)
             try:
@@ -140,7 +135,7 @@ class _Gathered:
 
     def _crowded(self, rows: list[int], names: list[str]) -> bool:
         """Refuse rows whose fields would be too many columns together with those of others."""
-        if self.most is None or not self.others:
+        if self.most is None:
             return False
         new = sum(name not in self.seen and name not in self.types for name in names)
         have = len(self.seen.keys() | self.types.keys()) if new else 0

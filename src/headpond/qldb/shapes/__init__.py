@@ -54,9 +54,9 @@ def exported_blocks(blobs: Any, *, verify: bool, max_depth: int) -> Iterator[Tog
     return together(blobs, ExportedBlocks(verify=verify, max_depth=max_depth))
 
 
-def fields(blobs: Any, types: Mapping[str, IonType], *, others: bool, most: int | None) -> Iterator[Together]:
+def fields(blobs: Any, types: Mapping[str, IonType], *, most: int | None) -> Iterator[Together]:
     """Yield structs of one shape: a `ColumnPart` for each field, canonical JSON for those not in `types`."""
-    return together(blobs, Fields(types, others=others, most=most))
+    return together(blobs, Fields(types, most=most))
 
 
 def json_texts(blobs: Any) -> Iterator[Together]:

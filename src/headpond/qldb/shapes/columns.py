@@ -82,9 +82,9 @@ class Texts(_Values):
 class Fields(_Values):
     """The fields of structs, each a `ColumnPart`."""
 
-    def __init__(self, types: Mapping[str, IonType], *, others: bool, most: int | None) -> None:
+    def __init__(self, types: Mapping[str, IonType], *, most: int | None) -> None:
         super().__init__()
-        self.types, self.others, self.most = types, others, most
+        self.types, self.most = types, most
 
     def columns(self, shaped: ShapedRecords) -> list[dict[str, Any]]:
         """Return the fields; none for a null or another type."""
@@ -96,11 +96,7 @@ class Fields(_Values):
         if repeats or (self.most is not None and len(root.members) > self.most):
             raise NoShapeError
         return [
-            {
-                name: _cast(shaped, self.types.get(name, JSON), member)
-                for name, member in root.members.items()
-                if self.others or name in self.types
-            }
+            {name: _cast(shaped, self.types.get(name, JSON), member) for name, member in root.members.items()}
         ]
 
 
