@@ -178,13 +178,10 @@ class TableSeen:
     def _look(self, image: str | None) -> list[str]:
         members: Mapping[str, str] = read_object(image) if image is not None else {}
         for name, token in members.items():
-            column = self.columns.get(name)
-            if column is None:
-                if len(self.columns) == MAX_COLUMNS:
-                    self.columns_left += 1
-                    continue
-                column = self.columns[name] = ColumnSeen()
-            column.add(token)
+            if name not in self.columns and len(self.columns) == MAX_COLUMNS:
+                self.columns_left += 1
+            else:
+                self.columns.setdefault(name, ColumnSeen()).add(token)
         return list(members)
 
     def guess_keys(self) -> tuple[list[str], str]:

@@ -141,13 +141,10 @@ class LedgerTableSeen:
         part = only_value(raw)
         for sid, node in fields(part.data, part.node):
             name = field_name(part.symbols, sid, node)
-            seen = self.fields.get(name)
-            if seen is None:
-                if len(self.fields) == MAX_FIELDS:
-                    self.left += 1
-                    continue
-                seen = self.fields[name] = FieldSeen()
-            seen.add(part.data, node)
+            if name not in self.fields and len(self.fields) == MAX_FIELDS:
+                self.left += 1
+            else:
+                self.fields.setdefault(name, FieldSeen()).add(part.data, node)
 
 
 @dataclass(slots=True)
