@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headpond.core.arrow import Ints, valid
+from headpond.core.formats import NameBound
 from headpond.ion.binary import STRUCT, fields
 from headpond.ion.column_types import JSON, CannotCast, IonType, cast_ion, parse_ion_type
 from headpond.ion.stream import IonPart, only_value
@@ -81,7 +82,7 @@ class _Gathered:
 
     def __init__(self, types: Mapping[str, IonType], *, max_columns: int | None) -> None:
         self.types = types
-        self.most = max_columns
+        self.bound = NameBound(max_columns, "the document has {} fields", set(types))
         self.refused: dict[int, str] = {}
         self.values: dict[str, dict[int, Any]] = {name: {} for name in types}
         self.failures: dict[str, dict[int, str]] = {}
@@ -95,11 +96,16 @@ class _Gathered:
         part = only_value(raw)
         if part.node.kind != STRUCT or part.node.is_null:
             return
-        if self._too_many(row, part):
-            return
+        most = self.bound.most
+        if most is not None and len(part.data) >= _LEAST_FIELD_BYTES * most:  # before names are made of them
+            count = sum(1 for _ in fields(part.data, part.node))
+            if count > most:
+                self.refused[row] = f"the document has {count} fields, more than {most}"
+                return
         members = _members(part, row, self.repeated)
-        if self._crowded([row], [name for name, _ in members]):
+        if (why := self.bound.refuses([name for name, _ in members])) is not None:
             self.repeated.pop(row, None)
+            self.refused[row] = why
             return
         for place, (name, member) in enumerate(members):
             kind = self.types.get(name)
@@ -116,37 +122,14 @@ class _Gathered:
 
     def many(self, rows: Ints, columns: dict[str, ColumnPart]) -> None:
         """Keep what was taken of structs that are alike."""
-        if self._crowded(rows.tolist(), list(columns)):
+        if (why := self.bound.refuses(list(columns))) is not None:
+            self.refused.update(dict.fromkeys(rows.tolist(), why))
             return
         for place, (name, taken) in enumerate(columns.items()):
             self._see(name, int(rows[0]), place)
             self.parts.setdefault(name, []).append((rows, taken))
             for at, why in (taken.failures or {}).items():
                 self.failures.setdefault(name, {})[int(rows[at])] = why
-
-    def _too_many(self, row: int, part: IonPart) -> bool:
-        if self.most is None or len(part.data) < _LEAST_FIELD_BYTES * self.most:
-            return False
-        count = sum(1 for _ in fields(part.data, part.node))
-        if count <= self.most:
-            return False
-        self.refused[row] = f"the document has {count} fields, more than {self.most}"
-        return True
-
-    def _crowded(self, rows: list[int], names: list[str]) -> bool:
-        """Refuse rows whose fields would be too many columns together with those of others."""
-        if self.most is None:
-            return False
-        new = sum(name not in self.seen and name not in self.types for name in names)
-        have = len(self.seen.keys() | self.types.keys()) if new else 0
-        if have + new <= self.most:
-            return False
-        why = (
-            f"the document has {new} fields beside the {have} of others of its batch; together they are more "
-            f"than {self.most}"
-        )
-        self.refused.update(dict.fromkeys(rows, why))
-        return True
 
     def _see(self, name: str, row: int, place: int) -> None:
         self.seen[name] = min((row, place), self.seen.get(name, (row, place)))
