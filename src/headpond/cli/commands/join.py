@@ -257,153 +257,6 @@ _conf = click.option(
 )  # fmt: skip
 
 
-@click.command()
-@_checkpoint
-@_conf
-@with_output
-def inspect(output: Output, checkpoint: str, *, conf: dict[str, str]) -> None:
-    """Show what a join on Spark holds: tasks, stream times, records and bytes, how many wait unmatched.
-
-    CHECKPOINT is the checkpointLocation of its query, a folder or URL. It is read with Spark and not changed.
-    """
-    from headpond.spark.join.checkpoint import figures, read_join
-
-    with output.progress("starting Spark"), _session(conf) as spark:
-        standing = read_join(spark, checkpoint)
-    tasks = [figures(each) for each in standing.documents.values()]
-    first = next(iter(standing.documents.values()))
-    document = {
-        "batch": standing.batch,
-        "tasks": standing.tasks,
-        "rules": first["fingerprint"]["rules"],
-        "records": sum(each["records"] for each in tasks),
-        "bytes": sum(each["bytes"] for each in tasks),
-        "unmatched": sum(each["unmatched"] for each in tasks),
-        "each": tasks,
-    }
-    output.result(document, lambda: _drawn(document))
-
-
-@click.command()
-@_checkpoint
-@click.option("--tasks", type=click.IntRange(1), required=True, help="The new number of tasks.")
-@click.option("--out", type=click.Path(path_type=str), required=True, help="The new checkpoint.")
-@_conf
-@with_output
-def rescale(output: Output, checkpoint: str, *, tasks: int, out: str, conf: dict[str, str]) -> None:
-    """Write a copy of a checkpoint whose join has another number of tasks.
-
-    CHECKPOINT is a folder or URL; its query must not be running. Start the query with the new number of tasks
-    and the new checkpoint. Batches keep their numbers.
-    """
-    from headpond.spark.join.checkpoint import rescale as rescale_checkpoint
-
-    with output.progress("starting Spark") as show, _session(conf) as spark:
-        show("rewriting the state")
-        done = rescale_checkpoint(spark, checkpoint, tasks, out)
-    summary = f"{done['records']} records of {done['from_tasks']} tasks are in {done['to_tasks']} now: {out}"
-    output.result({**done, "checkpoint": out}, lambda: Text(summary))
-
-
-@click.command()
-@_checkpoint
-@click.option("--key", "key_text", help="The key, given as text.")
-@click.option("--key-hex", help="The key, given as hexadecimal digits.")
-@click.option("--from", "time_from", metavar="TIME", help="Only records from then on: ms, or ISO 8601.")
-@click.option("--to", "time_to", metavar="TIME", help="Only records up to then.")
-@_conf
-@with_output
-def show(
-    output: Output,
-    checkpoint: str,
-    *,
-    key_text: str | None,
-    key_hex: str | None,
-    time_from: str | None,
-    time_to: str | None,
-    conf: dict[str, str],
-) -> None:
-    """List the records of a key that a join on Spark keeps, with their headers.
-
-    CHECKPOINT is the checkpointLocation of its query, a folder or URL. With --json each line is {"side",
-    "timestamp", "value", "headers", "waiting", "held"}: bytes as hexadecimal text; waiting ones have no
-    partner yet, held ones wait for a slower input.
-    """
-    from headpond.spark.join.checkpoint import kept_records
-
-    key = key_of(key_text, key_hex)
-    if key is None:
-        raise UsageError("There is no key to look for.", next_step="Give one with --key or --key-hex.")
-    first, last = milliseconds_of(time_from), milliseconds_of(time_to)
-    with output.progress("starting Spark"), _session(conf) as spark:
-        found = list(kept_records(spark, checkpoint, key, first, last))
-    for each in found:
-        document = {
-            "side": each.side.name.lower(),
-            "timestamp": each.timestamp,
-            "value": None if each.value is None else each.value.hex(),
-            "headers": [[name, None if value is None else value.hex()] for name, value in each.headers],
-            "waiting": each.waiting,
-            "held": each.held,
-        }
-        output.result(document, lambda each=each: _kept_line(each))  # type: ignore[misc]
-
-
-def _kept_line(each: KeptRecord) -> Text:
-    state = "  held" if each.held else "  unmatched" if each.waiting else ""
-    return Text.assemble(
-        (_moment(each.timestamp), "cyan"),
-        f"  {each.side.name.lower():<5}  {readable(each.value)}",
-        (state, "yellow"),
-        *((f"  {name}={readable(value)}", "green") for name, value in each.headers),
-    )
-
-
-@contextmanager
-def _session(conf: Mapping[str, str]) -> Iterator[Any]:
-    spark = _spark(conf)
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-def _spark(conf: Mapping[str, str]) -> Any:
-    from headpond.spark.session.settings import private_logs
-    from headpond.spark.session.start import spark_session
-
-    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    settings = {"spark.sql.streaming.stateStore.providerClass": provider, **conf}
-    return spark_session("headpond join", log_path=private_logs() / "join.log", conf=settings, quick=True)
-
-
-def _drawn(document: dict[str, Any]) -> RenderableType:
-    table = Table("task", "side", "from", "to", "records", "bytes", "unmatched", "chunks")
-    for task in document["each"]:
-        for each in task["slices"]:
-            table.add_row(
-                str(task["task"]), each["side"], _moment(each["from_ms"]), _moment(each["to_ms"]),
-                f"{each['records']:,}", f"{each['bytes']:,}", f"{each['unmatched']:,}", str(each["chunks"]),
-            )  # fmt: skip
-    times = [
-        Text(f"task {task['task']}: stream time {_moment(task['stream_time'])}") for task in document["each"]
-    ]
-    head = (
-        f"{document['tasks']} tasks after batch {document['batch']}: {document['records']:,} records, "
-        f"{document['bytes']:,} bytes, {document['unmatched']:,} wait unmatched"
-    )
-    return Group(Text(head), Text(document["rules"]), *times, table)
-
-
-def _moment(millis: int) -> str:
-    if millis < 0:
-        return "none yet"
-    try:
-        return dt.datetime.fromtimestamp(millis / 1000, dt.UTC).isoformat(sep=" ", timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{millis} ms"
-
-
 @click.group()
 def join() -> None:
     """Join two streams in time windows: try one out, or look into one on Spark."""
@@ -471,6 +324,144 @@ def play(
         ctx.exit(1)
 
 
-join.add_command(inspect)
-join.add_command(rescale)
-join.add_command(show)
+@join.command()
+@_checkpoint
+@_conf
+@with_output
+def inspect(output: Output, checkpoint: str, *, conf: dict[str, str]) -> None:
+    """Show what a join on Spark holds: tasks, stream times, records and bytes, how many wait unmatched.
+
+    CHECKPOINT is the checkpointLocation of its query, a folder or URL. It is read with Spark and not changed.
+    """
+    from headpond.spark.join.checkpoint import figures, read_join
+
+    with output.progress("starting Spark"), _session(conf) as spark:
+        standing = read_join(spark, checkpoint)
+    tasks = [figures(each) for each in standing.documents.values()]
+    first = next(iter(standing.documents.values()))
+    document = {
+        "batch": standing.batch,
+        "tasks": standing.tasks,
+        "rules": first["fingerprint"]["rules"],
+        "records": sum(each["records"] for each in tasks),
+        "bytes": sum(each["bytes"] for each in tasks),
+        "unmatched": sum(each["unmatched"] for each in tasks),
+        "each": tasks,
+    }
+    output.result(document, lambda: _drawn(document))
+
+
+@join.command()
+@_checkpoint
+@click.option("--tasks", type=click.IntRange(1), required=True, help="The new number of tasks.")
+@click.option("--out", type=click.Path(path_type=str), required=True, help="The new checkpoint.")
+@_conf
+@with_output
+def rescale(output: Output, checkpoint: str, *, tasks: int, out: str, conf: dict[str, str]) -> None:
+    """Write a copy of a checkpoint whose join has another number of tasks.
+
+    CHECKPOINT is a folder or URL; its query must not be running. Start the query with the new number of tasks
+    and the new checkpoint. Batches keep their numbers.
+    """
+    from headpond.spark.join.checkpoint import rescale as rescale_checkpoint
+
+    with output.progress("starting Spark") as show, _session(conf) as spark:
+        show("rewriting the state")
+        done = rescale_checkpoint(spark, checkpoint, tasks, out)
+    summary = f"{done['records']} records of {done['from_tasks']} tasks are in {done['to_tasks']} now: {out}"
+    output.result({**done, "checkpoint": out}, lambda: Text(summary))
+
+
+@join.command()
+@_checkpoint
+@click.option("--key", "key_text", help="The key, given as text.")
+@click.option("--key-hex", help="The key, given as hexadecimal digits.")
+@click.option("--from", "time_from", metavar="TIME", help="Only records from then on: ms, or ISO 8601.")
+@click.option("--to", "time_to", metavar="TIME", help="Only records up to then.")
+@_conf
+@with_output
+def show(
+    output: Output,
+    checkpoint: str,
+    *,
+    key_text: str | None,
+    key_hex: str | None,
+    time_from: str | None,
+    time_to: str | None,
+    conf: dict[str, str],
+) -> None:
+    """List the records of a key that a join on Spark keeps, with their headers.
+
+    CHECKPOINT is the checkpointLocation of its query, a folder or URL. With --json each line is {"side",
+    "timestamp", "value", "headers", "waiting", "held"}: bytes as hexadecimal text; waiting ones have no
+    partner yet, held ones wait for a slower input.
+    """
+    from headpond.spark.join.checkpoint import kept_records
+
+    key = key_of(key_text, key_hex)
+    if key is None:
+        raise UsageError("There is no key to look for.", next_step="Give one with --key or --key-hex.")
+    first, last = milliseconds_of(time_from), milliseconds_of(time_to)
+    with output.progress("starting Spark"), _session(conf) as spark:
+        found = list(kept_records(spark, checkpoint, key, first, last))
+    for each in found:
+        document = {
+            "side": each.side.name.lower(),
+            "timestamp": each.timestamp,
+            "value": None if each.value is None else each.value.hex(),
+            "headers": [[name, None if value is None else value.hex()] for name, value in each.headers],
+            "waiting": each.waiting,
+            "held": each.held,
+        }
+        output.result(document, lambda each=each: _kept_line(each))  # type: ignore[misc]
+
+
+def _kept_line(each: KeptRecord) -> Text:
+    state = "  held" if each.held else "  unmatched" if each.waiting else ""
+    return Text.assemble(
+        (_moment(each.timestamp), "cyan"),
+        f"  {each.side.name.lower():<5}  {readable(each.value)}",
+        (state, "yellow"),
+        *((f"  {name}={readable(value)}", "green") for name, value in each.headers),
+    )
+
+
+@contextmanager
+def _session(conf: Mapping[str, str]) -> Iterator[Any]:
+    from headpond.spark.session.settings import private_logs
+    from headpond.spark.session.start import spark_session
+
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    settings = {"spark.sql.streaming.stateStore.providerClass": provider, **conf}
+    spark = spark_session("headpond join", log_path=private_logs() / "join.log", conf=settings, quick=True)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _drawn(document: dict[str, Any]) -> RenderableType:
+    table = Table("task", "side", "from", "to", "records", "bytes", "unmatched", "chunks")
+    for task in document["each"]:
+        for each in task["slices"]:
+            table.add_row(
+                str(task["task"]), each["side"], _moment(each["from_ms"]), _moment(each["to_ms"]),
+                f"{each['records']:,}", f"{each['bytes']:,}", f"{each['unmatched']:,}", str(each["chunks"]),
+            )  # fmt: skip
+    times = [
+        Text(f"task {task['task']}: stream time {_moment(task['stream_time'])}") for task in document["each"]
+    ]
+    head = (
+        f"{document['tasks']} tasks after batch {document['batch']}: {document['records']:,} records, "
+        f"{document['bytes']:,} bytes, {document['unmatched']:,} wait unmatched"
+    )
+    return Group(Text(head), Text(document["rules"]), *times, table)
+
+
+def _moment(millis: int) -> str:
+    if millis < 0:
+        return "none yet"
+    try:
+        return dt.datetime.fromtimestamp(millis / 1000, dt.UTC).isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{millis} ms"

@@ -28,7 +28,7 @@ from headpond.core.errors import (
     ServiceFailure,
 )
 from headpond.core.schemas import PENDING_SCHEMA
-from headpond.dsql.records import Chunked, parse
+from headpond.dsql.records import Change, parse
 from headpond.kinesis.api.calls import calls_of, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.archive.lines import BAD_LINE
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from headpond.dsql.config import TableSpec
     from headpond.lake.lake import Lake
     from headpond.pipeline import Pipeline
-    from headpond.spark.metrics.progress import Sink
+    from headpond.spark.metrics.exporters import Sink
     from headpond.spark.session.start import Starting, StartOptions
 
 
@@ -380,6 +380,6 @@ def finish(pipeline: Pipeline, spec: TableSpec) -> None:
 
 def _of_another(data: bytes, spec: TableSpec) -> bool:
     record = parse(data)
-    if not isinstance(record, Chunked):
+    if not (isinstance(record, Change) and record.chunks):
         return False
     return (record.source.schema, record.source.table) != (spec.schema, spec.table)
