@@ -31,11 +31,15 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import orjson
 
 from headpond.localkinesis.settings import ServiceRefusalError, invalid_argument
+
+if TYPE_CHECKING:
+    from headpond.localkinesis.consumers import Consumer
+    from headpond.localkinesis.settings import ShardMeter
 
 STEP = 10**12
 """Distance between neighbouring ordinals of one shard."""
@@ -136,6 +140,7 @@ class Shard:
     children: list[str] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     ordinal: int = 0
+    meter: ShardMeter | None = None  # of its traffic, from the first call on
 
     @property
     def shard_id(self) -> str:
@@ -189,14 +194,10 @@ class Shard:
         """Return the index of the first record that arrived at or after this time."""
         return bisect_left(self.records, time_ms, key=attrgetter("arrival_ms"))
 
-    def drop_first(self, count: int) -> None:
-        """Forget the oldest records, as retention does."""
-        del self.records[:count]
-
 
 @dataclass(slots=True)
 class Stream:
-    """A stream with its shards by name, expired ones removed."""
+    """A stream with its shards and consumers by name, expired shards removed."""
 
     name: str
     arn: str
@@ -206,6 +207,7 @@ class Stream:
     max_record_bytes: int
     settled_ms: int
     shards: dict[str, Shard] = field(default_factory=dict)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
     expired_ms: int = 0
     _next_number: int = 0
     _generation: int = 0
@@ -253,7 +255,7 @@ class Stream:
         horizon_ms = self.horizon_ms(now_ms)
         for shard in list(self.shards.values()):
             if shard.records and shard.records[0].arrival_ms < horizon_ms:
-                shard.drop_first(shard.index_at_time(horizon_ms))
+                del shard.records[: shard.index_at_time(horizon_ms)]
             if shard.closed_ms is not None and shard.closed_ms < horizon_ms and not shard.records:
                 del self.shards[shard.shard_id]
 
