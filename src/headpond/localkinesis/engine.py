@@ -26,7 +26,6 @@ from headpond.localkinesis.model import (
     rescale,
     shard_id_of,
     split_shards,
-    unpack,
 )
 from headpond.localkinesis.settings import (
     ServiceRefusalError,
@@ -331,8 +330,7 @@ class Engine:
 
     def _before_number(self, stream: Stream, shard: Shard, start: Start) -> int:
         number = -1 if start.sequence_number is None else start.sequence_number
-        parts = unpack(number)
-        if parts is None or (parts.created_ms, parts.shard_number) != (stream.created_ms, shard.number):
+        if not shard.gives(number):
             raise invalid_argument(
                 f"StartingSequenceNumber {start.sequence_number} used in GetShardIterator on shard "
                 f"{shard.shard_id} in stream {stream.name} under account {self.settings.account} is invalid "

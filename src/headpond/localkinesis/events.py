@@ -29,38 +29,38 @@ from headpond.localkinesis.tokens import Page, open_page, seal_page
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from headpond.localkinesis import requests
     from headpond.localkinesis.consumers import Consumer, Subscription
     from headpond.localkinesis.engine import Engine
     from headpond.localkinesis.faults import Rule
     from headpond.localkinesis.model import Reading
 
+_PAGE = 100
 _TEXT = 7
 _PRELUDE_AND_CHECKSUMS = 16
 _SHORTEST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.1
 
 
-def register_stream_consumer(engine: Engine, call: requests.RegisterStreamConsumer) -> bytes:
+def register_stream_consumer(engine: Engine, call: Any) -> bytes:
     """RegisterStreamConsumer."""
     consumer = engine.consumers.register(call.stream_arn, call.consumer_name)
     return orjson.dumps({"Consumer": {**_consumer_json(engine, consumer), "ConsumerStatus": "CREATING"}})
 
 
-def deregister_stream_consumer(engine: Engine, call: requests.OnConsumer) -> bytes:
+def deregister_stream_consumer(engine: Engine, call: Any) -> bytes:
     """DeregisterStreamConsumer."""
     engine.consumers.deregister(_find(engine, call))
     return b""
 
 
-def describe_stream_consumer(engine: Engine, call: requests.OnConsumer) -> bytes:
+def describe_stream_consumer(engine: Engine, call: Any) -> bytes:
     """DescribeStreamConsumer."""
     consumer = _find(engine, call)
     described = {**_consumer_json(engine, consumer), "StreamARN": consumer.stream_arn}
     return orjson.dumps({"ConsumerDescription": described})
 
 
-def list_stream_consumers(engine: Engine, call: requests.ListStreamConsumers) -> bytes:
+def list_stream_consumers(engine: Engine, call: Any) -> bytes:
     """ListStreamConsumers, a page of consumers by name."""
     stream = engine.stream(call.stream_arn)
     after = ""
@@ -70,14 +70,14 @@ def list_stream_consumers(engine: Engine, call: requests.ListStreamConsumers) ->
             raise invalid_argument("NextToken is of another stream.")
         after = page.after
     found = [each for each in engine.consumers.of_stream(stream.name) if each.name > after]
-    shown = found[: call.max_results]
+    shown = found[: call.max_results or _PAGE]
     reply: dict[str, Any] = {"Consumers": [_consumer_json(engine, each) for each in shown]}
     if len(found) > len(shown):
         reply["NextToken"] = seal_page(engine, Page(stream.name, stream.created_ms, shown[-1].name))
     return orjson.dumps(reply)
 
 
-def subscribe_to_shard(engine: Engine, call: requests.SubscribeToShard) -> Subscription:
+def subscribe_to_shard(engine: Engine, call: Any) -> Subscription:
     """SubscribeToShard, up to the point where events are sent."""
     at = call.starting_position
     start = Start.of(at.type, at.sequence_number, at.timestamp)
@@ -154,7 +154,7 @@ def _event_json(reading: Reading) -> bytes:
     return b'{"Records":[%b],%b' % (records, orjson.dumps(tail)[1:])
 
 
-def _find(engine: Engine, call: requests.OnConsumer) -> Consumer:
+def _find(engine: Engine, call: Any) -> Consumer:
     return engine.consumers.find(arn=call.consumer_arn, stream_name=call.stream_arn, name=call.consumer_name)
 
 

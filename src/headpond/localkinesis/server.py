@@ -22,11 +22,11 @@ from aiohttp import web
 from headpond.core.errors import MissingRequirement
 from headpond.core.hosts import may_ask
 from headpond.kinesis.api.client import local_client
-from headpond.localkinesis import answers, events, requests
-from headpond.localkinesis.answers import Pieces
+from headpond.localkinesis import answers, events
 from headpond.localkinesis.consumers import Subscription
 from headpond.localkinesis.engine import Engine
 from headpond.localkinesis.faults import Faults
+from headpond.localkinesis.requests import decoder_of
 from headpond.localkinesis.settings import ServiceRefusalError, Settings, invalid, wall_clock_ms
 
 if TYPE_CHECKING:
@@ -37,32 +37,32 @@ if TYPE_CHECKING:
 
     from headpond.localkinesis.faults import Rule
 
-    Answer = bytes | Pieces | Subscription
+    Answer = bytes | list[bytes] | Subscription
 
-CALLS: dict[str, tuple[type[msgspec.Struct], Callable[[Engine, Any], Answer]]] = {
-    "CreateStream": (requests.CreateStream, answers.create_stream),
-    "DeleteStream": (requests.DeleteStream, answers.delete_stream),
-    "DescribeStream": (requests.DescribeStream, answers.describe_stream),
-    "DescribeStreamSummary": (requests.OnStream, answers.describe_stream_summary),
-    "ListStreams": (requests.ListStreams, answers.list_streams),
-    "ListShards": (requests.ListShards, answers.list_shards),
-    "SplitShard": (requests.SplitShard, answers.split_shard),
-    "MergeShards": (requests.MergeShards, answers.merge_shards),
-    "UpdateShardCount": (requests.UpdateShardCount, answers.update_shard_count),
-    "IncreaseStreamRetentionPeriod": (requests.Retention, answers.increase_retention),
-    "DecreaseStreamRetentionPeriod": (requests.Retention, answers.decrease_retention),
-    "UpdateMaxRecordSize": (requests.UpdateMaxRecordSize, answers.update_max_record_size),
-    "PutRecord": (requests.PutRecord, answers.put_record),
-    "PutRecords": (requests.PutRecords, answers.put_records),
-    "GetShardIterator": (requests.GetShardIterator, answers.get_shard_iterator),
-    "GetRecords": (requests.GetRecords, answers.get_records),
-    "RegisterStreamConsumer": (requests.RegisterStreamConsumer, events.register_stream_consumer),
-    "DeregisterStreamConsumer": (requests.OnConsumer, events.deregister_stream_consumer),
-    "DescribeStreamConsumer": (requests.OnConsumer, events.describe_stream_consumer),
-    "ListStreamConsumers": (requests.ListStreamConsumers, events.list_stream_consumers),
-    "SubscribeToShard": (requests.SubscribeToShard, events.subscribe_to_shard),
+CALLS: dict[str, Callable[[Engine, Any], Answer]] = {
+    "CreateStream": answers.create_stream,
+    "DeleteStream": answers.delete_stream,
+    "DescribeStream": answers.describe_stream,
+    "DescribeStreamSummary": answers.describe_stream_summary,
+    "ListStreams": answers.list_streams,
+    "ListShards": answers.list_shards,
+    "SplitShard": answers.split_shard,
+    "MergeShards": answers.merge_shards,
+    "UpdateShardCount": answers.update_shard_count,
+    "IncreaseStreamRetentionPeriod": answers.increase_retention,
+    "DecreaseStreamRetentionPeriod": answers.decrease_retention,
+    "UpdateMaxRecordSize": answers.update_max_record_size,
+    "PutRecord": answers.put_record,
+    "PutRecords": answers.put_records,
+    "GetShardIterator": answers.get_shard_iterator,
+    "GetRecords": answers.get_records,
+    "RegisterStreamConsumer": events.register_stream_consumer,
+    "DeregisterStreamConsumer": events.deregister_stream_consumer,
+    "DescribeStreamConsumer": events.describe_stream_consumer,
+    "ListStreamConsumers": events.list_stream_consumers,
+    "SubscribeToShard": events.subscribe_to_shard,
 }
-"""Call name → its request and its answer."""
+"""Call name → its answer."""
 
 
 def answer(engine: Engine, call: str, body: bytes) -> Answer:
@@ -78,14 +78,13 @@ def answer(engine: Engine, call: str, body: bytes) -> Answer:
         raise ServiceRefusalError(
             "UnknownOperationException", f"The local Kinesis does not know {call or 'this'}."
         )
-    request_type, answered = known
     try:
-        request = msgspec.json.decode(body or b"{}", type=request_type)
+        request = decoder_of(call).decode(body or b"{}")
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
     except msgspec.DecodeError as error:
         raise ServiceRefusalError("SerializationException", f"The body is not JSON: {error}.") from error
-    return answered(engine, request)
+    return known(engine, request)
 
 
 def _invalid(fault: str) -> ServiceRefusalError:
@@ -138,7 +137,7 @@ class _Handler:
         }
         if isinstance(reply, Subscription):
             return await self._send_events(request, reply, headers, cutting="cut_reply" in faults)
-        if isinstance(reply, Pieces):
+        if isinstance(reply, list):
             if "cut_reply" not in faults:
                 return await self._send_pieces(request, reply, headers)
             reply = b"".join(reply)
@@ -156,9 +155,9 @@ class _Handler:
 
     @staticmethod
     async def _send_pieces(
-        request: web.Request, pieces: Pieces, headers: dict[str, str]
+        request: web.Request, pieces: list[bytes], headers: dict[str, str]
     ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={**headers, "Content-Length": str(pieces.size_bytes)})
+        response = web.StreamResponse(headers={**headers, "Content-Length": str(sum(map(len, pieces)))})
         await response.prepare(request)
         for piece in pieces:
             await response.write(piece)
