@@ -86,15 +86,14 @@ class ShardState:
         self.waited, self.idle_until_s = 0, float("-inf")
         self.begin()
 
-    def begin(self, newest_ms: int = UNBOUNDED, *, is_closed: bool = False, over_gaps: bool = False) -> None:
+    def begin(self, newest_ms: int = UNBOUNDED, *, over_gaps: bool = False) -> None:
         """Begin a batch.
 
         Args:
             newest_ms: What arrived after that does not count, nor what follows it.
-            is_closed: Whether the shard is known to be closed, and all of it counts.
             over_gaps: Whether a gap without end is an error; else the next batch goes on in it.
         """
-        self._newest_ms, self._is_closed, self._over_gaps = newest_ms, is_closed, over_gaps
+        self._newest_ms, self._over_gaps = newest_ms, over_gaps
         self.begun = self.position
         self.records: int | None = 0
         self.size_bytes = 0
@@ -184,11 +183,7 @@ class ShardState:
             if cut_ms < self._calls.date_ms() and self._jump(cut_ms, 1):  # times to come are refused
                 self.take(1)
                 return
-        if self._is_closed:
-            self._marks.clear()
-            self.position, self.records = END, None
-        else:
-            self._close_in()
+        self._close_in()
 
     def _close_in(self) -> None:
         """Go to the newest record that counts; what may be a MiB, by what was seen, is read through."""
