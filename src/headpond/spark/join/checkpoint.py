@@ -37,7 +37,7 @@ from headpond.kstreams.join.chunk_codec import (
     schema_of_chunk,
     state_of,
 )
-from headpond.kstreams.join.chunks import Chunk, SideState
+from headpond.kstreams.join.chunks import Chunk, Kept, Waits
 from headpond.kstreams.join.keys import task_of
 from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS, JoinRules, JoinWindows
 from headpond.kstreams.join.state import rescaled
@@ -206,18 +206,18 @@ def kept_records(
     rules = orjson.loads(document["fingerprint"]["rules"])
     sides = (Side.LEFT,) if rules["type"] == "self" else (Side.LEFT, Side.RIGHT)
     state = state_of(document, sides, load)
-    chunks: list[tuple[Side, Chunk, Any, HeldChunk | None]] = [
-        (side, chunk, waiting, None)
+    chunks: list[tuple[Side, Chunk, Waits, HeldChunk | None]] = [
+        (side, chunk, waits, None)
         for side, each in state.sides.items()
-        for chunk, waiting in zip(each.chunks, each.waiting, strict=True)
+        for chunk, waits in each
         if chunk.max_ts >= first and chunk.min_ts <= last
     ]
-    none = np.empty(0, np.int64)
-    chunks += [(side, held.chunk, none, held) for side, held in state.held()]
+    chunks += [(side, held.chunk, Waits(held.chunk.rows, 0), held) for side, held in state.held()]
     order += [chunk.number for _, chunk, _, _ in chunks]
-    for side, chunk, waiting, held in chunks:
-        records = chunk.records
-        times = chunk.data.ts if held is None else records.column(TIME).to_numpy()
+    for side, chunk, waits, held in chunks:
+        data = chunk.data
+        records = data.records
+        times = data.ts if held is None else records.column(TIME).to_numpy()
         same = np.asarray(pc.fill_null(pc.equal(records.column("key"), key), fill_value=False))
         rows = np.flatnonzero(same & (times >= first) & (times <= last))
         for row in rows[rows >= (0 if held is None else held.taken)].tolist():
@@ -226,7 +226,7 @@ def kept_records(
                 int(times[row]),
                 records.column("value")[row].as_py(),
                 decode_headers(records.column("headers")[row].as_py()),
-                bool(np.isin(row, waiting)),
+                bool(waits.flags[row]),
                 held is not None,
             )
 
@@ -343,12 +343,12 @@ class _Dealer:
         found = {}
         for side, each in state.sides.items():
             parts = []
-            for chunk, waiting in zip(each.chunks, each.waiting, strict=True):
+            for chunk, waits in each:
                 if (task, chunk.number) in pieces:
                     mine = np.frombuffer(pieces[task, chunk.number][0], np.int64)
                     part = Chunk.of(chunk.number, chunk.data, chunk.time_slice)
-                    parts.append((part, np.flatnonzero(np.isin(mine, waiting))))
-            found[side] = SideState.of(parts)
+                    parts.append(Kept(part, Waits.of(waits.flags[mine])))
+            found[side] = tuple(parts)
         return replace(state, sides=found)
 
 
@@ -364,7 +364,7 @@ def _rows_of_task(label: int, state: TaskState, fingerprint: dict[str, Any]) -> 
     rows = []
     for chunk in [chunk for _, chunk in state.chunks()] + [held.chunk for _, held in state.held()]:
         data = encode_chunk(chunk.data, ValueFormat.PLAIN_HEADERS)
-        chunk.stored_bytes = len(data)
+        chunk.bytes = len(data)
         rows.append({"label": label, "number": chunk.number, "data": data})
     rows.append({"label": label, "number": _MANIFEST, "data": encode_manifest(state, fingerprint)})
     rows[-1]["records"] = sum(chunk.rows for _, chunk in state.chunks())
