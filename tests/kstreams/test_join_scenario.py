@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headpond.cli.commands.join import JoinPicture
+from headpond.cli.report.join_picture import JoinPicture
 from headpond.cli.main import main
 from headpond.core.errors import UsageError
 from headpond.kstreams import Emit, HeadersOf
