@@ -14,10 +14,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headpond import __version__
 from headpond.cli.commands.store import key_of, milliseconds_of, readable
 from headpond.cli.inputs import input_argument, input_lines, with_output
+from headpond.cli.main import NamingGroup
 from headpond.cli.output import Output
+from headpond.cli.report.join_page import render_join
 from headpond.cli.report.join_picture import JoinPicture
+from headpond.cli.report.page import write_page
 from headpond.core.errors import UsageError
 from headpond.kstreams.join.rules import Emit, HeadersOf
 from headpond.kstreams.join.scenario import differing_steps, filled, read_scenario
@@ -199,7 +203,7 @@ def _moment(millis: int) -> str:
         return f"{millis} ms"
 
 
-@click.group()
+@click.group(cls=NamingGroup)
 def join() -> None:
     """Join two streams in time windows: try one out, or look into one on Spark."""
 
@@ -220,10 +224,18 @@ def join() -> None:
     help="When unmatched results leave; as the time-line says when not given, else eager.",
 )
 @click.option("--check", is_flag=True, help="End with 1 if a step's own `out` is not what came out.")
+@click.option("--html", metavar="OUT", help="Also write a page with the pictures.")
 @with_output
 @click.pass_context
 def play(
-    ctx: click.Context, output: Output, file: str, *, headers_of: str, emit: str | None, check: bool
+    ctx: click.Context,
+    output: Output,
+    file: str,
+    *,
+    headers_of: str,
+    emit: str | None,
+    check: bool,
+    html: str | None,
 ) -> None:
     """Run a time-line through a join and show what becomes of each record.
 
@@ -240,7 +252,7 @@ def play(
             file=file,
         ) from error
     documents: list[Any] = content if isinstance(content, list) else [content]
-    results = []
+    results, pictures = [], []
     different = False
     for number, document in enumerate(documents):
         try:
@@ -257,9 +269,13 @@ def play(
             named = f" of {scenario.name}" if scenario.name else ""
             output.say(f"Different from `out` in the file: step {', '.join(map(str, steps))}{named}.")
         results.append(filled(document, played))
+        pictures.append(JoinPicture(scenario, played))
         if not output.json:
-            picture = JoinPicture(scenario, played)
-            output.result(results[-1], lambda picture=picture: picture)  # type: ignore[misc]
+            output.result(results[-1], lambda: pictures[-1])
+    if html is not None and pictures:
+        made_at = f"{dt.datetime.now(dt.UTC):%d %B %Y, %H:%M UTC}"
+        write_page(html, render_join(pictures, made_at=made_at, version=__version__))
+        output.say(f"Wrote {html}.")
     if output.json:
         output.result(results if isinstance(content, list) else results[0])
     if different:

@@ -7,8 +7,8 @@
        1 R r1           105      ├───◆───●───────┤       ⋈ l1
 
 One row a record in the order of arrival, one block a key. Along the axis of event time: the window, the
-record's own time, the times of those it met, and the grace period behind the window. On a page the same rows are
-pictures; `Axis` places both.
+record's own time, the times of those it met, and the grace period behind the window. A page draws the
+same rows; `Axis` places both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JoinPicture:
     """Draws a time-line and the outcome of each of its steps, as wide as the terminal is."""
 
     def __init__(self, scenario: Scenario, played: Sequence[Played]) -> None:
-        self._scenario = scenario
+        self.scenario = scenario
         self._rules = scenario.rules
         self._played = played
         times = [each.record.timestamp for each in played if each.record is not None]
@@ -63,43 +63,50 @@ class JoinPicture:
         verdict_width = int(width * VERDICT_SHARE)
         strip = width - LABEL_WIDTH - verdict_width - 2
         lines = [Text(part, style) for words, style in self._head() for part in _broken(words, width)]
+        for name, found, axis in self.blocks(strip):
+            lines += [Text(), Text.assemble((_fit(name, LABEL_WIDTH), "bold"), " ", (axis.written(), "dim"))]
+            for fate in found:
+                lines += self._row(fate, axis, verdict_width)
+        return [*lines, Text(), *(Text(part) for part in _broken(self.summary(), width))]
+
+    def blocks(self, width: int) -> Iterator[tuple[str, list[Fate], Axis]]:
+        """Yield each key's name, what became of its records, and their axis of that width."""
         blocks: dict[bytes | None, list[Fate]] = {}
         for fate in self._fates:
             blocks.setdefault(fate.record.key, []).append(fate)
         for key, found in blocks.items():
-            axis = _Axis(found, self._rules, strip)
-            name = "no key" if key is None else f"key {_printable(key)}"
-            ends = axis.ends(self._zero)
-            lines += [Text(), Text.assemble((_fit(name, LABEL_WIDTH), "bold"), " ", (ends, "dim"))]
-            for fate in found:
-                lines += self._row(fate, axis, verdict_width)
-        return [*lines, Text(), *(Text(part) for part in _broken(self._summary(), width))]
+            name = "no key" if key is None else f"key {printable(key)}"
+            yield name, found, Axis(found, self._rules, width, self._zero)
 
     def _head(self) -> Iterator[tuple[str, str]]:
+        if self.scenario.name:
+            yield self.scenario.name, "bold"
+        first, *rest = self.rules()
+        yield first, ""
+        yield "├ window ┤  ┄ grace  ● record  ◆ partner  ✕ dropped  ⋈ joined with", "dim"
+        yield from ((words, "") for words in rest)
+
+    def rules(self) -> Iterator[str]:
+        """Yield what the join is told, and how its times are to be read."""
         rules, windows = self._rules, self._rules.windows
-        if self._scenario.name:
-            yield self._scenario.name, "bold"
         kind = "self-join" if rules.type is JoinType.SELF else f"{rules.type} join"
         spans = f"{windows.before_ms} ms before to {windows.after_ms} ms after, grace {windows.grace_ms} ms"
-        yield f"{kind}: {spans}, headers of {rules.headers}, {rules.emit}", ""
-        yield "├ window ┤  ┄ grace  ● record  ◆ partner  ✕ dropped  ⋈ joined with", "dim"
+        yield f"{kind}: {spans}, headers of {rules.headers}, {rules.emit}"
         clocks = pairwise((0, *(each.wall_clock_ms for each in self._played)))
         moved = [f"+{now - before} ms at step {n}" for n, (before, now) in enumerate(clocks) if now != before]
         if moved:
             throttle = f"expired records leave every {rules.emit_interval_ms} ms"
-            yield f"{throttle}; wall clock {', '.join(moved)}", ""
+            yield f"{throttle}; wall clock {', '.join(moved)}"
         if self._zero:
-            yield f"times are ms after {self._zero}", "dim"
+            yield f"times are ms after {self._zero}"
 
-    def _row(self, fate: Fate, axis: _Axis, verdict_width: int) -> Iterator[Text]:
-        record = fate.record
-        side = "L" if record.side is Side.LEFT else "R"
-        value = NULL if record.value is None else _printable(record.value)
-        label = f"{fate.number:>4} {side} {_fit(value, VALUE_WIDTH)} {record.timestamp - self._zero:>8}"
+    def _row(self, fate: Fate, axis: Axis, verdict_width: int) -> Iterator[Text]:
+        value = _fit(value_of(fate), VALUE_WIDTH)
+        label = f"{fate.number:>4} {side_of(fate)} {value} {axis.time(fate):>8}"
         line = Text(_fit(label, LABEL_WIDTH) + " ")
         line.append_text(axis.draw(fate))
         line.append(" ")
-        words, style = _verdict(fate)
+        words, style = verdict(fate)
         first, *rest = _broken(words, verdict_width)
         indent = " " * line.cell_len
         line.append(first, style)
@@ -107,7 +114,8 @@ class JoinPicture:
         for part in rest:
             yield Text(indent + part, style)
 
-    def _summary(self) -> str:
+    def summary(self) -> str:
+        """Return what became of all records, counted."""
         total = JoinCounters()
         for step in self._played:
             total.add(JoinCounters(**{name: n for name, n in step.counts.items() if name != "emitted"}))
@@ -119,12 +127,13 @@ class JoinPicture:
         )
 
 
-class _Axis:
-    """Event time along a strip of characters."""
+class Axis:
+    """Event time of a key's records: along a strip of characters, or of a page in percent of its width."""
 
-    def __init__(self, found: list[Fate], rules: JoinRules, width: int) -> None:
+    def __init__(self, found: list[Fate], rules: JoinRules, width: int, zero: int) -> None:
         self._rules = rules
         self._width = width
+        self._zero = zero
         spans = [self._span(each) for each in found]
         self._first = min(first for first, _ in spans)
         self._last = max(last + rules.windows.grace_ms for _, last in spans)
@@ -136,15 +145,33 @@ class _Axis:
             return time, time
         return time - max(0, self._rules.before_ms(side)), time + max(0, self._rules.after_ms(side))
 
-    def ends(self, zero: int) -> str:
+    def ends(self) -> tuple[str, str]:
+        """Return the first and the last time."""
+        return str(self._first - self._zero), str(self._last - self._zero)
+
+    def written(self) -> str:
         """Write the first and the last time where they are."""
-        first, last = str(self._first - zero), str(self._last - zero)
+        first, last = self.ends()
         return first + last.rjust(self._width - len(first)) if len(first + last) < self._width else first
 
     def _at(self, time: int) -> int:
         span = self._last - self._first
         place = (time - self._first) * (self._width - 1) // span if span else 0
         return min(max(place, 0), self._width - 1)
+
+    def time(self, fate: Fate) -> int:
+        """Return a record's time as it is shown."""
+        return fate.record.timestamp - self._zero
+
+    def percent(self, time: int) -> float:
+        """Return how far along the axis a time is."""
+        return 100 * (time - self._first) / max(self._last - self._first, 1)
+
+    def window(self, fate: Fate) -> tuple[float, float, float]:
+        """Return where a record's window begins and ends, and its grace period behind it, in percent."""
+        first, last = self._span(fate)
+        kept = 0 if first == last == fate.record.timestamp else self._rules.windows.grace_ms
+        return self.percent(first), self.percent(last), self.percent(last + kept)
 
     def draw(self, fate: Fate) -> Text:
         """Draw a record's window, itself and its partners."""
@@ -168,7 +195,17 @@ class _Axis:
         return drawn
 
 
-def _verdict(fate: Fate) -> tuple[str, str]:
+def side_of(fate: Fate) -> str:
+    """Return the letter of a record's side."""
+    return "L" if fate.record.side is Side.LEFT else "R"
+
+
+def value_of(fate: Fate) -> str:
+    """Return a record's value as text that stays on its line."""
+    return NULL if fate.record.value is None else printable(fate.record.value)
+
+
+def verdict(fate: Fate) -> tuple[str, str]:
     """Return what became of a record in words, and their style."""
     words: list[str] = []
     style = "dim"
@@ -179,7 +216,7 @@ def _verdict(fate: Fate) -> tuple[str, str]:
         when = f"at once: {at_once}" if fate.left_at == fate.number else f"at step {fate.left_at}"
         words, style = [f"unmatched {when}"], "yellow"
     if fate.partners:
-        names = Counter("itself" if name is None else _printable(name) for name, _ in fate.partners)
+        names = Counter("itself" if name is None else printable(name) for name, _ in fate.partners)
         met = ", ".join(f"{count} {name}" if count > 1 else name for name, count in names.items())
         words, style = [f"⋈ {met}"], "green"
     elif fate.met_later:
@@ -197,7 +234,7 @@ def _verdict(fate: Fate) -> tuple[str, str]:
     return "; ".join(words), style
 
 
-def _printable(data: bytes) -> str:
+def printable(data: bytes) -> str:
     """Return text that stays on its line."""
     text = shown(data) or ""
     return text if text.isprintable() else repr(text)[1:-1]
