@@ -26,6 +26,7 @@ from headpond.lake.state.tombstones import TOMBSTONE_SCHEMA
 from headpond.lake.targets.current import CURRENT_OWN
 from headpond.lake.targets.log import LOG_OWN
 from headpond.pipeline import load, loads
+from tests.house.test_figures import load_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -242,6 +243,16 @@ def test_the_readme_shows_everywhere() -> None:
     targets = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
     assert len(targets) > 10
     assert [target for target in targets if not target.startswith("https://")] == []
+
+
+def test_pictures_are_small_and_of_a_script() -> None:
+    """Each page in both colours, as `make screenshots` takes them."""
+    pictures = {picture.name: picture for picture in (DOCS / "assets").glob("*.png")}
+    pages = load_program(ROOT / "scripts" / "screenshots.py").SIZES
+    assert set(pictures) == {f"{page}-{scheme}.png" for page in pages for scheme in ("light", "dark")}
+    assert [name for name, picture in pictures.items() if picture.stat().st_size > 100_000] == []
+    text = "".join(page.read_text() for page in PAGES)
+    assert [name for name in pictures if name not in text] == []
 
 
 @pytest.mark.spark
