@@ -91,12 +91,16 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str |
     find_java()
     if pipeline.source.archive is None:
         check_source(pipeline)
-    elif files_must_exist and not open_pattern(pipeline.source.archive, storage_options).sizes():
-        raise ConfigurationError(
-            f"No file matches the archive {pipeline.source.archive}.",
-            next_step="Correct source.archive; a relative path is relative to the pipeline file.",
-            key="source.archive",
-        )
+    elif not open_pattern(pipeline.source.archive, storage_options).sizes():
+        fact = f"No file matches the archive {pipeline.source.archive}"
+        if not files_must_exist:
+            logger.warning("%s: the run waits for one", fact)
+        else:
+            raise ConfigurationError(
+                f"{fact}.",
+                next_step="Correct source.archive; a relative path is relative to the pipeline file.",
+                key="source.archive",
+            )
     lake = open_lake(pipeline)
     if not is_remote(pipeline.target.path):
         _writable(Path(pipeline.target.path))
