@@ -22,15 +22,16 @@ Relied on: a line ends with LF or CRLF; a file may lack the last one.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headpond.core.arrow import bytes_of, int64_array, offsets_of
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA
 
 SHARDS = ("shard", "shard_id", "shardId")
@@ -59,6 +60,7 @@ _LINE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
 
 BAD_LINE = "archive_bad_line"
 _COLUMNS = list(KINESIS_RECORD_SCHEMA)[1:]
+_NINE = 9
 
 
 class BadLine(ValueError):
@@ -90,10 +92,60 @@ def read_lines(lines: Iterable[bytes], *, stream: str, file: str, first_line: in
 
 
 def read_text(text: bytes, *, stream: str, file: str, first_line: int = 1) -> pa.RecordBatch:
-    """Turn a text of lines into a batch of Kinesis records; as `read_lines` otherwise."""
+    """Turn a text of lines into a batch of Kinesis records; as `read_lines` otherwise.
+
+    Lines that are all records with an identity of their own are read together: line by line an archive takes
+    a quarter more CPU from its files to the tables.
+    """
     # A file may expand to very many empty lines.
-    lines = () if text.isspace() else io.BytesIO(text)
-    return read_lines(lines, stream=stream, file=file, first_line=first_line)
+    lines = [] if text.isspace() else text.removesuffix(b"\n").split(b"\n")
+    try:
+        if not text.isascii():
+            text.decode()  # the decoder does not look at members that it passes over
+        columns = _columns(list(map(_LINE.decode, lines)))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadLine, pa.ArrowTypeError):
+        columns = None
+    if columns is None:
+        return read_lines(lines, stream=stream, file=file, first_line=first_line)
+    return pa.RecordBatch.from_arrays(
+        [pa.repeat(pa.scalar(stream), len(lines)), *columns], schema=KINESIS_RECORD_SCHEMA
+    )
+
+
+def _columns(values: list[Any]) -> list[pa.Array] | None:
+    """Return the columns of lines that are read, but for the stream; None where one is not such a record."""
+    data = list(map(attrgetter("data"), values))
+    shards, numbers = _texts(values, SHARDS), _texts(values, NUMBERS)
+    if None in data or shards is None or numbers is None or not _are_numbers(numbers):
+        return None
+    keys = _texts(values, KEYS)
+    if keys is None:
+        keys = pa.array([_text(value, KEYS) for value in values], pa.string())
+    arrivals: list[Any] = list(map(attrgetter(ARRIVALS[0]), values))
+    if set(map(type, arrivals)) == {int} and min(arrivals) >= LEAST_MS and max(arrivals) <= MAX_ARRIVAL_MS:
+        arrived = int64_array(np.array(arrivals, np.int64) * 1000)
+    else:
+        arrived = pa.array(map(_arrival_us, values), pa.int64())
+    problem = pa.nulls(len(values), pa.string())
+    arrived = arrived.cast(_COLUMNS[3].type)
+    return [shards, numbers, keys, arrived, problem, pa.array(data, pa.binary())]
+
+
+def _texts(values: list[Any], names: tuple[str, ...]) -> pa.Array | None:
+    """Return what all lines say under the first of these names that any has; None where one lacks it."""
+    for name in names:
+        found = list(map(attrgetter(name), values))
+        if found.count(None) < len(found):
+            texts = pa.array(found, pa.string())
+            return None if texts.null_count else texts
+    return None
+
+
+def _are_numbers(texts: pa.Array) -> bool:
+    """Return whether all of these are decimal numbers, as `read_line` takes them."""
+    offsets = offsets_of(texts)
+    sizes, digits = np.diff(offsets), bytes_of(texts)[offsets[0] : offsets[-1]]
+    return bool(0 < sizes.min() <= sizes.max() <= MAX_DIGITS and (digits - ord("0") <= _NINE).all())
 
 
 def cut_text(content: bytes, size_bytes: int = TEXT_BYTES) -> Iterator[tuple[bytes, int]]:
