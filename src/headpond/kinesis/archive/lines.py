@@ -61,6 +61,7 @@ _LINE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
 BAD_LINE = "archive_bad_line"
 _COLUMNS = list(KINESIS_RECORD_SCHEMA)[1:]
 _NINE = 9
+_COUNTED = 1 << 18  # bytes compared at once: what comes of it stays in the processor's cache
 
 
 class BadLine(ValueError):
@@ -161,11 +162,15 @@ def cut_text(content: bytes, size_bytes: int = TEXT_BYTES) -> Iterator[tuple[byt
             # A line that is longer than a piece goes on to its own end.
             end = content.rfind(b"\n", start, end) + 1 or content.find(b"\n", end) + 1 or len(content)
         piece = content[start:end]
-        ends = int(
-            np.count_nonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
-        )  # in a fifth of the time that `count` takes
-        yield piece, ends + (not piece.endswith(b"\n"))
+        yield piece, count_lines(piece) + (not piece.endswith(b"\n"))
         start = end
+
+
+def count_lines(content: bytes) -> int:
+    """Return how many lines end in bytes, in a fifth of the time that `bytes.count` takes."""
+    octets = np.frombuffer(content, np.uint8)
+    parts = (octets[at : at + _COUNTED] for at in range(0, len(octets), _COUNTED))
+    return sum(int(np.count_nonzero(part == ord("\n"))) for part in parts)
 
 
 def read_line(text: bytes, *, file: str, line: int) -> tuple[str, str, str | None, int | None, None, bytes]:
