@@ -39,8 +39,8 @@ NUMBERS = ("sequenceNumber", "sequence_number")
 KEYS = ("partitionKey", "partition_key")
 ARRIVALS = ("approximateArrivalTimestamp", "approximate_arrival_timestamp")
 """The spellings of each, the one that wins first."""
-TEXT_BYTES = 4 << 20
-"""Lines read at once: 16 MiB are new memory each time, 1 MiB more calls; both take a third more CPU."""
+TEXT_BYTES = 1 << 20
+"""Lines read at once: 4 MiB are new memory each time and take a fifth more CPU."""
 MAX_DIGITS = 200  # more than any service gives; a bound for what is turned into an integer later
 LEAST_MS = 10**11  # 1973 as milliseconds, the year 5138 as seconds: no stream holds either
 MIN_ARRIVAL_US = -62_135_596_800_000_000  # the beginning of the year 1
