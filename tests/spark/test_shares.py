@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from headpond.lake.apply import Applied, apply_batch
+from headpond.pipeline.load import loads
 from headpond.spark.following.distributed import CONTENT, SHARE, Share, deal_of, decided_in_shares
+from headpond.spark.following.query import by_executors
 from headpond.spark.sources.decoded import TABLE, gather
 from tests.lake.lakes import cells, lake_in
 from tests.lake.test_apply import change
@@ -93,3 +95,23 @@ def test_any_tasks_leave_what_one_leaves(
         assert len(contents(lake)["quarantine"]) == sum(
             op != "d" and value > 1 for batch in batches for _, _, _, op, value in batch
         )
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "master", "expected"),
+    [
+        ("auto", "s3://lakes/orders", "yarn", True),
+        ("auto", "s3://lakes/orders", "local-cluster[2,1,1024]", True),
+        ("auto", "s3://lakes/orders", "local[2]", False),
+        ("auto", "/lakes/orders", "spark://host:7077", False),
+        ("spark", "/lakes/orders", "local", True),
+        ("embedded", "s3://lakes/orders", "yarn", False),
+    ],
+)
+def test_executors_write_where_they_are_elsewhere_and_reach_the_lake(
+    engine: Any, path: str, master: str, *, expected: bool
+) -> None:
+    """A folder may be the driver's own: it is left to it where nobody says otherwise."""
+    text = f'[source]\narchive = "x.jsonl"\nformat = "dsql"\n[target]\nengine = "{engine}"\npath = "{path}"\n'
+    pipeline = loads(f'{text}[tables."public.t"]\nkeys = ["id"]\n', "/")
+    assert by_executors(pipeline.target, master) is expected

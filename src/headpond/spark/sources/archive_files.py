@@ -221,7 +221,7 @@ def _piece(match: re.Match[str]) -> str:
 
 
 VERSION = 1
-PIECE_BYTES = 16 << 20
+PIECE_BYTES = 32 << 20
 """How much of the archive one task reads, about."""
 
 _READ_BYTES = 4 << 20
