@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from deltalake import write_deltalake
 from watch import cpu_seconds
 
 from headpond.core.schemas import OWN_FIELDS, VALUE
@@ -63,7 +62,7 @@ def changes(spec: TableSpec, ids: np.ndarray, ts_ns: int, draw: np.random.Genera
     return pa.table([*arrays, *values.values()], [*names, *(VALUE + name for name in values)])
 
 
-def make(folder: Path, rows: int, buckets: int, width: int) -> tuple[Lake, TableSpec]:
+def make(folder: Path, rows: int, buckets: int, width: int, *, marks: bool) -> tuple[Lake, TableSpec]:
     spec = TableSpec(
         name=NAME,
         schema="public",
@@ -75,10 +74,11 @@ def make(folder: Path, rows: int, buckets: int, width: int) -> tuple[Lake, Table
     lake = Lake(str(folder), DsqlConfig(tables=(spec,)))
     lake.prepare()
     typed = lake.typed[NAME]
+    typed.file.allow_marks(allowed=marks)
     draw = np.random.default_rng(1)
     for start in range(0, rows, AT_ONCE):
         ids = np.arange(start, min(start + AT_ONCE, rows))
-        write_deltalake(typed.file.open(), typed.physical(changes(spec, ids, 1, draw, width)), mode="append")
+        typed.file.append(typed.physical(changes(spec, ids, 1, draw, width)))
     return lake, spec
 
 
@@ -118,11 +118,11 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="headpond-bench-"))
     try:
         lakes = {
-            rows: make(folder / str(rows), rows, options.buckets, options.width) for rows in options.rows
+            rows: make(
+                folder / str(rows), rows, options.buckets, options.width, marks=options.deletion_vectors
+            )
+            for rows in options.rows
         }
-        if options.deletion_vectors:
-            for lake, _ in lakes.values():
-                lake.typed[NAME].file.allow_marks(allowed=True)
         vectors = ", deletion vectors" if options.deletion_vectors else ""
         print(f"batches of {BATCH} changes, {options.buckets or 'no'} buckets{vectors}")
         figures: dict[str, dict[str, list[float]]] = {}
