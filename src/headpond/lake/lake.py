@@ -88,13 +88,14 @@ class Lake:
         self.before_write: Callable[[str], None] = lambda _: None
         """Called with the name of each write of a batch or a command before it is done; tests stop there."""
         self.storage_options = dict(storage_options or {})
+        self._tidies = True
         self.quarantine = FactTable(self._own("quarantine"), QUARANTINE_SCHEMA, (*ORIGIN, "reason"))
         self.pending = PendingTable(self._own("pending"))
         self.tombstones = Tombstones(self._own("tombstones"))
         self.deletes = Deletes(self._own("deletes"))
         self.extras = self._kept()
         self.tables: dict[str, Target] = {
-            entry.name: self.extras.target(entry, DeltaFile(self.place_of(entry.name), self.storage_options))
+            entry.name: self.extras.target(entry, self._file(self.place_of(entry.name)))
             for entry in config.tables
         }
 
@@ -194,8 +195,19 @@ class Lake:
         """Every configured table by its name."""
         return {name: table.typed for name, table in self.tables.items()}
 
+    def leave_tidying(self) -> None:
+        """Leave it to somebody beside the batches to tidy tables, those that are made later, too."""
+        self._tidies = False
+        for file in self.places().values():
+            file.tidies = False
+
     def _own(self, name: str) -> DeltaFile:
-        return DeltaFile(f"{self.path}/{OWN_FOLDER}/{name}", self.storage_options)
+        return self._file(f"{self.path}/{OWN_FOLDER}/{name}")
+
+    def _file(self, place: str) -> DeltaFile:
+        file = DeltaFile(place, self.storage_options)
+        file.tidies = self._tidies
+        return file
 
 
 def _folder(file: DeltaFile) -> str:
