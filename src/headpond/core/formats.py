@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Protocol, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -59,6 +59,15 @@ class TableEntry:
         """Return the Arrow type of each declared column, in the configured order."""
         raise NotImplementedError
 
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Where the table is at the source."""
+        return (self.table,)
+
+    def at(self, place: tuple[str, ...], name: str) -> Self:
+        """Return the same of a table at another place, by its name in the lake."""
+        return replace(self, table=place[-1], name=name)
+
 
 class ChangeFormat(Protocol):
     """The rules of one pipeline for one format of changes; frozen and picklable, it travels to executors.
@@ -73,6 +82,20 @@ class ChangeFormat(Protocol):
     @property
     def tables(self) -> Sequence[TableEntry]:
         """The configured tables."""
+
+    @property
+    def patterns(self) -> Sequence[TableEntry]:
+        """Entries that stand for every table whose name matches."""
+
+    @property
+    def max_unknown_tables(self) -> int:
+        """How many tables may be made because a pattern matches."""
+
+    def entry(self, name: str) -> TableEntry | None:
+        """Return the entry of a table by its name in the lake, as `patterns.Entries.entry`."""
+
+    def with_tables(self, entries: Iterable[Any]) -> Self:
+        """Return the same rules with more tables."""
 
     def decode(self, batch: pa.RecordBatch | pa.Table) -> Decoded:
         """Decode a batch of `USER_RECORD_SCHEMA`; bytes that are wrong go to quarantine and never raise."""

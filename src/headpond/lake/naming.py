@@ -158,13 +158,21 @@ def table_folder(name: str) -> str:
     if not name:
         raise ConfigurationError("a table has an empty name", next_step='Name it in [tables."…"].')
     encoded = _folder(name, "_-.$#@")
-    if (size := len(encoded.encode())) > MAX_FOLDER_BYTES:
+    if (why := too_long(name)) is not None:
         raise ConfigurationError(
-            f"the folder name of table {name[:40]!r}… takes {size} bytes, more than {MAX_FOLDER_BYTES}",
+            f"{why[0].upper()}{why[1:]}.",
             next_step="Give the table a shorter name and write schema = and table = inside its entry.",
             table=name,
         )
     return encoded
+
+
+def too_long(name: str) -> str | None:
+    """Return why a table's name cannot be that of a folder; None where it can."""
+    size = len(_folder(name, "_-.$#@").encode())
+    if size <= MAX_FOLDER_BYTES:
+        return None
+    return f"the folder name of table {name[:40]!r}… takes {size} bytes, more than {MAX_FOLDER_BYTES}"
 
 
 def log_folder(schema: str, table: str) -> str:
