@@ -40,7 +40,8 @@ class TableEntry:
     own words; others hold JSON text. `keep` is `current` (the newest version of each key), `history` (every
     version) or `log` (every change). `buckets` of the key are folders besides those of `partition_by`;
     `target_file_size_bytes` None leaves the size to the writers. `deletion_vectors` says whether rows may be
-    marked as gone where files would be written again; None leaves that as the table is.
+    marked as gone where files would be written again; None leaves that as the table is. `table_properties`
+    are Delta's, `comments` those of columns.
     """
 
     name: str
@@ -54,6 +55,8 @@ class TableEntry:
     buckets: int | None = None
     target_file_size_bytes: int | None = None
     deletion_vectors: bool | None = None
+    table_properties: Mapping[str, str] = field(default_factory=dict)
+    comments: Mapping[str, str] = field(default_factory=dict)
 
     def declared(self) -> dict[str, pa.DataType]:
         """Return the Arrow type of each declared column, in the configured order."""

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 ORIGINAL_NAME = "headpond.name"
 """Key of the field metadata that holds the name a column has at its source."""
 
+SOURCE_TYPE = "headpond.type"
+"""Key of the field metadata that holds the type a column is declared with."""
+
 OWN_COLUMNS = frozenset(
     {
         # DSQL

@@ -26,6 +26,7 @@ from headpond.lake.naming import (
     KEYS,
     ORIGINAL_NAME,
     OWN_COLUMNS,
+    SOURCE_TYPE,
     Columns,
     Partitions,
     bucket_of,
@@ -138,11 +139,25 @@ class TypedTable:
             )
         self.check()
         if self._spec is not None:
-            asked = self._partitions(self._names)
-            self.file.set_property(FILE_SIZE, asked.properties().get(FILE_SIZE))
+            size = self._partitions(self._names).properties().get(FILE_SIZE)
+            properties = dict(self._spec.table_properties) | ({FILE_SIZE: size} if size else {})
+            self.file.alter(properties, self._described(own))
             if self._spec.deletion_vectors is not None:
                 self.file.allow_marks(allowed=self._spec.deletion_vectors)
         self._widen([*(self._field(c, self._names.encode(c), k) for c, k in self._declared.items()), *own])
+
+    def _described(self, own: Sequence[pa.Field]) -> dict[str, dict[str, str]]:
+        """Return what the metadata of columns that are there should say."""
+        columns = {*self._fields} - {field.name for field in own}
+        named = {encoded: original for original, encoded in self._names.encoded.items()}
+        return {column: self._metadata(named[column]) for column in columns if column in named}
+
+    def _metadata(self, original: str) -> dict[str, str]:
+        """Return what readers see of a column beside its values: its type at the source, and a comment."""
+        kind = self._spec.columns.get(original) if self._spec is not None else None
+        comment = self._spec.comments.get(original, kind) if self._spec is not None else None
+        found = {SOURCE_TYPE: kind, "comment": comment}
+        return {name: value for name, value in found.items() if value is not None}
 
     def check(self) -> None:
         """Raise where a table that is there contradicts the configuration; nothing is written."""
@@ -270,10 +285,9 @@ class TypedTable:
         """Source column → Delta column, for those that Delta has under another name."""
         return {o: e for o, e in self.originals().items() if o != e}
 
-    @staticmethod
-    def _field(original: str, encoded: str, kind: pa.DataType) -> pa.Field:
-        metadata = {ORIGINAL_NAME: original} if original != encoded else None
-        return pa.field(encoded, kind, metadata=metadata)
+    def _field(self, original: str, encoded: str, kind: pa.DataType) -> pa.Field:
+        metadata = self._metadata(original) | ({ORIGINAL_NAME: original} if original != encoded else {})
+        return pa.field(encoded, kind, metadata=metadata or None)
 
     def _look(self) -> None:
         schema = self.file.schema()

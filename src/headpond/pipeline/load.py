@@ -296,7 +296,9 @@ def _with_defaults(raw: Any, defaults: Mapping[str, Any]) -> Any:
 
 def _entry(place: Place, raw: Any, reader: Reader, *, ledger: bool) -> Read:
     if ledger:
-        return reader.section(raw, LedgerTable, place, rules.refusals({}, "qldb"))
+        entry = reader.section(raw, LedgerTable, place, rules.refusals({}, "qldb"))
+        reader.mistakes += rules.judged(entry, *rules.OF_LEDGER_TABLE)
+        return entry
     if isinstance(raw, dict) and raw and not keys_of(Table).keys() & raw.keys():
         inner = next(iter(raw))
         if isinstance(raw[inner], dict):  # TOML read [tables.public.orders] as a table inside a table

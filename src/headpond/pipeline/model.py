@@ -369,6 +369,16 @@ class Table:
         "property `delta.targetFileSize`); 100 MiB when not given"
     )
     deletion_vectors: bool | None = key("as in `[target]`, for this table")
+    table_properties: dict[str, str] = key(
+        "[properties](#table-properties) of the Delta table, such as "
+        '`{ "delta.enableChangeDataFeed" = "true" }`',
+        {},
+    )
+    comments: dict[str, str] = key(
+        "column = comment, which readers and catalogs show; of a declared column its type when not given",
+        {},
+        each=True,
+    )
 
 
 @section

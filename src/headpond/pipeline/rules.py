@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from headpond.core.patterns import STAR, is_pattern, overlap, parts_of, put_in
+from headpond.lake.engine.metadata import why_not
 from headpond.pipeline.mistakes import Mistake, Place, credentials, expectation, has_credentials
 from headpond.pipeline.reading import Key, Read, Refuse, Unread
 
@@ -284,7 +285,24 @@ def new_names_are_used(entry: Read) -> Iterator[Mistake]:
                 yield Mistake(entry.place[key], f"{entry.place[key]} {message}", f"Write {new} in {key}.")
 
 
+def properties_are_kept(entry: Read) -> Iterator[Mistake]:
+    """A table has no property that headpond's own commits would not live up to."""
+    for name, value in entry["table_properties"].items():
+        if (found := why_not(name, value, rows_go=kept_as(entry) != "log")) is not None:
+            why, fix = found
+            at = entry.place["table_properties"][name]
+            yield Mistake(at, f"{at} {why}.", fix)
+
+
 OF_SOURCE = (one_origin, consumer_with_fan_out)
 OF_TARGET = (readable_path, endpoints_without_keys)
 OF_VERIFY = (digest_is_used,)
-OF_TABLE = (has_identity, keys_for_rows, keys_are_kept, new_names_differ, new_names_are_used)
+OF_TABLE = (
+    has_identity,
+    keys_for_rows,
+    keys_are_kept,
+    new_names_differ,
+    new_names_are_used,
+    properties_are_kept,
+)
+OF_LEDGER_TABLE = (properties_are_kept,)

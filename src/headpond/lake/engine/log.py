@@ -40,13 +40,16 @@ _KINDS = ("add", "remove", "metaData", "protocol", "txn")
 VECTORS = "deletionVectors"
 WITH_VECTORS = "delta.enableDeletionVectors"
 """Table property that says whether writers may mark rows instead of rewriting files."""
-_HARMLESS = frozenset({VECTORS, "appendOnly", "timestampNtz", "vacuumProtocolCheck", "domainMetadata"})
+_HARMLESS = frozenset(
+    {
+        *(VECTORS, "appendOnly", "timestampNtz", "vacuumProtocolCheck", "domainMetadata"),
+        *("changeDataFeed", "generatedColumns"),
+    }
+)
 # Features that ask nothing of a writer while a property or a column's metadata does not use them.
 _DORMANT = {
     "invariants": "delta.invariants",
     "checkConstraints": "delta.constraints.",
-    "changeDataFeed": "delta.enableChangeDataFeed",
-    "generatedColumns": "delta.generationExpression",
     "columnMapping": "delta.columnMapping.mode",
     "identityColumns": "delta.identity.",
     "allowColumnDefaults": "CURRENT_DEFAULT",
