@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.derived import MAX_BUCKETS, derived_in
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
 
@@ -38,7 +39,8 @@ class TableEntry:
 
     `name` is the table's name in the lake, `table` that at the source. `columns` has types in the format's
     own words; others hold JSON text. `keep` is `current` (the newest version of each key), `history` (every
-    version) or `log` (every change). `buckets` of the key are folders besides those of `partition_by`;
+    version) or `log` (every change). `partition_by` has columns and functions of columns (`core.derived`);
+    `buckets` of the key are folders besides those;
     `target_file_size_bytes` None leaves the size to the writers. `deletion_vectors` says whether rows may be
     marked as gone where files would be written again; None leaves that as the table is. `table_properties`
     are Delta's, `comments` those of columns.
@@ -61,6 +63,24 @@ class TableEntry:
     def declared(self) -> dict[str, pa.DataType]:
         """Return the Arrow type of each declared column, in the configured order."""
         raise NotImplementedError
+
+    def check_derived(self) -> None:
+        """Raise where `partition_by` has a function of a column that it cannot follow from."""
+        for each in derived_in(self.partition_by):
+            kind = self.declared().get(each.column)
+            if kind is None or each.column in self.except_columns:
+                raise wrong_entry(
+                    self.name,
+                    f"is partitioned by {each}, and {each.column!r} has no type",
+                    "Declare it in columns.",
+                )
+            if not each.takes(kind):
+                raise wrong_entry(
+                    self.name,
+                    f"is partitioned by {each}, and {each.column!r} is {self.columns[each.column]}",
+                    "Take day, month or hour of a timestamp, month of a date, and bucket, of up to "
+                    f"{MAX_BUCKETS:,}, of a whole number, a text, a UUID or a date.",
+                )
 
     @property
     def place(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from headpond.core.derived import derived_of
 from headpond.core.formats import MAX_COLUMNS, Decoded, TableEntry, wrong_entry
 from headpond.core.patterns import Entries, encoded
 from headpond.dsql.pg_types import arrow_type, parse_type
@@ -48,7 +49,7 @@ class TableSpec(TableEntry):
             in UTC, for readers of Delta that do not know the former.
         deletes: whether deleted rows go, or stay and are marked; only current rows can be.
         raw: a log of images alone, without columns of their values.
-        partition_by: declared columns of a type in `PARTITION_TYPES`, or keys.
+        partition_by: declared columns of a type in `PARTITION_TYPES`, keys, or functions of declared columns.
 
     Raises:
         ConfigurationError: the parts contradict each other, or a type does not exist.
@@ -126,7 +127,10 @@ class TableSpec(TableEntry):
             raise wrong_entry(
                 self.name, "has buckets but no keys to hash", "Leave out buckets, or name its keys."
             )
+        self.check_derived()
         for column in self.partition_by:
+            if derived_of(column) is not None:
+                continue
             if column in self.except_columns or not (column in self.columns or column in self.keys):
                 raise wrong_entry(
                     self.name,

@@ -245,7 +245,7 @@ class DeltaFile:
         self.committing(attempt)
 
     def alter(
-        self, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str]] | None = None
+        self, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str | None]] | None = None
     ) -> None:
         """Set properties, and metadata of columns; where all is so already nothing is committed."""
         self._retried(lambda: self.engine.alter(properties, columns))

@@ -361,7 +361,9 @@ class Table:
         no_ledger="a revision is known by its document and version",
     )
     partition_by: Names = key(
-        "columns whose values name folders of the table; see [partitions](#partitions)", ()
+        'columns whose values name folders of the table, or functions of columns, as in `["day(created_at)"]`; '
+        "see [partitions](#partitions)",
+        (),
     )
     buckets: Buckets | None = key("how many folders the rows are dealt out to by a hash of their key")
     target_file_size_bytes: Size | None = key(
@@ -399,7 +401,9 @@ class LedgerTable(Table):
     )
     except_columns: Names = key("columns to leave out", ())  # without its name in AUTO CDC
     partition_by: Names = key(
-        "declared columns of type `string`, `boolean` or `bigint`; see [partitions](#partitions)", ()
+        "declared columns of type `string`, `boolean` or `bigint`, or functions of declared columns; see "
+        "[partitions](#partitions)",
+        (),
     )
     buckets: Buckets | None = key(
         "how many folders the rows are dealt out to by a hash of the document's id, with the version in a "

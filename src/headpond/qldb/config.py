@@ -7,6 +7,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from headpond.core.derived import derived_of
 from headpond.core.formats import TableEntry, wrong_entry
 from headpond.ion.column_types import parse_ion_type
 
@@ -28,7 +29,7 @@ class DocumentSpec(TableEntry):
     Args:
         columns: column → type of `ion.column_types`; others hold canonical JSON.
         keep: `current` (the newest revision of each document) or `history` (every revision).
-        partition_by: declared columns of `PARTITION_TYPES`.
+        partition_by: declared columns of `PARTITION_TYPES`, or functions of declared columns.
 
     Raises:
         ConfigurationError: the parts contradict each other.
@@ -48,7 +49,10 @@ class DocumentSpec(TableEntry):
             raise wrong_entry(
                 self.name, f"declares {min(renamed)!r}, which it renames", "Use the new name in columns."
             )
+        self.check_derived()
         for column in self.partition_by:
+            if derived_of(column) is not None:
+                continue
             if parse_ion_type(self.columns.get(column, "json")).name not in PARTITION_TYPES:
                 raise wrong_entry(
                     self.name,

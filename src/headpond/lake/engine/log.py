@@ -40,6 +40,8 @@ _KINDS = ("add", "remove", "metaData", "protocol", "txn")
 VECTORS = "deletionVectors"
 WITH_VECTORS = "delta.enableDeletionVectors"
 """Table property that says whether writers may mark rows instead of rewriting files."""
+EXPRESSION = "delta.generationExpression"
+"""Key of a column's metadata: how its value follows from other columns."""
 _HARMLESS = frozenset(
     {
         *(VECTORS, "appendOnly", "timestampNtz", "vacuumProtocolCheck", "domainMetadata"),
@@ -170,6 +172,13 @@ class Snapshot:
     def partition_columns(self) -> list[str]:
         """The columns by which files are dealt out."""
         return list(self.metadata.get("partitionColumns") or ())
+
+    @property
+    def expressions(self) -> dict[str, str]:
+        """How columns follow from others, of those that do."""
+        fields = orjson.loads(self.metadata["schemaString"])["fields"]
+        found = {each["name"]: each.get("metadata", {}).get(EXPRESSION) for each in fields}
+        return {name: text for name, text in found.items() if text is not None}
 
     @property
     def schema(self) -> pa.Schema:

@@ -358,7 +358,7 @@ class Engine:
         return len(chosen)
 
     def alter(
-        self, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str]] | None = None
+        self, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str | None]] | None = None
     ) -> None:
         """Set properties of the table and metadata of its columns, in one commit; in none where all is so."""
         snapshot = self.log.newest()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from headpond.lake.engine.log import VECTORS, WITH_VECTORS, information, milliseconds
+from headpond.lake.engine.log import EXPRESSION, VECTORS, WITH_VECTORS, information, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +27,6 @@ RETENTION = "delta.deletedFileRetentionDuration"
 LOG_RETENTION = "delta.logRetentionDuration"
 CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 _UNITS_MS = {"week": 604_800_000, "day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000}
-EXPRESSION = "delta.generationExpression"
-"""Key of a column's metadata: how its value follows from other columns."""
 _BY_VERSION = {"appendOnly": 2, "changeDataFeed": 4, "generatedColumns": 4}
 """Features that writers of so great a version know without being told."""
 _NAMED = 7
@@ -96,12 +94,16 @@ def is_true(value: str | None) -> bool:
 
 
 def alteration(
-    snapshot: Snapshot, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str]]
+    snapshot: Snapshot, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str | None]]
 ) -> list[dict[str, Any]]:
-    """Return the actions that set properties and, by its name, metadata of each column; none if all is so."""
+    """Return the actions that set properties and metadata of columns, by their names; none if all is so.
+
+    Metadata that is to be None goes.
+    """
     schema = orjson.loads(snapshot.metadata["schemaString"])
     for field in schema["fields"]:
-        field["metadata"] = {**field.get("metadata", {}), **columns.get(field["name"], {})}
+        said = {**field.get("metadata", {}), **columns.get(field["name"], {})}
+        field["metadata"] = {name: value for name, value in said.items() if value is not None}
     metadata = {
         **snapshot.metadata,
         "configuration": {**snapshot.properties, **properties},
