@@ -361,8 +361,8 @@ class Table:
         no_ledger="a revision is known by its document and version",
     )
     partition_by: Names = key(
-        'columns whose values name folders of the table, or functions of columns, as in `["day(created_at)"]`; '
-        "see [partitions](#partitions)",
+        "columns whose values name folders of the table, or functions of columns, as in "
+        '`["day(created_at)"]`; see [partitions](#partitions)',
         (),
     )
     buckets: Buckets | None = key("how many folders the rows are dealt out to by a hash of their key")
