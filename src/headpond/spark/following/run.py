@@ -38,7 +38,6 @@ from headpond.lake.apply import Applied
 from headpond.lake.maintenance.catch_up import CaughtUp, configured
 from headpond.lake.naming import table_folder
 from headpond.lake.reports import lake_summary
-from headpond.lake.state.rows import RowTables
 from headpond.lake.state.run_mark import mark_in
 from headpond.lake.storage import is_remote, remove_folder
 from headpond.pipeline.lake import open_lake
@@ -356,7 +355,7 @@ def catch_up_from_start(
         UsageError: there is no such table.
         HeadpondError: whatever a run of the pipeline may end with.
     """
-    spec = configured(RowTables.of(open_lake(pipeline)).config, table)
+    spec = configured(open_lake(pipeline), table)
     job = Run(from_the_start(pipeline, table), until_caught_up=True, only=table, say=say)
     job.go()
     finish(job.pipeline, spec)
