@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from headpond.core.errors import ConfigurationError, InvalidData
+from headpond.lake.engine.log import EXPRESSION
 from headpond.lake.naming import ORIGINAL_NAME, OWN_COLUMNS
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class Definition:
     @classmethod
     def of(cls, entry: TableEntry, *, rebuilt: int = 0) -> Definition:
         """Return what an entry says."""
-        same = {name: getattr(entry, name) for name in _OF_ENTRY if hasattr(entry, name)}
-        return cls(**same, rebuilt=rebuilt)
+        same = {name: getattr(entry, name) for name in ("form", *_OF_BOTH) if hasattr(entry, name)}
+        return cls(source=entry.place, **same, rebuilt=rebuilt)
 
     @classmethod
     def read(cls, text: str, place: str) -> Definition:
@@ -118,7 +119,6 @@ class Definition:
 
 
 _OF_BOTH = ("keys", "columns", "rename", "except_columns", "timestamps", "key_rule", "key_epoch")
-_OF_ENTRY = ("source", "form", *_OF_BOTH)
 
 
 def columns_of(schema: pa.Schema) -> dict[str, pa.Field]:
@@ -126,6 +126,8 @@ def columns_of(schema: pa.Schema) -> dict[str, pa.Field]:
     found = {}
     for each in schema:
         original = (each.metadata or {}).get(ORIGINAL_NAME.encode())
+        if EXPRESSION.encode() in (each.metadata or {}):
+            continue  # it follows from another one
         if original is not None:
             found[original.decode()] = each
         elif each.name not in OWN_COLUMNS:
@@ -211,7 +213,7 @@ def differences(have: TableEntry, wanted: TableEntry, there: Collection[str]) ->
     """Return what of a table's definition is another one in the file; `there` are the columns it has."""
     found = []
     for name, made, asked in (
-        ("source", have.source, wanted.source),
+        ("source", have.place, wanted.place),
         ("form", have.form, wanted.form),
         ("keys", have.keys, wanted.keys),
     ):

@@ -47,7 +47,7 @@ from headpond.lake.definition import (
 from headpond.lake.engine.log import Overtaken
 from headpond.lake.engine.merge import paths_of
 from headpond.lake.engine.parquet import FILE_BYTES, Shape, opened, write_files
-from headpond.lake.maintenance.parquet import Unfit, wire_tokens
+from headpond.lake.maintenance.bootstrap import Unfit, wire_tokens
 from headpond.lake.maintenance.rekey import (
     AT_FILE,
     AT_ROW,
@@ -172,12 +172,13 @@ class Rebuild:
         self.lake, self.name, self._listed, self._say = lake, table, listed, say
         self._unit_bytes = unit_bytes
         given: Any = lake.given
-        asked = next((entry for entry in given.tables if entry.name == table), None)
+        asked = given.entry(table)
         if asked is None:
             names = ", ".join(entry.name for entry in given.tables) or "none"
             raise UsageError(
                 f"The pipeline has no table {table!r}.", next_step=f"It has {names}.", table=table
             )
+        lake.take_in([table])
         self.file = lake.places()[table]
         if not self.file.exists():
             raise UsageError(
