@@ -79,7 +79,7 @@ class Faults:
 
     def __init__(self, seed: int = 0) -> None:
         self.rules: list[Rule] = []
-        self._random, self._lock = random.Random(seed), Lock()
+        self.seed, self._random, self._lock = seed, random.Random(seed), Lock()
 
     def _add(
         self,
