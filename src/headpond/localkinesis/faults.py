@@ -79,7 +79,7 @@ class Faults:
 
     def __init__(self, seed: int = 0) -> None:
         self.rules: list[Rule] = []
-        self.seed, self._random, self._lock = seed, random.Random(seed), Lock()
+        self._random, self._lock = random.Random(seed), Lock()
 
     def _add(
         self,
