@@ -49,7 +49,6 @@ MAX_OUTPUT_BYTES = 1024 * 1024 * 1024
 REASONS = ("checksum_mismatch", *get_args(MalformedReason))
 """Every reason a row can carry in `problem`, there with the prefix `kpl_`."""
 
-_PROBLEMS = pa.array([f"kpl_{reason}" for reason in REASONS])
 _KEPT_BYTES = 24 * 1024 * 1024
 """What the C library may keep of the freed arrays instead of returning it after every call."""
 _MAX_BLOB_BYTES = 2**31 - 64
@@ -514,7 +513,7 @@ def _record_batch(rows: _Rows, found: _Found, piece: _Piece, *, tags: bool) -> A
         _optional(found.hash_keys, rows.hash_key),
         slices(piece.buffer, rows.data_start, rows.data_end),
         pa.Array.from_buffers(pa.bool_(), len(rows.origin), [None, mask_of(found.aggregate[rows.origin])]),
-        _optional(_PROBLEMS, found.problem[rows.origin]),
+        _optional(pa.array([f"kpl_{reason}" for reason in REASONS]), found.problem[rows.origin]),
     ]
     if tags:
         columns.append(_tags(rows.tags, found.tags))

@@ -53,6 +53,7 @@ from headpond.spark.session.start import (
     spark_session,
     start_early,
     start_options,
+    stop_spark,
     warm_workers,
 )
 from headpond.spark.sources.archive_files import open_pattern
@@ -295,9 +296,9 @@ class Run:
 
     def _end(self, spark: SparkSession) -> None:
         if self.stop.is_set():
-            self.hangs = not bounded(spark.stop, SPARK_STOP_S if self.left is None else 0.0)
+            self.hangs = not bounded(partial(stop_spark, spark), SPARK_STOP_S if self.left is None else 0.0)
         else:
-            spark.stop()
+            stop_spark(spark)
 
     def _wait(self, begin: Callable[[], StreamingQuery]) -> None:
         """Begin the query, and wait for its end or end it."""
