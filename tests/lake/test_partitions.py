@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headpond.core.derived import bucket_of
 from headpond.core.errors import ConfigurationError, UsageError
 from headpond.lake.apply import apply_batch
 from headpond.lake.maintenance import optimize as repartitioning
 from headpond.lake.maintenance.optimize import optimize_file, repartition
-from headpond.lake.naming import BUCKET, FILE_SIZE, PROPERTY, bucket_of
+from headpond.lake.naming import BUCKET, FILE_SIZE, PROPERTY
 from tests.lake.lakes import decoded, lake_in
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ at the end in one call. Memory: the input, the output, and a working set for `ma
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -78,19 +79,15 @@ class OpenCounters:
     plain: int = 0
     """Including `checksum_mismatch`."""
     checksum_mismatch: int = 0
-    malformed: dict[str, int] = field(default_factory=dict)
+    malformed: Counter[str] = field(default_factory=Counter)
     """By reason."""
     empty_aggregates: int = 0
     range_filtered: int = 0
 
     def add(self, other: OpenCounters) -> None:
         """Add the other's counts to these."""
-        for name, value in asdict(other).items():
-            if name == "malformed":
-                for reason, count in value.items():
-                    self.malformed[reason] = self.malformed.get(reason, 0) + count
-            else:
-                setattr(self, name, getattr(self, name) + value)
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class Opened(NamedTuple):
@@ -467,7 +464,6 @@ def _kept(found: _Found, hash_keys: HashKeyRange, mode: HashRangeFilter) -> Bool
 
 
 def _count(found: _Found, kept: int) -> OpenCounters:
-    reasons = [one.reason for one in found.malformed.values()]
     aggregates = int(np.count_nonzero(found.aggregate))
     plain = len(found.aggregate) - aggregates - len(found.malformed)
     return OpenCounters(
@@ -476,7 +472,7 @@ def _count(found: _Found, kept: int) -> OpenCounters:
         user_records=kept - plain - len(found.malformed),
         plain=plain,
         checksum_mismatch=int(np.count_nonzero(found.problem == REASONS.index("checksum_mismatch"))),
-        malformed={reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
+        malformed=Counter(one.reason for one in found.malformed.values()),
         empty_aggregates=found.empty_aggregates,
         range_filtered=len(found.rows.origin) - kept,
     )

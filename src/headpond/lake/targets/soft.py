@@ -94,7 +94,7 @@ class SoftTable(RowTable):
 
     def merge_of(self, rows: pa.Table) -> Merge:
         """Return what one row per key does to the table."""
-        on = [*self.typed.bucket_columns, *map(self.typed.column, self.keys)]
+        on = [*self.typed.found_by, *map(self.typed.column, self.keys)]
         return Merge(rows, on, (*_IMAGE, *_DELETE), wins, update=update)
 
 

@@ -31,12 +31,12 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from headpond.core.derived import bucket_of
 from headpond.core.errors import HeadpondError, RecordFault
 from headpond.core.formats import shown_fault
 from headpond.core.schemas import whole
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
 from headpond.lake.engine.merge import Part, PartEngine, write_here
-from headpond.lake.naming import bucket_of
 from headpond.lake.sparing import OF_RECORDS, apply_sparing
 from headpond.lake.target import Decision, Step, together
 from headpond.spark.errors import carried, headpond_error_of
