@@ -2,8 +2,8 @@
 
     unequal   one input ten times as far ahead as the other: what is held costs, beside inputs in step
     hot       one key: as many candidates for pairs as records of both sides multiplied
-    waiting   a left join's batch of 1,000 records with 3M waiting, beside 0.1M: through a long grace, where a
-              record may meet few of them, and in a window that holds all of them
+    waiting   a left join's batch of 1,000 records, its manifest included, with 3M waiting, beside 0.1M: in a
+              long grace, where a record may meet few of them, and in a window that holds all of them
     beyond    a state larger than the memory that a worker may have (RLIMIT_DATA), beside one without a cap
 
 CPU time of the process; memory is its greatest resident size, of which mapped files are a part.
@@ -31,8 +31,10 @@ import pyarrow as pa
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.alignment import Alignment, Delivered, Piece
 from headpond.kstreams.join.arrivals import Arrivals
+from headpond.kstreams.join.at_hand import FileCache, MemoryCache
 from headpond.kstreams.join.by_batch import BatchJoin, initial_state
-from headpond.kstreams.join.chunks import AT_HAND, FileCache
+from headpond.kstreams.join.chunk_codec import encode_manifest
+from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import JoinRules, JoinWindows
 
 SCHEMA = pa.schema([(name, pa.binary()) for name in ("key", "headers", "value")])
@@ -139,6 +141,7 @@ def waiting(rows: int) -> dict[str, float]:
             small = batch(chance, 1_000, count + number * 1_000, count)
             started = time.process_time()
             state, _ = run(join, state, small)
+            encode_manifest(state, {})
             spent.append(time.process_time() - started)
         found[f"{name}, {count:,} waiting: ms a batch of 1,000"] = sorted(spent)[4] * 1e3
     return found
@@ -149,27 +152,42 @@ def beyond(rows: int, *, capped: bool) -> dict[str, float]:
         # What libraries have reserved by now, threads' stacks among it, is not the state's.
         there = next(int(line.split()[1]) for line in STATUS.open() if line.startswith("VmData:")) << 10
         resource.setrlimit(resource.RLIMIT_DATA, (there + CAP_BYTES, there + CAP_BYTES))
-    AT_HAND.max_bytes = AT_HAND_BYTES if capped else 1 << 40
+    memory = MemoryCache(AT_HAND_BYTES if capped else 1 << 40)
     chance = np.random.default_rng(1)
     join = BatchJoin(JoinRules("inner", JoinWindows(4 * rows, 4 * rows)), SCHEMAS)
     state, spent = initial_state(join.rules), 0.0
     with tempfile.TemporaryDirectory(prefix="headpond-bench-") as folder:
         files = FileCache(Path(folder))
+        stored: set[bytes] = set()
+
+        def load(uid: bytes) -> Rows:
+            rows = memory.get("", uid)
+            if rows is None:
+                rows = files.get(uid, SCHEMA)
+                assert rows is not None
+                memory.put("", uid, rows)
+            return rows
+
         results = 0
         for start in range(0, rows, 20_000):
             arrivals = batch(chance, 20_000, start, 4 * rows)
             started = time.process_time()
             state, some = run(join, state, arrivals)
             for _, chunk in state.chunks():
-                if chunk.load is None:
+                if chunk.uid not in stored:
+                    stored.add(chunk.uid)
                     files.put(chunk.uid, chunk.data)
-                    chunk.stored(partial(files.get, chunk.uid, SCHEMA))  # type: ignore[arg-type] # it is there
+                    memory.put("", chunk.uid, chunk.data)
+                    chunk.load = partial(load, chunk.uid)
+            named = {chunk.uid for _, chunk in state.chunks()}
+            memory.keep_only("", named)
+            files.keep_only(named)
             spent += time.process_time() - started
             results += some
         size = sum(each.stat().st_size for each in Path(folder).iterdir())
     return {
         "MB of state in files": size / 1e6,
-        "MB at hand": AT_HAND.bytes / 1e6,
+        "MB at hand": memory.bytes / 1e6,
         "µs a record": spent / rows * 1e6,
         "results": results,
     }

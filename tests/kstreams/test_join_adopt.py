@@ -65,10 +65,10 @@ def test_dealt_out_among_several_tasks_nothing_is_lost(name: str) -> None:
     state = handover.from_changelogs()
     tasks = adopted([state], 3, handover.rules)
     rows = Counter(
-        (side.value, key, ts, row in set(waiting.tolist()))
+        (side.value, key, ts, bool(waits.flags[row]))
         for task in tasks
         for side, each in task.sides.items()
-        for chunk, waiting in zip(each.chunks, each.waiting, strict=True)
+        for chunk, waits in each
         for row, (key, ts) in enumerate(
             zip(chunk.records.column("key").to_pylist(), chunk.data.ts.tolist(), strict=True)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -159,11 +160,15 @@ def written_and_read(state: TaskState, rules: JoinRules) -> TaskState:
     each = [chunk for _, chunk in state.chunks()] + [held.chunk for _, held in state.held()]
     data = {chunk.number: encode_chunk(chunk.data, ValueFormat.PLAIN_HEADERS) for chunk in each}
     for chunk in each:
-        chunk.stored_bytes = len(data[chunk.number])
+        chunk.bytes = len(data[chunk.number])
     return state_of(
         read_manifest(encode_manifest(state, {"rules": rules.fingerprint})),
         tuple(state.sides),
-        lambda _side, number, _uid, held: decode_chunk(data[number], held_schema(SCHEMA) if held else SCHEMA),
+        cache(
+            lambda _side, number, _uid, held: decode_chunk(
+                data[number], held_schema(SCHEMA) if held else SCHEMA
+            )
+        ),
     )
 
 

@@ -15,26 +15,17 @@ from hypothesis import strategies as st
 
 from headpond.core.errors import InvalidData
 from headpond.kstreams.bytes.headers_arrow import join_prefix
-from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
+from headpond.kstreams.join.at_hand import FileCache, MemoryCache
 from headpond.kstreams.join.chunk_codec import (
     decode_chunk,
     encode_chunk,
     read_manifest,
     schema_of_chunk,
 )
-from headpond.kstreams.join.chunks import (
-    Chunk,
-    FileCache,
-    MemoryCache,
-    SideState,
-    TaskState,
-    compacted,
-    cut,
-)
+from headpond.kstreams.join.chunks import Waits, compacted, cut
 from headpond.kstreams.join.keys import hash_keys, murmur2, task_of
 from headpond.kstreams.join.pairs import Probes, Rows, Run
-from headpond.kstreams.join.rules import JoinClock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,19 +196,29 @@ def test_small_chunks_are_put_together() -> None:
         part = rows(10, seed=number, first_seq=10 * number)
         part = Rows(part.records, part.ts % 100, part.seq, part.hashes)
         parts += cut(part, part.seq % 3 == 0, 1000, numbers)
-    state = SideState(tuple(chunk for chunk, _ in parts), tuple(waiting for _, waiting in parts))
-    after = compacted(state, numbers)
-    assert after.rows == state.rows == 300
-    assert len(after.chunks) < 15
-    pairs = zip(after.chunks, after.waiting, strict=True)
-    assert sorted(n for chunk, waits in pairs for n in chunk.data.seq[waits].tolist()) == list(
-        range(0, 300, 3)
-    )
-    assert all((np.diff(chunk.data.seq) > 0).all() for chunk in after.chunks)
+    after = compacted(parts, numbers)
+    assert sum(chunk.rows for chunk, _ in after) == 300
+    assert len(after) < 15
+    waiting = [n for chunk, waits in after for n in chunk.data.seq[waits.flags].tolist()]
+    assert sorted(waiting) == list(range(0, 300, 3))
+    assert all((np.diff(chunk.data.seq) > 0).all() for chunk, _ in after)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40), st.data())
+def test_waiting_rows_come_back_from_their_bitmap(flags: list[bool], data: st.DataObject) -> None:
+    """As they were, and without some of them; neither changes the other."""
+    waits = Waits.of(np.array(flags))
+    read = Waits.read(waits.bitmap, len(flags), waits.count)
+    assert read.flags.tolist() == flags
+    gone = sorted(data.draw(st.sets(st.integers(0, len(flags) - 1))))
+    left = read.without(np.array(gone, np.int64))
+    assert left.flags.tolist() == [each and row not in gone for row, each in enumerate(flags)]
+    assert left.count == sum(left.flags)
+    assert read.flags.tolist() == flags
 
 
 def test_caches_give_what_was_put_or_nothing(tmp_path: Path) -> None:
-    """Files by uid and columns, memory by manifest."""
+    """Files by uid and columns, memory by task and uid, those asked for last."""
     files = FileCache(tmp_path / "a" / "b")
     written = rows(50)
     assert files.get(b"u", SCHEMA) is None
@@ -232,14 +233,21 @@ def test_caches_give_what_was_put_or_nothing(tmp_path: Path) -> None:
     assert files.get(b"other", SCHEMA) is None
     (next((tmp_path / "a" / "b").iterdir())).write_bytes(b"cut")
     assert files.get(b"u", SCHEMA) is None
-    memory = MemoryCache(max_tasks=2)
-    state = TaskState(
-        JoinClock(), 0, 0, {Side.LEFT: SideState((Chunk.of(0, written, 0),), (np.empty(0, np.int64),))}
-    )
-    for task in ("a", "b", "c"):
-        memory.put(task, task.encode(), state)
-    assert memory.get("a", b"a") is None
-    assert memory.chunks("a") == {}
-    assert memory.get("b", b"b") is state
-    assert memory.get("b", b"another") is None
-    assert list(memory.chunks("b").values()) == [written]
+    one = MemoryCache()
+    one.put("a", b"u", written)
+    one.put("a", b"u", written)
+    memory = MemoryCache(max_bytes=3 * one.bytes)
+    for task, uid in (("a", b"1"), ("a", b"2"), ("b", b"1")):
+        memory.put(task, uid, written)
+    assert memory.get("a", b"1") is written
+    memory.put("b", b"2", written)
+    assert memory.get("a", b"2") is None
+    assert [memory.get(*at) for at in (("a", b"1"), ("b", b"1"), ("b", b"2"))] == [written] * 3
+    assert memory.keep_only("b", {b"2", b"3"}) == 1
+    assert memory.get("b", b"1") is None
+    assert memory.bytes == 2 * one.bytes
+    small = MemoryCache(max_bytes=1)
+    small.put("a", b"1", written)
+    small.put("a", b"2", written)
+    assert small.get("a", b"1") is None
+    assert small.get("a", b"2") is written

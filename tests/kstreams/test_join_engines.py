@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,12 +69,12 @@ def written_and_read(state: TaskState, rules: JoinRules) -> TaskState:
         chunk.number: encode_chunk(chunk.data, ValueFormat.PLAIN_HEADERS) for _, chunk in state.chunks()
     }
     for _, chunk in state.chunks():
-        chunk.stored_bytes = len(chunks[chunk.number])
+        chunk.bytes = len(chunks[chunk.number])
     document = read_manifest(encode_manifest(state, {"rules": rules.fingerprint}))
     return state_of(
         document,
         tuple(state.sides),
-        lambda side, number, _uid, **_: decode_chunk(chunks[number], SCHEMAS[side]),
+        cache(lambda side, number, _uid, **_: decode_chunk(chunks[number], SCHEMAS[side])),
     )
 
 

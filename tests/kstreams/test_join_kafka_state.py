@@ -138,13 +138,13 @@ def held(state: TaskState, rules: JoinRules) -> list[Held]:
     found = []
     for side, each in state.sides.items():
         oldest = state.clock.observed[side] - rules.retention_ms + 1
-        for chunk, waiting in zip(each.chunks, each.waiting, strict=True):
-            waits = set(waiting.tolist())
+        for chunk, waits in each:
+            flags = waits.flags.tolist()
             columns = (chunk.records.column(name).to_pylist() for name in ("key", "value", "headers"))
             rows = zip(chunk.data.ts.tolist(), chunk.data.seq.tolist(), *columns, strict=True)
             for number, (ts, seq, key, value, headers) in enumerate(rows):
-                if ts >= oldest or number in waits:
-                    row = Held(ts, side.value, key, value, decode_headers(headers), number in waits)
+                if ts >= oldest or flags[number]:
+                    row = Held(ts, side.value, key, value, decode_headers(headers), flags[number])
                     found.append((row[:3], seq, row))
     return [row for *_, row in sorted(found, key=lambda each: each[:2])]
 

@@ -17,8 +17,7 @@ from headpond.core.errors import InvalidData, UsageError
 from headpond.kstreams.bytes.headers_arrow import decode_headers_column
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
-from headpond.kstreams.join import chunks
-from headpond.kstreams.join.chunks import MemoryCache
+from headpond.kstreams.join.at_hand import MemoryCache
 from headpond.kstreams.join.rules import Emit, HeadersOf, JoinRules, JoinType, JoinWindows
 from headpond.spark.errors import CarriedError, headpond_error_of
 from headpond.spark.join import task as join_task
@@ -257,15 +256,13 @@ def test_a_state_beyond_memory_is_read_when_it_is_needed(monkeypatch: pytest.Mon
             if not files:
                 shutil.rmtree(join_task._local_folder(), ignore_errors=True)
             rows += run_one(store, use, batch)
-            state = next(state for _, state in join_task._MEMORY._states.values())
-            assert sum(chunk.loaded for _, chunk in state.chunks()) <= 1
-            kept = max(kept, len(list(state.chunks())))
+            assert sum(map(len, join_task._MEMORY._tasks.values())) <= 1
+            kept = max(kept, sum(key[1] == "chunk" for key in store.committed))
             # Spark's variables do not outlive a call: what was kept must be read through the next one's.
             store = store.reopened()
         rows += run_one(store, use, [])
         assert counted(rows) == expected
         assert kept > 3
-    monkeypatch.setattr(chunks.AT_HAND, "max_bytes", chunks.MAX_AT_HAND_BYTES)
 
 
 @pytest.mark.slow

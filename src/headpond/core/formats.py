@@ -230,6 +230,32 @@ def one_batch(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
+@dataclass(slots=True)
+class NameBound:
+    """How many columns a batch may name: each name becomes an array over all its rows, and a column.
+
+    `most` bounds those of one record, and of all that are not refused; None: any number. `said` says how many
+    a record has (`the image names {} columns`), `names` are those that were admitted.
+    """
+
+    most: int | None
+    said: str
+    names: set[str] = field(default_factory=set)
+
+    def refuses(self, found: Sequence[str]) -> str | None:
+        """Admit the names of a record, or return why not."""
+        if self.most is None:
+            return None
+        if len(found) > self.most:
+            return f"{self.said.format(len(found))}, more than {self.most}"
+        new = [name for name in found if name not in self.names]
+        if len(self.names) + len(new) > self.most:
+            beside = f"beside the {len(self.names)} of others of its batch"
+            return f"{self.said.format(len(new))} {beside}; together they are more than {self.most}"
+        self.names.update(new)
+        return None
+
+
 def wrong_entry(table: str, what: str, next_step: str) -> ConfigurationError:
     """Return the error of a table's entry that contradicts itself or another one."""
     return ConfigurationError(f"The table {table!r} {what}.", next_step=next_step, table=table)

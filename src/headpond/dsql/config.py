@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal, Self
 from urllib.parse import unquote
 
@@ -65,34 +66,47 @@ class TableSpec(TableEntry):
     def __post_init__(self) -> None:
         if self.keep is None:
             object.__setattr__(self, "keep", "current" if self.keys else "log")
+        wrong, keys = partial(wrong_entry, self.name), set(self.keys)
         if not self.keys and self.keep != "log":
-            raise wrong_entry(
-                self.name, f"has no keys but keep = {self.keep!r}", 'Name its keys, or write keep = "log".'
-            )
+            raise wrong(f"has no keys but keep = {self.keep!r}", 'Name its keys, or write keep = "log".')
         if self.deletes == "soft" and self.keep != "current":
-            raise wrong_entry(
-                self.name,
+            raise wrong(
                 f'has deletes = "soft" and keep = {self.keep!r}, in which nothing is deleted',
                 'Write deletes = "hard", or keep = "current".',
             )
-        if len(set(self.keys)) < len(self.keys):
-            raise wrong_entry(
-                self.name, f"names a key twice: {', '.join(self.keys)}", "Name each key column once."
-            )
-        if left_out := set(self.keys) & set(self.except_columns):
-            raise wrong_entry(self.name, f"leaves out its key {min(left_out)!r}", "Keep key columns.")
-        if renamed := (set(self.keys) | set(self.columns)) & (set(self.rename) - set(self.rename.values())):
-            raise wrong_entry(
-                self.name, f"uses {min(renamed)!r}, which it renames", "Use the new name in keys and columns."
-            )
+        if len(keys) < len(self.keys):
+            raise wrong(f"names a key twice: {', '.join(self.keys)}", "Name each key column once.")
+        if left_out := keys & set(self.except_columns):
+            raise wrong(f"leaves out its key {min(left_out)!r}", "Keep key columns.")
+        if renamed := (keys | set(self.columns)) & (set(self.rename) - set(self.rename.values())):
+            raise wrong(f"uses {min(renamed)!r}, which it renames", "Use the new name in keys and columns.")
         for column, kind in self.columns.items():
-            if parse_type(kind).name == "oidvector" and column in self.keys and self.keep != "log":
-                raise wrong_entry(
-                    self.name,
+            if parse_type(kind).name == "oidvector" and column in keys and self.keep != "log":
+                raise wrong(
                     f"has the key {column!r} of type {kind}, whose values a stream does not carry",
                     "Name other keys, or write keys = [] to keep a log of its changes.",
                 )
         self._check_partitions()
+
+    def _check_partitions(self) -> None:
+        wrong = partial(wrong_entry, self.name)
+        if self.buckets is not None and not self.keys:
+            raise wrong("has buckets but no keys to hash", "Leave out buckets, or name its keys.")
+        self.check_derived()
+        for column in self.partition_by:
+            if derived_of(column) is not None:
+                continue
+            if column in self.except_columns or not (column in self.columns or column in self.keys):
+                raise wrong(
+                    f"is partitioned by {column!r}, which it need not have",
+                    "Declare the column in columns, or partition by a key.",
+                )
+            kind = self.columns.get(column, "text")
+            if parse_type(kind).name not in PARTITION_TYPES:
+                raise wrong(
+                    f"is partitioned by {column!r} of type {kind}",
+                    f"Partition by a column of one of the types {', '.join(sorted(PARTITION_TYPES))}.",
+                )
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -121,29 +135,6 @@ class TableSpec(TableEntry):
         if self.timestamps == "utc" and values.type == NTZ_TIMESTAMP:
             return values.cast(UTC_TIMESTAMP)  # the same microseconds
         return values
-
-    def _check_partitions(self) -> None:
-        if self.buckets is not None and not self.keys:
-            raise wrong_entry(
-                self.name, "has buckets but no keys to hash", "Leave out buckets, or name its keys."
-            )
-        self.check_derived()
-        for column in self.partition_by:
-            if derived_of(column) is not None:
-                continue
-            if column in self.except_columns or not (column in self.columns or column in self.keys):
-                raise wrong_entry(
-                    self.name,
-                    f"is partitioned by {column!r}, which it need not have",
-                    "Declare the column in columns, or partition by a key.",
-                )
-            kind = self.columns.get(column)
-            if kind is not None and parse_type(kind).name not in PARTITION_TYPES:
-                raise wrong_entry(
-                    self.name,
-                    f"is partitioned by {column!r} of type {kind}",
-                    f"Partition by a column of one of the types {', '.join(sorted(PARTITION_TYPES))}.",
-                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

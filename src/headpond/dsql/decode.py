@@ -32,7 +32,7 @@ from headpond.dsql.rows import typed_rows
 
 _SHOWN = 200  # characters of a name in a detail
 
-OPS = frozenset({"c", "u", "d"})
+OPS = pa.array(["c", "u", "d"])
 """Operations that are known; any other is an upsert and counted `unknown_op`."""
 
 
@@ -100,9 +100,9 @@ def sort_out(
                 tables[spec.name] = rows
                 newest[spec.name] = _newest(rows, decoded)
                 counters["changes"] += rows.num_rows
-                unknown = 0 if number else rows.num_rows - _known_ops(rows.column("m:op"))
+                unknown = 0 if number else rows.num_rows - pc.sum(pc.is_in(rows.column("m:op"), OPS)).as_py()
                 counters["unknown_op"] += unknown
-    quarantine = _concat(refused, QUARANTINE_SCHEMA)
+    quarantine = pa.concat_batches([pa.RecordBatch.from_pylist([], schema=QUARANTINE_SCHEMA), *refused])
     figures = {name: n for name, n in counters.items() if n}
     return Decoded(tables, quarantine, pending, figures, newest=newest)
 
@@ -113,14 +113,6 @@ def _newest(rows: pa.RecordBatch, decoded: pa.RecordBatch) -> tuple[int, int | N
     sent = decoded.column("sent_ns").filter(pc.equal(decoded.column("ts_ns"), commit_ns))
     sent_ns: int | None = pc.max(sent).as_py()
     return commit_ns, None if sent_ns is None else sent_ns - commit_ns
-
-
-def _concat(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.concat_batches([pa.RecordBatch.from_pylist([], schema=schema), *parts])
-
-
-def _known_ops(ops: pa.Array) -> int:
-    return sum(n["counts"] for n in ops.value_counts().to_pylist() if n["values"] in OPS)
 
 
 def _route(

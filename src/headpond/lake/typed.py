@@ -180,8 +180,8 @@ class TypedTable:
             have = self._fields.get(self._names.encode(column))
             if have is not None and have.type != kind:
                 raise ConfigurationError(
-                    f"column {column!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
-                    f"but the configuration makes it {kind}",
+                    f"Column {column!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
+                    f"but the configuration makes it {kind}.",
                     next_step=_keep_type(have.type, kind),
                     table=self.name,
                     column=column,

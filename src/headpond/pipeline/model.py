@@ -126,8 +126,8 @@ class Source:
     )
     max_bytes_per_trigger: Size | None = key(
         "Kinesis data that one batch takes at most, read twice for that; when not given, 10 minutes of it or "
-        "about 1 GiB, or 64 MiB of a ledger and where the embedded engine runs on a cluster. Of an archive "
-        "bytes of its files, 1 GiB where Spark runs on one machine (`local`) with the embedded engine and "
+        "about 1 GiB, or 64 MiB of a ledger and where the driver of a cluster writes the tables. Of an "
+        "archive bytes of its files, 1 GiB where Spark runs on one machine (`local`) and its driver writes "
         "DSQL changes"
     )
     max_records_per_trigger: Count | None = key("Kinesis records that one batch takes at most")
@@ -221,10 +221,11 @@ class Target:
     """`[target]`: the lake and the rules for writing to it."""
 
     path: Location = required("the lake: a folder, or the URL of an object store")
-    engine: Literal["embedded", "spark"] = key(
-        'who writes large batches into the tables: the driver; or `"spark"`: '
-        "[Spark's executors](../how-to/spark-engine.md)",
-        "embedded",
+    engine: Literal["auto", "embedded", "spark"] = key(
+        "who writes large batches into the tables: [Spark's executors](../how-to/spark-engine.md) where they "
+        "are on a cluster and the lake is in an object store, else the driver; or always the driver, "
+        '`"embedded"`, or the executors, `"spark"`',
+        "auto",
     )
     checkpoint: Location = key("Spark's checkpoint; `_headpond/checkpoint` in the lake when not given")
     trigger_ms: Span = key("pause between the starts of two batches", 5000)

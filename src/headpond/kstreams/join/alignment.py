@@ -367,8 +367,7 @@ def _fresh(
     columns += [int64_array(ts), int64_array(source)]
     records = pa.RecordBatch.from_arrays(columns, schema=held_schema(schema))
     rows = Rows(records, head, piece, np.zeros(len(head), np.uint64))
-    chunk = Chunk(-1, b"", len(head), int(head[0]), int(head[-1]), 0, 0, None, _data=rows)
-    return HeldChunk(chunk, tuple(names), 0, int(head[0]))
+    return HeldChunk(Chunk.of(-1, rows, 0), tuple(names), 0, int(head[0]))
 
 
 def _head_after(each: HeldChunk, rows: int) -> int:

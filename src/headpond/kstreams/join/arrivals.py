@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from headpond.core.arrow import int64_array
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.keys import hash_keys
@@ -121,7 +122,7 @@ def arranged(
         mine = batch.of(side) & batch.valid
         seen = np.append(state.clock.observed[side], np.where(mine, ts, NO_TIME))
         batch.observed[side] = np.maximum.accumulate(seen)[:-1]
-        batch.base[side] = sum(chunk.rows for chunk in state.sides[side].chunks)
+        batch.base[side] = sum(chunk.rows for chunk, _ in state.sides[side])
         batch.incoming[side] = _incoming(arrivals.get(side), np.flatnonzero(mine), schema)
     return batch
 
@@ -134,7 +135,7 @@ def _incoming(arrivals: Arrivals | None, at: Int64, schema: pa.Schema) -> Rows:
     records, ts = arrivals.records, arrivals.ts
     if len(at) != len(ts):
         rows = np.searchsorted(arrivals.at, at)
-        records, ts = records.take(pa.array(rows)), ts[rows]
+        records, ts = records.take(int64_array(rows)), ts[rows]
     return Rows(records, ts, at, hash_keys(records.column("key")))
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.arrivals import Arranged, Arrivals, arranged, counted
-from headpond.kstreams.join.chunks import SideState, TaskState, next_side_state
+from headpond.kstreams.join.chunks import TaskState, next_kept
 from headpond.kstreams.join.expiry import (
     BEFORE,
     NEVER,
@@ -134,7 +134,7 @@ class BatchJoin:
         sources = {
             side: Source.of(
                 self.schemas[side],
-                state.sides[side].chunks,
+                state.sides[side],
                 arrivals[side].records if side in arrivals else None,
             )
             for side in self._sides
@@ -162,7 +162,7 @@ class BatchJoin:
             mine = batch.incoming[side]
             if len(mine):
                 clock.observed[side] = max(clock.observed[side], int(mine.ts.max()))
-            sides[side] = next_side_state(
+            sides[side] = next_kept(
                 state.sides[side],
                 replace(mine, seq=mine.seq + state.next_seq),
                 batch.base[side] + batch.row[mine.seq],
@@ -299,4 +299,4 @@ def _refused(many: TooManyPairs, bound: int) -> UsageError:
 def initial_state(rules: JoinRules) -> TaskState:
     """Return the state of a join that has seen nothing."""
     sides = (Side.LEFT,) if rules.type is JoinType.SELF else (Side.LEFT, Side.RIGHT)
-    return TaskState(JoinClock(), 0, 0, {side: SideState() for side in sides})
+    return TaskState(JoinClock(), 0, 0, dict.fromkeys(sides, ()))

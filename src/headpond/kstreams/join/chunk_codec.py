@@ -26,8 +26,6 @@ is no place for them) and comes back as they read it. Decoded chunks are the sam
 
 from __future__ import annotations
 
-import base64
-import zlib
 from functools import partial
 from typing import Any, Protocol
 
@@ -42,7 +40,7 @@ from headpond.kstreams.bytes.headers_arrow import join_prefix, split_prefix
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.bytes.window_values_arrow import convert_values
-from headpond.kstreams.join.chunks import Chunk, HeldChunk, Inputs, Reached, SideState, TaskState
+from headpond.kstreams.join.chunks import Chunk, HeldChunk, Inputs, Kept, Reached, TaskState, Waits
 from headpond.kstreams.join.keys import hash_keys
 from headpond.kstreams.join.pairs import Int64, Rows
 from headpond.kstreams.join.rules import JoinClock
@@ -195,10 +193,10 @@ def encode_manifest(state: TaskState, fingerprint: dict[str, Any]) -> bytes:
         "chunks": [
             {
                 **_chunk_document(side, chunk),
-                **({"waiting": _bitmap(rows, chunk.rows), "waiting_rows": len(rows)} if len(rows) else {}),
+                **({"waiting": waits.bitmap, "waiting_rows": waits.count} if waits.count else {}),
             }
             for side, each in state.sides.items()
-            for chunk, rows in zip(each.chunks, each.waiting, strict=True)
+            for chunk, waits in each
         ],
         "inputs": _inputs_document(state),
     }
@@ -236,7 +234,7 @@ def _chunk_document(side: Side, chunk: Chunk) -> dict[str, Any]:
         "max_ts": chunk.max_ts,
         "slice": chunk.time_slice,
         "longest": chunk.longest,
-        "bytes": chunk.stored_bytes,
+        "bytes": chunk.bytes,
     }
 
 
@@ -259,19 +257,18 @@ def read_manifest(data: bytes) -> dict[str, Any]:
 
 def state_of(document: dict[str, Any], sides: tuple[Side, ...], load: Load) -> TaskState:
     """Make a task's state of its manifest; `load(side, number, uid, held)` gives a chunk when asked for."""
-    found: dict[Side, list[tuple[Chunk, Int64]]] = {side: [] for side in sides}
+    found: dict[Side, list[Kept]] = {side: [] for side in sides}
     for entry in document["chunks"]:
         side, chunk = _chunk_of(entry, load, held=False)
-        found[side].append(
-            (chunk, _rows_of(entry["waiting"]) if "waiting" in entry else np.empty(0, np.int64))
-        )
+        waits = Waits.read(entry.get("waiting", ""), chunk.rows, entry.get("waiting_rows", 0))
+        found[side].append(Kept(chunk, waits))
     clock = JoinClock(
         document["stream_time"],
         {Side[name.upper()]: time for name, time in document["observed"].items()},
         document["min_time"],
         document["next_emit_ms"],
     )
-    states = {side: SideState.of(found[side]) for side in sides}
+    states = {side: tuple(each) for side, each in found.items()}
     inputs = _inputs_of(document.get("inputs", {}), load)
     results = document.get("results", 0)
     return TaskState(clock, document["next_seq"], document["next_chunk"], states, inputs, results)
@@ -296,7 +293,7 @@ def _chunk_of(entry: dict[str, Any], load: Load, *, held: bool) -> tuple[Side, C
     rows = partial(load, side, entry["number"], uid, held=held)
     return side, Chunk(
         entry["number"], uid, entry["rows"], entry["min_ts"], entry["max_ts"], entry["slice"],
-        entry["longest"], rows, entry["bytes"],
+        entry["longest"], entry["bytes"], rows,
     )  # fmt: skip
 
 
@@ -310,17 +307,6 @@ def _too_new(what: str, reason: str, version: object, readable: tuple[int, ...])
         next_step="Run the headpond version that wrote the checkpoint, or a newer one.",
         reason=f"{reason}_version",
     )
-
-
-def _bitmap(rows: Int64, count: int) -> str:
-    bits = np.zeros(count, np.bool_)
-    bits[rows] = True
-    return base64.b64encode(zlib.compress(np.packbits(bits, bitorder="little").tobytes(), 1)).decode()
-
-
-def _rows_of(bitmap: str) -> Int64:
-    raw = np.frombuffer(zlib.decompress(base64.b64decode(bitmap)), np.uint8)
-    return np.flatnonzero(np.unpackbits(raw, bitorder="little")).astype(np.int64)
 
 
 def _differences(numbers: Int64, name: str, meta: dict[str, Any]) -> pa.Array:

@@ -25,12 +25,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from headpond.kstreams.bytes.join_buffer import Side
-from headpond.kstreams.join.chunks import among, without
+from headpond.kstreams.join.chunks import bounds_of
 from headpond.kstreams.join.results import repeated
 from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, OTHER_SIDE, JoinRules, wrapped
 
 if TYPE_CHECKING:
-    from headpond.kstreams.join.chunks import SideState
+    from headpond.kstreams.join.chunks import Kept
     from headpond.kstreams.join.pairs import Bool, Int64, Pairs
     from headpond.kstreams.join.results import Source
     from headpond.kstreams.join.rules import JoinClock
@@ -185,22 +185,25 @@ class Selection:
     ever met, and chunks without any of it are not loaded.
     """
 
-    def __init__(self, state: SideState, hit: Int64, closed_before: int) -> None:
-        self._state = state
-        self._bases = np.cumsum([0, *(chunk.rows for chunk in state.chunks)])
+    def __init__(self, kept: tuple[Kept, ...], hit: Int64, closed_before: int) -> None:
+        self._kept = kept
+        self._bases = bounds_of(kept)
         self._closed_before = closed_before
         self._chosen: dict[int, list[Int64]] = {}
-        self._waiting = [place for place, rows in enumerate(state.waiting) if len(rows)]
+        self._waiting = [place for place, each in enumerate(kept) if each.waits.count]
         hit = np.unique(hit)
+        cuts = np.searchsorted(hit, self._bases)
         for place in self._waiting:
-            chunk, rows, base = state.chunks[place], state.waiting[place], self._bases[place]
-            start, stop = np.searchsorted(hit, (base, base + chunk.rows))
-            if stop > start:
-                met = hit[start:stop] - base
-                self._add(place, met[among(met, rows)])
+            chunk, waits = kept[place]
+            met = hit[cuts[place] : cuts[place + 1]] - self._bases[place]
+            if len(met):
+                self._add(place, met[waits.flags[met]])
             if chunk.min_ts < closed_before:
-                self._add(place, rows[chunk.data.ts[rows] < closed_before])
-        self._hits = {place: np.unique(np.concatenate(rows)) for place, rows in self._chosen.items()}
+                self._add(place, np.flatnonzero(waits.flags & (chunk.data.ts < closed_before)))
+        self._hits = {
+            place: rows[0] if len(rows) == 1 else np.unique(np.concatenate(rows))
+            for place, rows in self._chosen.items()
+        }
 
     def _add(self, place: int, rows: Int64) -> None:
         if len(rows):
@@ -208,16 +211,17 @@ class Selection:
 
     def _staying(self, place: int) -> tuple[Int64, Int64]:
         """Return the rows of a chunk that stay whatever happens, by time, and their times."""
-        rows, chosen = self._state.waiting[place], self._hits.get(place)
-        if chosen is not None:
-            rows = without(rows, chosen)
-        ts = self._state.chunks[place].data.ts[rows]
+        chunk, waits = self._kept[place]
+        if place in self._hits:
+            waits = waits.without(self._hits[place])
+        rows = np.flatnonzero(waits.flags)
+        ts = chunk.data.ts[rows]
         order = np.argsort(ts, kind="stable")
         return rows[order], ts[order]
 
     def times(self) -> Int64:
         """Return the times of those that can leave or be taken out."""
-        parts = [self._state.chunks[place].data.ts[rows] for place, rows in self._hits.items()]
+        parts = [self._kept[place].chunk.data.ts[rows] for place, rows in self._hits.items()]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def first_staying(self) -> int | None:
@@ -228,8 +232,8 @@ class Selection:
         """Choose those that stay behind each mark (ascending times); return the time of the first of them."""
         second = np.full(len(marks), NEVER, np.int64)
         first: int | None = None
-        for place in sorted(self._waiting, key=lambda each: self._state.chunks[each].min_ts):
-            chunk = self._state.chunks[place]
+        for place in sorted(self._waiting, key=lambda each: self._kept[each].chunk.min_ts):
+            chunk = self._kept[place].chunk
             asking = np.searchsorted(marks, chunk.max_ts, side="right")
             if not (second[:asking] > chunk.min_ts).any():
                 continue
@@ -246,8 +250,8 @@ class Selection:
     def mark_last(self) -> None:
         """Choose the last that stays."""
         last = -1
-        for place in sorted(self._waiting, key=lambda each: -self._state.chunks[each].max_ts):
-            if self._state.chunks[place].max_ts <= last:
+        for place in sorted(self._waiting, key=lambda each: -self._kept[each].chunk.max_ts):
+            if self._kept[place].chunk.max_ts <= last:
                 return
             rows, ts = self._staying(place)
             if len(ts):
@@ -258,8 +262,9 @@ class Selection:
         """Return global rows, ascending, times and numbers of arrival of all that were chosen."""
         found: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in range(3)]
         for place in sorted(self._chosen):
-            rows = np.unique(np.concatenate(self._chosen[place]))
-            data = self._state.chunks[place].data
+            parts = self._chosen[place]
+            rows = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+            data = self._kept[place].chunk.data
             columns = rows + self._bases[place], data.ts[rows], data.seq[rows]
             for part, column in zip(found, columns, strict=True):
                 part.append(column)

@@ -36,7 +36,7 @@ from headpond.kstreams.bytes.headers import encode_headers
 from headpond.kstreams.bytes.join_buffer import BufferFormat, Side
 from headpond.kstreams.bytes.window_keys import decode_store_key
 from headpond.kstreams.join.by_record import JoinRecord, StreamJoin
-from headpond.kstreams.join.chunks import SideState, TaskState, cut
+from headpond.kstreams.join.chunks import TaskState, cut
 from headpond.kstreams.join.keys import hash_keys
 from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, HeadersOf, JoinClock, JoinType
@@ -192,10 +192,10 @@ def read_initial_state(
         kept = np.flatnonzero((rows.ts >= observed[side] - rules.retention_ms + 1) | waiting)
         size = max(1, PART_BYTES * len(rows) // max(1, int(rows.records.nbytes)))
         parts = [kept[start : start + size] for start in range(0, len(kept), size)]
-        sides[side] = SideState.of(
-            pair
+        sides[side] = tuple(
+            each
             for part in parts
-            for pair in cut(_narrow(rows.take(part)), waiting[part], rules.retention_ms, numbers)
+            for each in cut(_narrow(rows.take(part)), waiting[part], rules.retention_ms, numbers)
         )
         next_seq = max(next_seq, len(rows))
     return JoinState(rules.fingerprint, TaskState(clock, next_seq, next(numbers), sides))

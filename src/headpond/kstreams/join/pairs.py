@@ -13,8 +13,10 @@
     place   group x span + (timestamp - smallest timestamp)       one number per row, ascending
 
 A probe asks for the rows of one hash whose timestamps lie between two bounds: with its group known, that is
-two binary searches among the places. Probes come sorted by hash, so that searches walk through memory. Equal
-hashes are not equal keys: whoever asked compares the keys of what was found.
+two binary searches among the places. Probes come sorted by hash, so that searches walk through memory. Most
+probes' hashes are in few chunks only: a bitmap of the hashes' first bits, which is small enough to stay in
+the processor's cache, tells most of the others. Equal hashes are not equal keys: whoever asked compares the
+keys of what was found.
 Source: spec "window store", section 8.
 """
 
@@ -29,7 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import offsets_of
+from headpond.core.arrow import int64_array, offsets_of
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.rules import OTHER_SIDE, Emit, JoinRules, JoinType
 
@@ -49,6 +51,7 @@ MAX_PAIRS = 1_000_000
 MAX_CANDIDATES = 1_000_000_000
 """A batch with more of them on a side is refused: it would not end in hours."""
 _PLACE_LIMIT = 1 << 62
+_FILTER_BITS = 3  # from 8 to 16 bits a hash: at most one in eight of those that are not there seems to be
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Rows:
         """Return some of the rows; `rows` ascending."""
         if len(rows) == len(self):
             return self
-        return Rows(self.records.take(pa.array(rows)), self.ts[rows], self.seq[rows], self.hashes[rows])
+        return Rows(self.records.take(int64_array(rows)), self.ts[rows], self.seq[rows], self.hashes[rows])
 
     @classmethod
     def in_order(cls, parts: Sequence[Rows]) -> tuple[Rows, Int64]:
@@ -82,7 +85,7 @@ class Rows:
         order = np.argsort(np.concatenate([part.seq for part in parts]), kind="stable")
         records = pa.Table.from_batches([part.records for part in parts]).combine_chunks().to_batches()[0]
         if (np.diff(order) != 1).any():
-            records = records.take(pa.array(order))
+            records = records.take(int64_array(order))
         ts, seq = (np.concatenate([getattr(part, name) for part in parts])[order] for name in ("ts", "seq"))
         return cls(records, ts, seq, np.concatenate([part.hashes for part in parts])[order]), order
 
@@ -102,6 +105,8 @@ class Run:
     span: int
     first_ts: int
     distinct_ts: Int64 | None  # where span x groups exceeds 64 bits, times are their ranks
+    filter: npt.NDArray[np.uint8]  # a bit for each beginning of a hash, set where a group has it
+    shift: int  # hash → its beginning
 
     @classmethod
     def of(cls, hashes: UInt64, ts: Int64) -> Run:
@@ -119,19 +124,28 @@ class Run:
         if (len(ts) + 1) * span >= _PLACE_LIMIT:
             distinct, times = np.unique(ts[order], return_inverse=True)
             span = len(distinct) + 1
-        return cls(order, sorted_hashes[fresh], group * span + times, span, first, distinct)
+        groups = sorted_hashes[fresh]
+        bits = len(groups).bit_length() + _FILTER_BITS
+        flags = np.zeros(1 << bits, np.bool_)
+        flags[groups >> np.uint64(64 - bits)] = True
+        packed = np.packbits(flags, bitorder="little")
+        return cls(order, groups, group * span + times, span, first, distinct, packed, 64 - bits)
 
     def ranges(self, probes: Probes) -> Ranges:
         """Find where the rows are that the probes ask for, without making them."""
-        group = np.searchsorted(self.groups, probes.distinct)
-        known = group < len(self.groups)
-        known[known] = self.groups[group[known]] == probes.distinct[known]
-        asking = np.flatnonzero(known[probes.group])
-        base = group[probes.group[asking]] * self.span
+        begins = (probes.distinct >> np.uint64(self.shift)).view(np.int64)
+        likely = np.flatnonzero(self.filter[begins >> 3] >> (begins & 7).astype(np.uint8) & 1)
+        group = np.searchsorted(self.groups, probes.distinct[likely])
+        group[group == len(self.groups)] = -1
+        group[self.groups[group] != probes.distinct[likely]] = -1
+        groups = np.full(len(probes.distinct), -1, np.int64)
+        groups[likely] = group
+        asking = np.flatnonzero(groups[probes.group] >= 0)
+        base = groups[probes.group[asking]] * self.span
         first, last = probes.first[asking], probes.last[asking]
         if self.distinct_ts is None:
-            low = np.clip(first - self.first_ts, 0, self.span)
-            high = np.clip(last - self.first_ts + 1, 0, self.span)
+            low = np.minimum(np.maximum(first - self.first_ts, 0), self.span)
+            high = np.minimum(np.maximum(last - self.first_ts + 1, 0), self.span)
         else:
             low = np.searchsorted(self.distinct_ts, first)
             high = np.searchsorted(self.distinct_ts, last, side="right")
@@ -262,7 +276,7 @@ class PairFinder:
         keys = mine.records.column("key")
         base = 0
         asked: list[tuple[int, Chunk | None, Ranges]] = []
-        for chunk in state.sides[other].chunks:
+        for chunk, _ in state.sides[other]:
             within = probes.within(chunk.min_ts, chunk.max_ts)
             if len(within.first):
                 asked.append((base, chunk, chunk.data.run.ranges(within)))
@@ -271,11 +285,13 @@ class PairFinder:
             asked.append((base, None, theirs.run.ranges(probes)))
         self._check([ranges for *_, ranges in asked], mine, count)
         for first, of_chunk, ranges in asked:
+            if not len(ranges.number):
+                continue
             number, rows = ranges.pairs()
             if of_chunk is not None:
-                number, rows = _same_keys(keys, number, of_chunk.data, rows)
-                ts, seq = of_chunk.data.ts[rows], of_chunk.data.seq[rows]
-                found.append(Pairs(mine.seq[number], first + rows, ts, seq))
+                data = of_chunk.data
+                number, rows = _same_keys(keys, number, data, rows)
+                found.append(Pairs(mine.seq[number], first + rows, data.ts[rows], data.seq[rows]))
                 continue
             earlier = theirs.seq[rows] < mine.seq[number]
             number, rows = _same_keys(keys, number[earlier], theirs, rows[earlier])
@@ -320,6 +336,6 @@ def _same_keys(keys: pa.Array, number: Int64, rows: Rows, found: Int64) -> tuple
     """Drop pairs whose hashes are equal and whose keys are not."""
     if not len(found):
         return number, found
-    equal = pc.equal(keys.take(pa.array(number)), rows.records.column("key").take(pa.array(found)))
+    equal = pc.equal(keys.take(int64_array(number)), rows.records.column("key").take(int64_array(found)))
     same: Bool = np.asarray(equal)
     return (number, found) if same.all() else (number[same], found[same])

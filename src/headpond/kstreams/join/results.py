@@ -20,15 +20,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import int64_array
 from headpond.kstreams.bytes.headers_arrow import merge_headers_columns
 from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.join.chunks import bounds_of
 from headpond.kstreams.join.pairs import Bool, Int64, longest_row
 from headpond.kstreams.join.rules import HeadersOf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headpond.kstreams.join.chunks import Chunk
+    from headpond.kstreams.join.chunks import Kept
     from headpond.kstreams.join.pairs import Pairs
     from headpond.kstreams.join.rules import JoinRules
 
@@ -121,15 +123,14 @@ class Source:
     """All rows of one side: those of its chunks, then those of the batch."""
 
     schema: pa.Schema
-    chunks: tuple[Chunk, ...]
+    kept: tuple[Kept, ...]
     incoming: pa.RecordBatch | None
     bases: Int64  # first global row of each chunk, then of the batch
 
     @classmethod
-    def of(cls, schema: pa.Schema, chunks: tuple[Chunk, ...], incoming: pa.RecordBatch | None) -> Source:
+    def of(cls, schema: pa.Schema, kept: tuple[Kept, ...], incoming: pa.RecordBatch | None) -> Source:
         """Lay the rows behind each other."""
-        sizes = [0, *(chunk.rows for chunk in chunks)]
-        return cls(schema, chunks, incoming, np.cumsum(np.array(sizes, np.int64)))
+        return cls(schema, kept, incoming, bounds_of(kept))
 
     def gather(self, rows: Int64, names: list[str]) -> list[pa.Array]:
         """Return columns of some rows; -1 gives null. Only chunks that have one of the rows are loaded."""
@@ -142,23 +143,23 @@ class Source:
         parts, at = [], 0
         indices = np.zeros(len(rows), np.int64)
         for each in used:
-            part = self.chunks[each].records if each < len(self.chunks) else self.incoming
+            part = self.kept[each].chunk.records if each < len(self.kept) else self.incoming
             assert part is not None
             mine = np.flatnonzero(place == each) if len(used) > 1 or some_missing else slice(None)
             local = rows[mine] - self.bases[each]
             part = part.select(names)
             if part.num_rows > len(rows):
                 # Few of a large chunk: what a result costs does not follow the size of the state.
-                part, local = part.take(pa.array(local)), np.arange(len(local))
+                part, local = part.take(int64_array(local)), np.arange(len(local))
             parts.append(part)
             indices[mine] = local + at
             at += part.num_rows
-        which = pa.array(indices, mask=missing if some_missing else None)
+        which = int64_array(indices, ~missing if some_missing else None)
         return [_taken([part.column(name) for part in parts], which) for name in names]
 
     def longest(self) -> int:
         """Return an upper bound of a row's size in bytes, for cutting results into slices."""
-        most = max((chunk.longest for chunk in self.chunks), default=0)
+        most = max((chunk.longest for chunk, _ in self.kept), default=0)
         return max(most, longest_row(self.incoming)) if self.incoming is not None else most
 
 
@@ -270,4 +271,4 @@ class Results:
             for side, mine in ((Side.LEFT, lefts), (Side.RIGHT, rights))
             if len(mine)
         ]
-        return found[0] if len(found) == 1 else _taken(found, pa.array(place))
+        return found[0] if len(found) == 1 else _taken(found, int64_array(place))

@@ -14,9 +14,10 @@ moves only by its steps. `out` is what a step brings about; it need not be there
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import msgspec
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
@@ -27,20 +28,45 @@ from headpond.kstreams.join.stores import JoinStores
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headpond.kstreams.bytes.headers import Header
     from headpond.kstreams.join.by_record import JoinResult
     from headpond.kstreams.join.rules import JoinCounters
 
-_SCENARIO_KEYS = (
-    "name", "description", "type", "before_ms", "after_ms", "grace_ms", "emit", "emit_interval_ms",
-    "self_join", "store_format", "steps", "final_stores",
-)  # fmt: skip
-_RECORD_KEYS = ("side", "key", "value", "timestamp", "headers", "out")
-_ADVANCE_KEYS = ("advance_wall_clock_ms", "out")
 _SIDES = {"L": Side.LEFT, "R": Side.RIGHT}
 _DROPS = {"dropped_null_key": "no key", "dropped_null_value": "no value"}
-_MAX_SHOWN = 60
-_MISSING: Any = object()
+_PAGE = "docs/reference/cli.md says what a time-line holds."
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    type: Literal["inner", "left", "outer"]
+    before_ms: int
+    after_ms: int
+    grace_ms: int = 0
+    emit: Emit = Emit.EAGER
+    emit_interval_ms: int = 0
+    self_join: bool = False
+    steps: list[Any]
+    name: str | None = None
+    # For people, and for tests.
+    description: Any = None
+    store_format: Any = None
+    final_stores: Any = None
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
+    side: Literal["L", "R"]
+    key: str | None
+    value: str | None
+    timestamp: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIMESTAMP_MS)]
+    headers: list[tuple[str, str | None]] = []
+    out: Any = None
+
+
+class _Pause(msgspec.Struct, forbid_unknown_fields=True):
+    advance_wall_clock_ms: Annotated[int, msgspec.Meta(ge=0)]
+    out: Any = None
+
+
+_Part = TypeVar("_Part", _Document, _Record, _Pause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +127,16 @@ def read_scenario(document: Any, *, headers: HeadersOf = HeadersOf.OWN, emit: Em
     Raises:
         UsageError: It is not of the form above; the message and `facts["path"]` name the place.
     """
-    fields = _Fields(document, "", _SCENARIO_KEYS)
-    join_type = fields.choice("type", ("inner", "left", "outer"))
-    if fields.flag("self_join"):
-        if join_type != "inner":
-            raise _wrong("self_join", "false unless the type is inner", document["self_join"])
-        join_type = JoinType.SELF
-    spoken = fields.choice("emit", tuple(Emit), default=Emit.EAGER)
-    rules = JoinRules(
-        JoinType(join_type),
-        JoinWindows(
-            fields.number("before_ms"), fields.number("after_ms"), fields.number("grace_ms", default=0)
-        ),
-        headers,
-        Emit(spoken) if emit is None else emit,
-        fields.number("emit_interval_ms", default=0),
-    )
-    steps = fields.listed("steps")
-    named = fields.text("name", default="")
-    read = [_step(each, f"steps[{number}]", rules) for number, each in enumerate(steps)]
-    return Scenario(named or "", rules, read)
+    read = _read(document, _Document)
+    kind = JoinType(read.type)
+    if read.self_join:
+        if kind is not JoinType.INNER:
+            raise UsageError(f"self_join is for the type inner, not {kind}.", path="self_join")
+        kind = JoinType.SELF
+    windows = JoinWindows(read.before_ms, read.after_ms, read.grace_ms)
+    rules = JoinRules(kind, windows, headers, read.emit if emit is None else emit, read.emit_interval_ms)
+    steps = [_step(each, f"steps[{number}]", rules) for number, each in enumerate(read.steps)]
+    return Scenario(read.name or "", rules, steps)
 
 
 def filled(document: dict[str, Any], played: Sequence[Played]) -> dict[str, Any]:
@@ -171,97 +187,31 @@ def _grown(before: dict[str, int], counters: JoinCounters) -> dict[str, int]:
 
 def _step(document: Any, path: str, rules: JoinRules) -> JoinRecord | int:
     if isinstance(document, dict) and "advance_wall_clock_ms" in document:
-        fields = _Fields(document, path, _ADVANCE_KEYS)
-        milliseconds = fields.number("advance_wall_clock_ms")
-        if milliseconds < 0:
-            raise _wrong(fields.path("advance_wall_clock_ms"), "zero or more", milliseconds)
-        return milliseconds
-    fields = _Fields(document, path, _RECORD_KEYS)
-    side = fields.choice("side", tuple(_SIDES))
-    if rules.type is JoinType.SELF and side != "L":
-        raise _wrong(fields.path("side"), '"L": a self-join has one input', side)
-    timestamp = fields.number("timestamp")
-    if not 0 <= timestamp <= MAX_TIMESTAMP_MS:
-        raise _wrong(fields.path("timestamp"), f"between 0 and {MAX_TIMESTAMP_MS}", timestamp)
-    headers = [
-        _header(each, f"{fields.path('headers')}[{number}]")
-        for number, each in enumerate(fields.listed("headers", default=[]))
-    ]
-    key, value = (fields.text(name) for name in ("key", "value"))
-    return JoinRecord(_SIDES[side], _bytes(key), _bytes(value), timestamp, tuple(headers))
+        return _read(document, _Pause, path).advance_wall_clock_ms
+    read = _read(document, _Record, path)
+    if rules.type is JoinType.SELF and read.side != "L":
+        raise UsageError(f'{path}.side is "R": a self-join has one input, "L".', path=f"{path}.side")
+    try:
+        headers = tuple(
+            (name, None if value is None else bytes.fromhex(value)) for name, value in read.headers
+        )
+    except ValueError as error:
+        raise UsageError(
+            f"{path}.headers: a value is not hexadecimal text: {error}.",
+            next_step='A header is [name, value as hexadecimal text or null], such as ["trace-id", "4bf9"].',
+            path=f"{path}.headers",
+        ) from error
+    key, value = (None if each is None else each.encode() for each in (read.key, read.value))
+    return JoinRecord(_SIDES[read.side], key, value, read.timestamp, headers)
 
 
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
-
-
-def _header(document: Any, path: str) -> Header:
-    expected = '[name, value as hexadecimal text or null], such as ["trace-id", "4bf9"]'
-    match document:
-        case [str(name), None]:
-            return name, None
-        case [str(name), str(value)]:
-            try:
-                return name, bytes.fromhex(value)
-            except ValueError as error:
-                raise _wrong(path, expected, document) from error
-    raise _wrong(path, expected, document)
-
-
-class _Fields:
-    """The fields of an object, each asked for with what it has to be."""
-
-    def __init__(self, document: Any, path: str, known: tuple[str, ...]) -> None:
-        self._path = path
-        if not isinstance(document, dict):
-            raise _wrong(path or "A time-line", "an object", document)
-        self._document = document
-        for name in document:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"Did you mean {near[0]}?" if near else f"The keys are {', '.join(known)}."
-                raise UsageError(f"There is no {self.path(name)}.", next_step=hint, path=self.path(name))
-
-    def path(self, name: str) -> str:
-        return f"{self._path}.{name}" if self._path else name
-
-    def _get(self, name: str, kind: Any, expected: str, default: Any) -> Any:
-        value = self._document.get(name, default)
-        if value is _MISSING:
-            raise UsageError(
-                f"{self.path(name)} is missing.",
-                next_step="docs/reference/cli.md says what a time-line holds.",
-                path=self.path(name),
-            )
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise _wrong(self.path(name), expected, value)
-        return value
-
-    def number(self, name: str, default: Any = _MISSING) -> int:
-        return int(self._get(name, int, "a whole number of milliseconds", default))
-
-    def text(self, name: str, default: Any = _MISSING) -> str | None:
-        value: str | None = self._get(name, (str, type(None)), "text or null", default)
-        return value
-
-    def flag(self, name: str) -> bool:
-        return bool(self._get(name, bool, "true or false", default=False))
-
-    def choice(self, name: str, choices: tuple[str, ...], default: Any = _MISSING) -> str:
-        expected = f"one of {', '.join(choices)}"
-        value = str(self._get(name, str, expected, default))
-        if value not in choices:
-            raise _wrong(self.path(name), expected, value)
-        return value
-
-    def listed(self, name: str, default: Any = _MISSING) -> list[Any]:
-        return list(self._get(name, list, "a list", default))
-
-
-def _wrong(path: str, expected: str, found: object) -> UsageError:
-    spoken = repr(found)
-    spoken = spoken if len(spoken) <= _MAX_SHOWN else f"{spoken[:_MAX_SHOWN]}…"
-    return UsageError(f"{path} must be {expected}, not {spoken}.", path=path)
+def _read(document: Any, kind: type[_Part], path: str = "") -> _Part:
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        wrong, _, where = str(error).partition(" - at `$")
+        place = (path + where.rstrip("`")).lstrip(".")
+        raise UsageError(f"{place or 'A time-line'}: {wrong}.", next_step=_PAGE, path=place) from error
 
 
 @dataclass

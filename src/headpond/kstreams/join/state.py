@@ -22,7 +22,7 @@ import numpy as np
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.join.alignment import dealt
-from headpond.kstreams.join.chunks import SideState, TaskState, compacted, cut
+from headpond.kstreams.join.chunks import Kept, TaskState, compacted, cut
 from headpond.kstreams.join.keys import task_of
 from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import JoinClock
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headpond.kstreams.bytes.join_buffer import Side
-    from headpond.kstreams.join.chunks import Chunk
-    from headpond.kstreams.join.pairs import Bool, Int64
+    from headpond.kstreams.join.pairs import Bool
     from headpond.kstreams.join.rules import JoinRules
 
 
@@ -97,28 +96,25 @@ def _shares(states: Sequence[TaskState], side: Side, tasks: int) -> list[list[tu
     """Return one side's records, and which of them wait, by new task."""
     shares: list[list[tuple[Rows, Bool]]] = [[] for _ in range(tasks)]
     for number, state in enumerate(states):
-        kept = state.sides[side]
-        for chunk, waiting in zip(kept.chunks, kept.waiting, strict=True):
+        for chunk, waits in state.sides[side]:
             rows = chunk.data
-            flags = np.zeros(len(rows), np.bool_)
-            flags[waiting] = True
             moved = Rows(rows.records, rows.ts, rows.seq * len(states) + number, rows.hashes)
             where = task_of(rows.records.column("key"), tasks)
             for task in np.unique(where):
                 chosen = np.flatnonzero(where == task)
-                shares[task].append((moved.take(chosen), flags[chosen]))
+                shares[task].append((moved.take(chosen), waits.flags[chosen]))
     return shares
 
 
 def _side(
     parts: list[tuple[Rows, Bool]], observed: int, rules: JoinRules, numbers: Iterator[int]
-) -> SideState:
+) -> tuple[Kept, ...]:
     """Cut a side's records part by part: of a state beyond memory no two parts are needed at once."""
-    found: list[tuple[Chunk, Int64]] = []
+    found: list[Kept] = []
     for rows, waiting in parts:
         matters = np.flatnonzero((rows.ts >= observed - rules.retention_ms + 1) | waiting)
         found += cut(rows.take(matters), waiting[matters], rules.retention_ms, numbers)
-    return compacted(SideState.of(found), numbers)
+    return compacted(found, numbers)
 
 
 def _clock(states: list[TaskState]) -> JoinClock:

@@ -486,7 +486,7 @@ class Engine:
     def _shape(self, snapshot: Snapshot) -> Shape:
         said = snapshot.properties.get("delta.targetFileSize", "")
         most = int(said) if said.isdigit() else FILE_BYTES
-        return Shape(snapshot.schema, snapshot.partition_columns, most, self.group_bytes)
+        return Shape(snapshot.schema, snapshot.partition_columns, most, self.group_bytes, snapshot.marks)
 
 
 class PartEngine(Engine):

@@ -13,7 +13,7 @@ from headpond.core.errors import ConfigurationError, UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.alignment import MAX_HELD_BYTES, NEVER_IDLE
-from headpond.kstreams.join.chunks import MAX_AT_HAND_BYTES
+from headpond.kstreams.join.at_hand import MAX_AT_HAND_BYTES
 from headpond.kstreams.join.kafka_state import find_task_stores, read_initial_state
 from headpond.kstreams.join.pairs import MAX_CANDIDATES
 from headpond.kstreams.join.rules import (

@@ -37,7 +37,7 @@ from headpond.kstreams.join.chunk_codec import (
     schema_of_chunk,
     state_of,
 )
-from headpond.kstreams.join.chunks import Chunk, SideState
+from headpond.kstreams.join.chunks import Chunk, Kept, Waits
 from headpond.kstreams.join.keys import task_of
 from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS, JoinRules, JoinWindows
 from headpond.kstreams.join.state import rescaled
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from headpond.kstreams.join.chunks import HeldChunk, TaskState
+    from headpond.kstreams.join.chunks import TaskState
     from headpond.kstreams.join.pairs import Rows
 
 SEED_DDL = "label int, number bigint, data binary"
@@ -62,6 +62,8 @@ PIECE_SCHEMA = pa.schema(
     [("new", pa.int32()), ("old", pa.int32()), ("number", pa.int64()), ("rows", pa.binary()),
      ("data", pa.binary())]
 )  # fmt: skip
+FOUND_DDL = "number bigint, row bigint, time bigint, value binary, headers binary"
+FOUND_NAMES = ["number", "row", "time", "value", "headers"]
 _MANIFEST = -1
 _OPERATOR = "transformWithStateInPandasExec"
 
@@ -144,10 +146,6 @@ def figures(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-CHUNKS_AT_ONCE = 32
-"""Chunks that one query of Spark reads: each reads the whole state."""
-
-
 @dataclass(frozen=True)
 class KeptRecord:
     """A record that a join keeps.
@@ -184,50 +182,42 @@ def kept_records(
         return
     first = -1 if time_from is None else time_from
     last = MAX_TIMESTAMP_MS if time_to is None else time_to
+    held = {entry["number"]: entry for entry in document.get("inputs", {}).get("held", ())}
+    within = {
+        entry["number"]: entry
+        for entry in document["chunks"]
+        if entry["max_ts"] >= first and entry["min_ts"] <= last
+    }
+    entries = {**within, **held}
+
+    def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number, data in zip(batch["number"].to_pylist(), batch["data"].to_pylist(), strict=True):
+                rows = decode_chunk(data, schema_of_chunk(data))
+                times = rows.records.column(TIME).to_numpy() if number in held else rows.ts
+                same = np.asarray(pc.fill_null(pc.equal(rows.records.column("key"), key), fill_value=False))
+                mine = np.flatnonzero(same & (times >= first) & (times <= last))
+                found = rows.records.select(["value", "headers"]).take(pa.array(mine))
+                columns = [pa.array(np.full(len(mine), number)), pa.array(mine), pa.array(times[mine])]
+                yield pa.RecordBatch.from_arrays([*columns, *found.columns], names=FOUND_NAMES)
+
     stored = _variable(spark, checkpoint, standing.operator, "chunk").where(
         f"key.label = {labels(standing.tasks)[task]}"
     )
-
-    order: list[int] = []  # numbers of chunks, as they are looked at
-    at_hand: dict[int, bytes] = {}
-
-    def load(_side: Side, number: int, _uid: bytes, *, held: bool) -> Rows:
-        del held
-        if number not in at_hand:
-            at = order.index(number)
-            some = ", ".join(map(str, order[at : at + CHUNKS_AT_ONCE]))
-            found = stored.where(f"user_map_key.number IN ({some})")
-            at_hand.clear()
-            for row in found.selectExpr("user_map_key.number", "user_map_value.data").collect():
-                at_hand[row[0]] = bytes(row[1])
-        data = at_hand.pop(number)
-        return decode_chunk(data, schema_of_chunk(data))
-
-    rules = orjson.loads(document["fingerprint"]["rules"])
-    sides = (Side.LEFT,) if rules["type"] == "self" else (Side.LEFT, Side.RIGHT)
-    state = state_of(document, sides, load)
-    chunks: list[tuple[Side, Chunk, Any, HeldChunk | None]] = [
-        (side, chunk, waiting, None)
-        for side, each in state.sides.items()
-        for chunk, waiting in zip(each.chunks, each.waiting, strict=True)
-        if chunk.max_ts >= first and chunk.min_ts <= last
-    ]
-    none = np.empty(0, np.int64)
-    chunks += [(side, held.chunk, none, held) for side, held in state.held()]
-    order += [chunk.number for _, chunk, _, _ in chunks]
-    for side, chunk, waiting, held in chunks:
-        records = chunk.records
-        times = chunk.data.ts if held is None else records.column(TIME).to_numpy()
-        same = np.asarray(pc.fill_null(pc.equal(records.column("key"), key), fill_value=False))
-        rows = np.flatnonzero(same & (times >= first) & (times <= last))
-        for row in rows[rows >= (0 if held is None else held.taken)].tolist():
+    chunks = stored.selectExpr("user_map_key.number AS number", "user_map_value.data AS data")
+    rows = chunks.where(chunks.number.isin(list(entries))).mapInArrow(carried(find), FOUND_DDL).collect()
+    places = {number: place for place, number in enumerate(entries)}
+    for number, row, time, value, headers in sorted(rows, key=lambda each: (places[each[0]], each[1])):
+        entry = entries[number]
+        if row >= entry.get("taken", 0):
+            waits = Waits.read(entry.get("waiting", ""), entry["rows"], entry.get("waiting_rows", 0))
             yield KeptRecord(
-                side,
-                int(times[row]),
-                records.column("value")[row].as_py(),
-                decode_headers(records.column("headers")[row].as_py()),
-                bool(np.isin(row, waiting)),
-                held is not None,
+                Side[entry["side"].upper()],
+                time,
+                None if value is None else bytes(value),
+                decode_headers(bytes(headers)),
+                bool(waits.flags[row]),
+                number in held,
             )
 
 
@@ -343,12 +333,12 @@ class _Dealer:
         found = {}
         for side, each in state.sides.items():
             parts = []
-            for chunk, waiting in zip(each.chunks, each.waiting, strict=True):
+            for chunk, waits in each:
                 if (task, chunk.number) in pieces:
                     mine = np.frombuffer(pieces[task, chunk.number][0], np.int64)
                     part = Chunk.of(chunk.number, chunk.data, chunk.time_slice)
-                    parts.append((part, np.flatnonzero(np.isin(mine, waiting))))
-            found[side] = SideState.of(parts)
+                    parts.append(Kept(part, Waits.of(waits.flags[mine])))
+            found[side] = tuple(parts)
         return replace(state, sides=found)
 
 
@@ -364,7 +354,7 @@ def _rows_of_task(label: int, state: TaskState, fingerprint: dict[str, Any]) -> 
     rows = []
     for chunk in [chunk for _, chunk in state.chunks()] + [held.chunk for _, held in state.held()]:
         data = encode_chunk(chunk.data, ValueFormat.PLAIN_HEADERS)
-        chunk.stored_bytes = len(data)
+        chunk.bytes = len(data)
         rows.append({"label": label, "number": chunk.number, "data": data})
     rows.append({"label": label, "number": _MANIFEST, "data": encode_manifest(state, fingerprint)})
     rows[-1]["records"] = sum(chunk.rows for _, chunk in state.chunks())

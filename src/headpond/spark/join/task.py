@@ -5,8 +5,7 @@
     ValueState `manifest`   JSON: times, numbers, and for each chunk where it is and which rows wait
     MapState   `chunk`      number → the chunk's bytes, in the declared value format
 
-    manifest read ──► equal to the one kept in this worker? its state is at hand
-                  └─► else: each chunk from memory, a file of this machine, or the MapState
+    manifest read ──► each chunk, when it is asked for, from memory, a file of this machine, or the MapState
 
 What an attempt writes becomes visible only when Spark commits its store version; what lies in memory or files
 is named by the random uids of its chunks and is used only when a manifest names it.
@@ -17,7 +16,6 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +28,7 @@ from headpond.core.arrow import int64_array
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.alignment import MAX_HELD_BYTES, Alignment, held_schema
+from headpond.kstreams.join.at_hand import MAX_AT_HAND_BYTES, FileCache, MemoryCache
 from headpond.kstreams.join.by_batch import BatchJoin, initial_state
 from headpond.kstreams.join.chunk_codec import (
     decode_chunk,
@@ -38,7 +37,6 @@ from headpond.kstreams.join.chunk_codec import (
     read_manifest,
     state_of,
 )
-from headpond.kstreams.join.chunks import AT_HAND, MAX_AT_HAND_BYTES, FileCache, MemoryCache
 from headpond.kstreams.join.pairs import MAX_CANDIDATES
 from headpond.kstreams.join.rules import JoinCounters, JoinRules
 from headpond.spark.errors import carried
@@ -166,7 +164,7 @@ class JoinProcessor(_Stateful):
     def _handled(self, label: int, frames: Any) -> Iterator[pd.DataFrame]:
         freeze_worker_heap()
         plan = self._plan
-        AT_HAND.max_bytes = plan.max_at_hand_bytes
+        _MEMORY.max_bytes = plan.max_at_hand_bytes
         task = plan.labels.index(label)
         received, now_ms = _received(frames)
         name = f"{plan.cache}/{task}"
@@ -217,8 +215,7 @@ class _Work:
         self._schemas = {each.side: each.schema for each in plan.columns}
         self._fingerprint = plan.fingerprint(task)
         self._files = FileCache(_local_folder() / name)
-        self._at_hand: dict[bytes, Rows] = {}
-        self._stored: dict[int, int] = {}
+        self._stored: set[int] = set()
         self.loads = {"memory": 0, "file": 0, "state": 0}
 
     def read(self) -> TaskState:
@@ -230,26 +227,21 @@ class _Work:
         document = read_manifest(data)
         check_fingerprint(document["fingerprint"], self._fingerprint)
         named = [*document["chunks"], *document.get("inputs", {}).get("held", ())]
-        self._stored = {entry["number"]: entry["bytes"] for entry in named}
-        self._files.keep_only({bytes.fromhex(entry["uid"]) for entry in named})
-        kept = _MEMORY.get(self._name, data)
-        if kept is not None:
-            self.loads["memory"] = len(self._stored)
-            # Spark's state variables are those of this call; what was bound in an earlier one reads nothing.
-            self._bind(kept)
-            return kept
-        self._at_hand = _MEMORY.chunks(self._name)
+        self._stored = {entry["number"] for entry in named}
+        uids = {bytes.fromhex(entry["uid"]) for entry in named}
+        self._files.keep_only(uids)
+        self.loads["memory"] = _MEMORY.keep_only(self._name, uids)
         return state_of(document, tuple(self._schemas), self._load)
 
     def _load(self, side: Side, number: int, uid: bytes, *, held: bool) -> Rows:
-        rows = self._at_hand.get(uid)
+        rows = _MEMORY.get(self._name, uid)
         if rows is not None:
-            self.loads["memory"] += 1
             return rows
         schema = held_schema(self._schemas[side]) if held else self._schemas[side]
         rows = self._files.get(uid, schema)
         if rows is not None:
             self.loads["file"] += 1
+            _MEMORY.put(self._name, uid, rows)
             return rows
         row = self._chunks.getValue((number,))
         if row is None:
@@ -259,19 +251,15 @@ class _Work:
             )
         self.loads["state"] += 1
         rows = decode_chunk(bytes(row[0]), schema)
-        self._files.put(uid, rows)
+        self._put(uid, rows)
         return rows
 
-    def _bind(self, state: TaskState) -> None:
-        """Let every stored chunk be read through this call's variables."""
-        for side, chunk in state.chunks():
-            chunk.stored(partial(self._load, side, chunk.number, chunk.uid, held=False))
-        for side, held in state.held():
-            chunk = held.chunk
-            chunk.stored(partial(self._load, side, chunk.number, chunk.uid, held=True))
+    def _put(self, uid: bytes, rows: Rows) -> None:
+        self._files.put(uid, rows)
+        _MEMORY.put(self._name, uid, rows)
 
     def write(self, state: TaskState) -> None:
-        """Write what is new, remove what is gone, and keep the state at hand."""
+        """Write what is new, and remove what is gone."""
         numbers = set()
         # What has not been processed yet keeps its headers, whatever the format of the stores is.
         each = [(chunk, self._plan.state_format) for _, chunk in state.chunks()]
@@ -281,23 +269,18 @@ class _Work:
             if chunk.number not in self._stored:
                 data = encode_chunk(chunk.data, value_format)
                 self._chunks.updateValue((chunk.number,), (data,))
-                chunk.stored_bytes = len(data)
-                self._files.put(chunk.uid, chunk.data)
-        for number in self._stored:
-            if number not in numbers:
-                self._chunks.removeKey((number,))
-        self._bind(state)
-        manifest = encode_manifest(state, self._fingerprint)
-        self._manifest.update((manifest,))
-        self._at_hand = {}  # what the state keeps at hand is not kept here, too
-        _MEMORY.put(self._name, manifest, state)
+                chunk.bytes = len(data)
+                self._put(chunk.uid, chunk.data)
+        for number in self._stored - numbers:
+            self._chunks.removeKey((number,))
+        self._manifest.update((encode_manifest(state, self._fingerprint),))
 
     def figures(self, state: TaskState) -> dict[str, int]:
         """Return what the task holds after the batch, and where it found it."""
         return {
             "state_rows": sum(chunk.rows for _, chunk in state.chunks()),
-            "state_bytes": sum(chunk.stored_bytes for _, chunk in state.chunks()),
-            "state_waiting": sum(len(rows) for each in state.sides.values() for rows in each.waiting),
+            "state_bytes": sum(chunk.bytes for _, chunk in state.chunks()),
+            "state_waiting": sum(waits.count for each in state.sides.values() for _, waits in each),
             **{f"chunks_from_{place}": count for place, count in self.loads.items()},
             "held": sum(each.rows for _, each in state.held()),
             "held_bytes": sum(each.bytes for _, each in state.held()),
