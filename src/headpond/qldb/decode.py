@@ -36,6 +36,7 @@ from headpond.core.formats import (
     unwritable,
     wrong_entry,
 )
+from headpond.core.patterns import Entries
 from headpond.core.schemas import (
     ORIGIN_COLUMNS,
     OWN,
@@ -54,8 +55,6 @@ from headpond.qldb.journal.facts import journal_facts, once
 from headpond.qldb.records import OK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headpond.qldb.batch import DecodedQldb
     from headpond.qldb.config import DocumentSpec
     from headpond.qldb.journal.proof import SavedDigest
@@ -213,11 +212,12 @@ REVISION_FIELDS = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerConfig:
+class LedgerConfig(Entries["DocumentSpec"]):
     """The records of a QLDB ledger: tables and rules of one pipeline. It is a `ChangeFormat`.
 
     Args:
         tables: the configured tables; one of the ledger may be there twice, as current state and as history.
+        patterns: entries that stand for every table whose name matches.
         raw_ion: rows have the bytes of `data` in `_ion`.
         canonical_json: rows have the whole `data` as canonical JSON in `_json`.
         honour: the contents of a redacted revision are dropped; else they stay where they came with data.
@@ -229,6 +229,7 @@ class LedgerConfig:
             decoded together.
         unknown_tables: revisions of tables that are not configured go to quarantine, or nowhere, counted as
             `ignored`. The journal's proof holds them either way.
+        max_unknown_tables: how many tables are made because a pattern matches.
 
     Raises:
         ConfigurationError: two tables have one name, or keep the same thing.
@@ -237,6 +238,7 @@ class LedgerConfig:
     kept_as: ClassVar[str] = "documents"
 
     tables: tuple[DocumentSpec, ...]
+    patterns: tuple[DocumentSpec, ...] = ()
     raw_ion: bool = False
     canonical_json: bool = False
     honour: bool = False
@@ -246,11 +248,12 @@ class LedgerConfig:
     max_depth: int = MAX_DEPTH
     max_columns: int = MAX_COLUMNS
     unknown_tables: Literal["quarantine", "ignore"] = "quarantine"
+    max_unknown_tables: int = 1_000
 
     def __post_init__(self) -> None:
         names: set[str] = set()
         places: set[tuple[str, str]] = set()
-        for spec in self.tables:
+        for spec in (*self.tables, *self.patterns):
             if spec.name in names or (spec.table, spec.keep) in places:
                 raise wrong_entry(
                     spec.name,
@@ -259,10 +262,6 @@ class LedgerConfig:
                 )
             names.add(spec.name)
             places.add((spec.table, spec.keep))
-
-    def of_table(self, table: str) -> Iterator[DocumentSpec]:
-        """Return the entries of one table of the ledger."""
-        return (spec for spec in self.tables if spec.table == table)
 
     def for_run(self, *, only: str | None, keep_data: bool) -> Self:
         """Return the rules of one run: these, for revisions always keep their record."""
@@ -290,10 +289,11 @@ class LedgerConfig:
             nameless = own.filter(pc.is_null(names))
             why = "the block does not name the document's table"
             refused.append(_again(nameless, ["unknown_table"] * len(nameless), [why] * len(nameless)))
+        entries = self.entries_of((name,) for name in names.dictionary.to_pylist())
         for code, name in enumerate(names.dictionary.to_pylist()):
             at = pa.array(np.flatnonzero(pc.fill_null(pc.equal(names.indices, code), fill_value=False)))
             rows, revisions = own.take(at), found.revisions.take(at)
-            specs = list(self.of_table(name))
+            specs = entries[name,]
             if not specs and self.unknown_tables == "ignore":
                 counters["ignored"] += len(rows)
             elif not specs:

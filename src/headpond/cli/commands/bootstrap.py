@@ -14,7 +14,7 @@ from headpond.cli.output import Output, many, number
 from headpond.core.errors import UsageError
 from headpond.lake.maintenance.bootstrap import Bootstrap, ParquetSource
 from headpond.lake.maintenance.catch_up import catch_up_from_log
-from headpond.lake.maintenance.snapshot import Loaded
+from headpond.lake.maintenance.snapshot import Loaded, SnapshotRows
 from headpond.pipeline import Pipeline, load
 from headpond.pipeline.lake import open_lake
 
@@ -64,13 +64,15 @@ def bootstrap(
             "A TABLE is loaded from one of four: PARQUET files, --from-database, --from-log, --from-start.",
             next_step='As in `headpond bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns TIME`.',
         )
+    pipeline = load(file)
+    if parquet:
+        SnapshotRows.of(open_lake(pipeline), table)  # an unknown table is said before all else
     if bool(parquet) != (moment is not None) or (missing_as_null and not parquet):
         raise UsageError(
             "PARQUET files need --ts-ns, the moment of their snapshot; --ts-ns and --missing-as-null have no "
             "meaning without them.",
             next_step="Give the files with --ts-ns, or leave both options out.",
         )
-    pipeline = load(file)
     if moment is None:
         with output.progress(f"headpond bootstrap {table}") as show:
             if from_log:

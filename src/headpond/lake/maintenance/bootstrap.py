@@ -87,7 +87,7 @@ class Bootstrap:
         files = self.source.files()
         done = Loaded(files=len(files))
         self._check(files, say)
-        self.lake.typed[self.spec.name].prepare()
+        self.lake.make([self.spec.name])
         for rows in self.typed(files, done):
             done.rows += rows.num_rows
             batch = DecodedBatch(tables={self.spec.name: rows})

@@ -66,7 +66,7 @@ class SnapshotRows:
             UsageError: there is no such table, or it is a log.
         """
         config = RowTables.of(lake).config
-        spec = configured(config, table)
+        spec = configured(lake, table)
         if spec.keep == "log":
             raise UsageError(
                 f"The table {table!r} is a log: its entries are changes, and a snapshot holds none.",

@@ -38,7 +38,6 @@ from headpond.lake.apply import Applied
 from headpond.lake.maintenance.catch_up import CaughtUp, configured
 from headpond.lake.naming import table_folder
 from headpond.lake.reports import lake_summary
-from headpond.lake.state.rows import RowTables
 from headpond.lake.state.run_mark import mark_in
 from headpond.lake.storage import is_remote, remove_folder
 from headpond.pipeline.lake import open_lake
@@ -91,12 +90,16 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str |
     find_java()
     if pipeline.source.archive is None:
         check_source(pipeline)
-    elif files_must_exist and not open_pattern(pipeline.source.archive, storage_options).sizes():
-        raise ConfigurationError(
-            f"No file matches the archive {pipeline.source.archive}.",
-            next_step="Correct source.archive; a relative path is relative to the pipeline file.",
-            key="source.archive",
-        )
+    elif not open_pattern(pipeline.source.archive, storage_options).sizes():
+        fact = f"No file matches the archive {pipeline.source.archive}"
+        if not files_must_exist:
+            logger.warning("%s: the run waits for one", fact)
+        else:
+            raise ConfigurationError(
+                f"{fact}.",
+                next_step="Correct source.archive; a relative path is relative to the pipeline file.",
+                key="source.archive",
+            )
     lake = open_lake(pipeline)
     if not is_remote(pipeline.target.path):
         _writable(Path(pipeline.target.path))
@@ -352,7 +355,7 @@ def catch_up_from_start(
         UsageError: there is no such table.
         HeadpondError: whatever a run of the pipeline may end with.
     """
-    spec = configured(RowTables.of(open_lake(pipeline)).config, table)
+    spec = configured(open_lake(pipeline), table)
     job = Run(from_the_start(pipeline, table), until_caught_up=True, only=table, say=say)
     job.go()
     finish(job.pipeline, spec)

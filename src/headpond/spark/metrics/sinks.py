@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from headpond import __version__
 from headpond.core.errors import HeadpondError
 from headpond.core.formats import add_newest
+from headpond.core.patterns import is_pattern
 from headpond.lake.reports import batches_in, counted, sizes_of
 from headpond.lake.state.run_mark import EVERY_S, mark_in, newest_of, process_of
 from headpond.pipeline.lake import open_lake
@@ -53,7 +54,7 @@ def sinks_of(pipeline: Pipeline) -> list[Sink]:
         MissingRequirement: a package, an address or a file that the pipeline asks for cannot be had.
     """
     monitor, target = pipeline.monitor, pipeline.target
-    tables = [table.name for table in pipeline.tables]
+    tables = [table.name for table in pipeline.tables if not is_pattern(table.name)]
     sinks: list[Sink] = [LogLines(), MarkOfRun(mark_in(target.path, target.storage_options))]
     if monitor.batches:
         sinks.append(Batches(batches_in(target.path, target.storage_options, monitor.batches)))

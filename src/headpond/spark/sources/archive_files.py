@@ -37,6 +37,7 @@ import pyarrow.fs as pafs
 from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, UsageError
 from headpond.ion.binary import RefusedIon
 from headpond.kinesis.archive.compressed import MAGIC
+from headpond.kinesis.archive.lines import count_lines
 from headpond.lake.storage import file_system, storage_errors
 from headpond.qldb.files import is_ion, read_manifest
 
@@ -194,7 +195,7 @@ def _matches(name: Sequence[str], wild: Sequence[str]) -> bool:
 
 
 VERSION = 1
-PIECE_BYTES = 16 << 20
+PIECE_BYTES = 32 << 20
 """How much of the archive one task reads, about."""
 
 _READ_BYTES = 4 << 20
@@ -403,7 +404,7 @@ def _advance(
             cut = chunk.find(b"\n")
             chunk_lines = 1 if cut >= 0 else 0
         else:
-            cut, chunk_lines = chunk.rfind(b"\n"), chunk.count(b"\n")
+            cut, chunk_lines = chunk.rfind(b"\n"), count_lines(chunk)
         if cut >= 0:
             taken, lines = position + cut + 1, lines + chunk_lines
         position += len(chunk)

@@ -57,14 +57,14 @@ class BatchSummary:
 
 
 def summary_cells(
-    name: str, rows: pa.RecordBatch, size_bytes: int, declared: Mapping[str, Mapping[str, str]]
+    name: str, rows: pa.RecordBatch, size_bytes: int, declared: Mapping[str, str]
 ) -> list[tuple[str, str, bytes]]:
     """Make these cells of a part; runs on an executor."""
     empty = rows.slice(0, 0).replace_schema_metadata({_BYTES: str(size_bytes)})
     cells = [(SHAPE, name, pack(empty))]
     if "m:columns" in rows.schema.names:
         step = schema_step(
-            SCHEMA_CHANGES_SCHEMA.empty_table(), {name: pa.Table.from_batches([rows])}, declared
+            SCHEMA_CHANGES_SCHEMA.empty_table(), {name: pa.Table.from_batches([rows])}, {name: declared}
         )
         cells += [(FACTS, name, pack(step.state))] if step.state else []
     return cells
@@ -111,11 +111,9 @@ def decode_partition(
     With `summary` cells come that sum the tables' parts up without their rows. Rows are put into `folder` for
     a driver on the same machine; None: into the cells.
     """
-    declared = {spec.name: spec.columns for spec in config.tables} if summary else None
+    rules = config if summary else None
     for batch in batches:
-        parts = [
-            cell for decoded in decoded_parts(config, batch) for cell in _cells(decoded, folder, declared)
-        ]
+        parts = [cell for decoded in decoded_parts(config, batch) for cell in _cells(decoded, folder, rules)]
         if batch.num_rows:
             size = pc.sum(pc.binary_length(batch.column("data"))).as_py() or 0
             parts.append((_COUNTERS, "", json.dumps({"data_bytes": size}).encode()))
@@ -128,13 +126,15 @@ def decode_partition(
 
 
 def _cells(
-    decoded: Decoded, folder: str | None, declared: Mapping[str, Mapping[str, str]] | None
+    decoded: Decoded, folder: str | None, rules: ChangeFormat | None
 ) -> Iterator[tuple[str, str, bytes]]:
     for name, rows in decoded.tables.items():
         if rows.num_rows:
             cell = _rows_cell(name, rows, folder)
             yield cell
-            if declared is not None:
+            if rules is not None:
+                entry = rules.entry(name)
+                declared = entry.columns if entry is not None else {}
                 yield from summary_cells(name, rows, len(cell[2]), declared)
     if decoded.quarantine.num_rows:
         yield _QUARANTINE, "", pack(decoded.quarantine)

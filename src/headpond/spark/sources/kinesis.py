@@ -40,7 +40,7 @@ from headpond.kinesis.reading.reader import (
 )
 from headpond.kpl.batch import OpenCounters
 from headpond.kpl.records import open_records
-from headpond.spark.errors import carried, sentences_in_notebooks
+from headpond.spark.errors import carried, sentences_for_people
 from headpond.spark.session.settings import redact_options
 from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sinks.kinesis import KinesisStreamWriter, KinesisWriter, prepare
@@ -313,4 +313,4 @@ def register(spark: SparkSession) -> None:
     for source in (KinesisDataSource, ShortNamedKinesisDataSource, ArchiveDataSource):
         spark.dataSource.register(source)
     redact_options(spark)
-    sentences_in_notebooks()
+    sentences_for_people()
