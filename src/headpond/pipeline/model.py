@@ -263,8 +263,8 @@ class Target:
         no_ledger="revisions are ordered by their version, not by time",
     )
     maintenance: bool = key(
-        "whether a run that goes on [compacts tables and removes old files](../how-to/optimize.md) by "
-        "itself, beside the batches",
+        "whether a run that follows its source [compacts tables and removes old "
+        "files](../how-to/optimize.md) by itself, beside the batches",
         default=True,
     )
     version_retention_ms: Annotated[int, Meta(ge=7 * DAY_MS, extra={"unit": "span"})] = key(
