@@ -201,6 +201,15 @@ def test_more_tables_than_the_bound_go_to_quarantine_with_their_bytes(tmp_path: 
     assert all(row["data"] for row in rows)
 
 
+def test_logs_of_other_tables_cost_a_pattern_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made as ever, and no batch of theirs looks for tables of patterns."""
+    lake, config = lake_in(tmp_path, 'unknown_tables = "log"\n[tables."*.*_item"]\nkeys = ["id"]\n')
+    monkeypatch.setattr(lake, "make", None)
+    monkeypatch.setattr(lake, "look", None)
+    apply_batch(lake, decoded(config, [change(1, "orders", {"id": 1}, schema="unknown")]))
+    assert sorted(lake.extras.logs) == ["unknown:unknown.orders"]
+
+
 def test_two_writers_and_maintenance_agree_on_the_tables(tmp_path: Path) -> None:
     """Whoever did not make a table finds it."""
     one, config = lake_in(tmp_path, PATTERN)

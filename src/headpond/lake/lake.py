@@ -176,28 +176,29 @@ class Lake:
             Quarantine rows of changes of tables that may not be made.
         """
         refused = [QUARANTINE_SCHEMA.empty_table()]
-        wanted = [name for name in batch.tables if batch.tables[name].num_rows and name not in self.tables]
-        if self.config.patterns and wanted:
-            step.before_write("tables that patterns stand for")
-            self.look()
-            known = {name for name in wanted if name in self.tables}
-            named = [(name, self.config.entry(name)) for name in wanted if name not in known]
-            most, new = self.config.max_unknown_tables - self.made.count(), list[str]()
-            for name, entry in named:
-                if entry is None:
-                    continue  # the log of a table that is not configured
-                why = (
-                    None
-                    if len(new) < most
-                    else f"patterns made {self.made.count() + len(new)} tables already"
-                )
-                why = too_long(name) or why
-                if why is None:
-                    new.append(name)
-                else:
-                    detail = f"{'.'.join(entry.place)} matches a pattern, but {why}"
-                    refused.append(quarantined_changes(batch.tables[name], "unknown_table", detail[:_SHOWN]))
-            self.make([*known, *new], transaction=step.transaction)
+        some = [name for name in batch.tables if batch.tables[name].num_rows and name not in self.tables]
+        # Logs of tables that are not configured have no entry, and are made by others.
+        wanted = {name: entry for name in some if (entry := self.config.entry(name)) is not None}
+        if not wanted:
+            return refused[0]
+        step.before_write("tables that patterns stand for")
+        self.look()
+        count, most = self.made.count(), self.config.max_unknown_tables
+        admitted = [name for name in wanted if name in self.tables]
+        for name, entry in wanted.items():
+            if name in self.tables:
+                continue
+            why = too_long(name)
+            if why is None and count >= most:
+                why = f"patterns made {count} tables already"
+            if why is None:
+                admitted.append(name)
+                count += 1
+            else:
+                detail = f"{'.'.join(entry.place)} matches a pattern, but {why}"
+                refused.append(quarantined_changes(batch.tables[name], "unknown_table", detail[:_SHOWN]))
+        if admitted:
+            self.make(admitted, transaction=step.transaction)
         return pa.concat_tables(refused)
 
     def place_of(self, table: str) -> str:
