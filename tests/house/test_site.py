@@ -55,9 +55,10 @@ def test_every_page_leads_on(site: Path) -> None:
         assert 'class="md-footer__link md-footer__link--prev"' in text
         assert 'class="md-footer__link md-footer__link--next"' in text
         assert f"/edit/main/docs/{page}.md" in text
-        assert (
-            text.count('data-md-color-scheme="slate"') == text.count('data-md-color-scheme="default"') - 1 > 0
+        switches = re.findall(
+            r'<input class="md-option" data-md-color-media="[^"]*" data-md-color-scheme="(\w+)"', text
         )
+        assert switches == ["default", "default", "slate"]  # as the system has it, light, dark
         assert "assets/logo.svg" in text
 
 

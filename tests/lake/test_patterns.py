@@ -19,8 +19,7 @@ from headpond.core.patterns import parts_of
 from headpond.dsql.config import TableSpec
 from headpond.dsql.decode import DsqlConfig
 from headpond.lake.apply import apply_batch
-from headpond.lake.maintenance.bootstrap import Bootstrap
-from headpond.lake.maintenance.parquet import ParquetSource
+from headpond.lake.maintenance.bootstrap import Bootstrap, ParquetSource
 from headpond.lake.maintenance.regular import TIDY_MS, Maintenance
 from headpond.lake.reports import freshness, lake_summary
 from headpond.pipeline import Pipeline, loads

@@ -78,6 +78,7 @@ class Faults:
     """
 
     def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
         self.rules: list[Rule] = []
         self._random, self._lock = random.Random(seed), Lock()
 
@@ -91,6 +92,7 @@ class Faults:
         **details: Unpack[Details],
     ) -> Rule:
         rule = Rule(effect, share, code=code, delay_ms=delay_ms, **details)
+        rule.calls = frozenset(rule.calls)  # however they were given
         with self._lock:
             self.rules.append(rule)
         return rule
