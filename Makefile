@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of processes load the same modules in a run: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check quick test test-thorough test-oldest test-newest test-package test-all test-faults fuzz soak audit bench docs constraints clean
+.PHONY: help demo check quick test test-thorough test-oldest test-newest test-package test-all test-faults fuzz soak audit bench docs screenshots package constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -81,14 +81,23 @@ audit: ## known vulnerabilities of what is pinned, where the advisories can be r
 
 FIGURES := .bench/figures
 
-bench: ## every benchmark (AREAS="kpl qldb": those), beside its peers where they can be had; writes docs/performance-figures.md
+bench: ## every benchmark (AREAS="kpl qldb": those), beside its peers where they can be had; writes docs/performance-figures.md and its chart
 	@$(SET_UP) test
 	@$(BIN)/python bench/figures.py run $(FIGURES) $(AREAS)
 	@$(BIN)/python bench/figures.py page $(FIGURES) docs/performance-figures.md
+	@$(BIN)/python bench/figures.py chart docs/performance-figures.md docs/assets
 
 docs: ## build the documentation into site/
 	@$(SET_UP) test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+screenshots: ## the pictures of the docs, from real runs, with headless Chromium
+	@$(SET_UP) test
+	@$(BIN)/python scripts/screenshots.py docs/assets
+
+package: ## the wheel, the source archive and the release notes, checked, into dist/
+	@$(SET_UP) test
+	@$(BIN)/python scripts/package.py dist
 
 constraints: ## resolve every pinned version anew
 	@$(SET_UP) constraints

@@ -2,6 +2,7 @@
 
     python bench/figures.py run FOLDER [AREA …]     run benchmarks, all of them unless named
     python bench/figures.py page FOLDER PAGE        write the page from what they have left
+    python bench/figures.py chart PAGE FOLDER       draw the chart of the README from the page, light and dark
 
 An area that is run again takes the place of its older figures; the machine, its load and the date are noted
 for each when it begins.
@@ -175,6 +176,89 @@ def run(folder: Path, area: str) -> None:
     subprocess.run([sys.executable, str(driver), "--json", str(figures)], check=True)
 
 
+class Bar(NamedTuple):
+    """A bar of the chart: a job, and where the page says what it costs each of two."""
+
+    job: str
+    peer: str
+    area: str
+    costs: tuple[tuple[str, ...], tuple[str, ...]]  # cells before the figure: the peer's, then headpond's
+
+
+BARS = (
+    Bar("A million changes to tables", "json.loads and deltalake", "The whole job",
+        (("1,000,000 changes, CPU s", "hand-written loop"), ("1,000,000 changes, CPU s", "headpond run"))),
+    Bar("Read a stream, records of 25 kB", "boto3 loop", "The Kinesis source",
+        (("b, loop, cpu_seconds",), ("b, queries, 10 min, cpu_seconds",))),
+    Bar("Read a stream of KPL aggregates", "boto3 and aws-kinesis-agg", "The Kinesis source",
+        (("a, loop, cpu_seconds",), ("a, queries, 10 min, cpu_seconds",))),
+    Bar("Windowed inner join", "Kafka Streams, two instances", "Window stores and the join",
+        (("inner: Kafka Streams, 2 at once, CPU us a record",), ("inner: CPU us a record",))),
+    Bar("Windowed inner join", "Spark's own join", "Window stores and the join",
+        (("inner: Spark's join, format 4, CPU us a record",), ("inner: CPU us a record",))),
+    Bar("Decode QLDB records", "amazon.ion", "QLDB records",
+        (("tables, decode", "amazon.ion"), ("tables, decode", "headpond"))),
+    Bar("Open KPL aggregates", "aws-kinesis-agg", "KPL aggregates",
+        (("a, decode", "aws_kinesis_agg"), ("a, decode", "headpond"))),
+    Bar("Produce KPL aggregates", "aiokpl", "The producer",
+        (("CPU µs a record", "aiokpl"), ("CPU µs a record", "headpond"))),
+)  # fmt: skip
+"""What the chart shows: the CPU time of a job, of what does it now and of headpond, measured side by side."""
+PALETTES = {
+    "light": {"ink": "#1f2328", "soft": "#57606a", "bar": "#afb8c1", "own": "#1a7f37"},
+    "dark": {"ink": "#e6edf3", "soft": "#9198a1", "bar": "#57606a", "own": "#3fb950"},
+}
+CHART = "CPU time for the same job, headpond = 1"
+LEFT, WIDTH, ROW = 400, 880, 34
+
+
+def chart(page: str, colours: Mapping[str, str]) -> str:
+    """Draw how many times headpond's CPU time each peer takes, by the figures of the page, as SVG.
+
+    Raises:
+        SystemExit: the page lacks a figure.
+    """
+    costs = [[read_from(page, bar.area, cells) for cells in bar.costs] for bar in BARS]
+    ratios = [theirs / ours for theirs, ours in costs]
+    unit = (WIDTH - LEFT - 70) / max(*ratios, 1.0)
+    bottom = 40 + ROW * len(BARS)
+    said = "; ".join(
+        f"{bar.job}, {bar.peer}: {ratio:.1f} times" for bar, ratio in zip(BARS, ratios, strict=True)
+    )
+    font = "system-ui, -apple-system, Segoe UI, Roboto, DejaVu Sans, sans-serif"
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 34}" role="img"',
+        f' font-size="13" font-family="{font}">',
+        f"<title>{CHART}. {said}.</title>",
+        f'<text x="10" y="20" font-weight="600" font-size="15" fill="{colours["ink"]}">{CHART}</text>',
+    ]
+    for at, (bar, ratio) in enumerate(zip(BARS, ratios, strict=True)):
+        y, end = 40 + at * ROW, LEFT + unit * ratio
+        lines.append(
+            f'<text x="10" y="{y + 19}" fill="{colours["ink"]}">{bar.job} '
+            f'<tspan fill="{colours["soft"]}" font-size="12">{bar.peer}</tspan></text>'
+            f'<rect x="{LEFT}" y="{y + 6}" width="{end - LEFT:.1f}" height="18" fill="{colours["bar"]}"/>'
+            f'<text x="{end + 8:.1f}" y="{y + 19}" fill="{colours["ink"]}">{ratio:.1f}</text>'
+        )
+    one = LEFT + unit
+    lines += [
+        f'<path d="M{one:.1f} 36 V{bottom}" stroke="{colours["own"]}" stroke-width="2"/>',
+        f'<text x="{one:.1f}" y="{bottom + 18}" text-anchor="middle" fill="{colours["own"]}">headpond</text>',
+        "</svg>\n",
+    ]
+    return "\n".join(lines)
+
+
+def read_from(page: str, area: str, cells: tuple[str, ...]) -> float:
+    """Read a figure of the page: the cell behind those given, in the tables of an area."""
+    part = page.partition(f"## {area}\n")[2].partition("\n## ")[0]
+    start = f"| {' | '.join(cells)} | "
+    found = next((line for line in part.splitlines() if line.startswith(start)), None)
+    if found is None:
+        raise SystemExit(f"{area} has no figure for {', '.join(cells)}: run `make bench`")
+    return float(found.removeprefix(start).partition(" |")[0].replace(",", ""))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -186,7 +270,14 @@ def main() -> None:
     paging = commands.add_parser("page")
     paging.add_argument("folder", type=Path)
     paging.add_argument("page", type=Path, nargs="?", default=Path("docs/performance-figures.md"))
+    drawing = commands.add_parser("chart")
+    drawing.add_argument("page", type=Path)
+    drawing.add_argument("folder", type=Path)
     chosen = parser.parse_args()
+    if chosen.what == "chart":
+        for name, colours in PALETTES.items():
+            (chosen.folder / f"speed-{name}.svg").write_text(chart(chosen.page.read_text(), colours))
+        return
     if chosen.what == "run":
         if unknown := set(chosen.areas) - AREAS.keys():
             parser.error(f"no such area: {', '.join(sorted(unknown))}; there are {', '.join(AREAS)}")

@@ -39,6 +39,7 @@ def key_table(section: type) -> str:
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 7) of a pipeline file, for completion and checks in an editor."""
     sections = {name: _section(each) for name, each in SECTIONS.items() if each not in {None, Table}}
+    sections["defaults"] = {"type": "object"}
     sections["source"]["oneOf"] = [{"required": [name]} for name in ("stream", "stream_arn", "archive")]
     setting = {"type": ["string", "integer", "boolean"]}
     return {
@@ -59,9 +60,23 @@ def json_schema() -> dict[str, Any]:
         "if": {
             "properties": {"source": {"properties": {"format": {"const": "qldb"}}, "required": ["format"]}}
         },
-        "then": {"properties": {"tables": {"additionalProperties": _section(LedgerTable)}}},
-        "else": {"properties": {"tables": {"additionalProperties": _section(Table)}}},
+        "then": {"properties": _of_tables(LedgerTable)},
+        "else": {
+            "properties": _of_tables(Table),
+            "anyOf": [
+                {"required": ["defaults"]},
+                {"properties": {"tables": {"additionalProperties": {"required": _required(Table)}}}},
+            ],
+        },
     }
+
+
+def _of_tables(section: type) -> dict[str, Any]:
+    """Return the schemas of `[defaults]` and of the entries of `[tables]`: what one lacks the other has."""
+    entry = _section(section) | {"required": []}
+    each = {key.name for key in keys_of(section).values() if key.more.get("each")}
+    shown = {name: value for name, value in entry["properties"].items() if name not in each}
+    return {"defaults": entry | {"properties": shown}, "tables": {"additionalProperties": entry}}
 
 
 def _shown(section: type) -> list[Key]:
@@ -89,8 +104,12 @@ def _section(section: type) -> dict[str, Any]:
         if alias := key.more.get("alias"):
             values = {"enum": [1, 2, "1", "2"]} if "alias_values" in key.more else _value(key.type)
             properties[alias] = {"description": f"AUTO CDC's name of {key.name}", **values}
-    names = [key.name for key in _shown(section) if key.default is MISSING]
+    names = _required(section)
     return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+
+
+def _required(section: type) -> list[str]:
+    return [key.name for key in _shown(section) if key.default is MISSING]
 
 
 def _value(declared: inspect.Type) -> dict[str, Any]:

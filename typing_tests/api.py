@@ -58,11 +58,9 @@ def pack_and_open(data: bytes) -> list[bytes]:
 
 def look_at_a_change(data: bytes) -> str | None:
     match dsql.parse(data):
-        case dsql.Full(op=op, after=after):
+        case dsql.Change(op=op, after=after, chunks=chunks):
             assert_type(after, str | None)
-            return op
-        case dsql.Chunked(source=source):
-            return source.table
+            return chunks["after"].chunk_id if "after" in chunks else op
         case dsql.Fragment(chunk_id=chunk_id):
             return chunk_id
         case dsql.Refused(reason=reason):

@@ -1,7 +1,7 @@
 """What a batch of 10,000 changes costs as the table it goes to grows: keys close together, and random ones.
 
 Run: python bench/dsql/merge.py [--rows 1000000 10000000] [--buckets 16 | --buckets 0] [--rounds 5]
-                                [--json FILE] [--deletion-vectors]
+                                [--width 60] [--json FILE] [--deletion-vectors]
 
 Each table is made with its rows in order of their keys, as `headpond optimize --order` leaves them, and is
 changed by whole batches: reading what is known of the keys, deciding, merging. `recent` takes keys among the
@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from deltalake import write_deltalake
 from watch import cpu_seconds
 
 from headpond.core.schemas import OWN_FIELDS, VALUE
@@ -37,8 +36,8 @@ AT_ONCE = 1_000_000
 NAME = "public.orders"
 
 
-def changes(spec: TableSpec, ids: np.ndarray, ts_ns: int, draw: np.random.Generator) -> pa.Table:
-    """Typed upserts of these keys."""
+def changes(spec: TableSpec, ids: np.ndarray, ts_ns: int, draw: np.random.Generator, width: int) -> pa.Table:
+    """Typed upserts of these keys; the note of each row has so many letters."""
     count = len(ids)
 
     def texts(width: int) -> pa.Array:
@@ -47,7 +46,7 @@ def changes(spec: TableSpec, ids: np.ndarray, ts_ns: int, draw: np.random.Genera
         return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
 
     hashes = pa.Array.from_buffers(pa.binary(32), count, [None, pa.py_buffer(draw.bytes(32 * count))])
-    values = {"id": pa.array(ids), "quantity": pa.array(draw.integers(0, 99, count)), "note": texts(60)}
+    values = {"id": pa.array(ids), "quantity": pa.array(draw.integers(0, 99, count)), "note": texts(width)}
     times, tx_ids, delete = pa.repeat(ts_ns, count), texts(26), pa.repeat(False, count)
     own = {
         "m:key": key_column(spec, values),
@@ -63,7 +62,7 @@ def changes(spec: TableSpec, ids: np.ndarray, ts_ns: int, draw: np.random.Genera
     return pa.table([*arrays, *values.values()], [*names, *(VALUE + name for name in values)])
 
 
-def make(folder: Path, rows: int, buckets: int) -> tuple[Lake, TableSpec]:
+def make(folder: Path, rows: int, buckets: int, width: int, *, marks: bool) -> tuple[Lake, TableSpec]:
     spec = TableSpec(
         name=NAME,
         schema="public",
@@ -75,14 +74,15 @@ def make(folder: Path, rows: int, buckets: int) -> tuple[Lake, TableSpec]:
     lake = Lake(str(folder), DsqlConfig(tables=(spec,)))
     lake.prepare()
     typed = lake.typed[NAME]
+    typed.file.allow_marks(allowed=marks)
     draw = np.random.default_rng(1)
     for start in range(0, rows, AT_ONCE):
         ids = np.arange(start, min(start + AT_ONCE, rows))
-        write_deltalake(typed.file.open(), typed.physical(changes(spec, ids, 1, draw)), mode="append")
+        typed.file.append(typed.physical(changes(spec, ids, 1, draw, width)))
     return lake, spec
 
 
-def one(lake: Lake, spec: TableSpec, rows: int, kind: str, number: int) -> tuple[float, int]:
+def one(lake: Lake, spec: TableSpec, rows: int, kind: str, number: int, width: int) -> tuple[float, int]:
     """CPU seconds of one batch, and the files it replaced."""
     draw = np.random.default_rng(number)
     if kind == "recent":
@@ -93,7 +93,7 @@ def one(lake: Lake, spec: TableSpec, rows: int, kind: str, number: int) -> tuple
         )
     else:
         ids = np.unique(draw.integers(0, rows, BATCH))
-    batch = DecodedBatch({NAME: changes(spec, ids, 1000 + number, draw)})
+    batch = DecodedBatch({NAME: changes(spec, ids, 1000 + number, draw, width)})
     before = set(lake.typed[NAME].file.open().file_uris())
     begun = cpu_seconds(os.getpid())
     apply_batch(lake, batch, transaction=("bench", number))
@@ -110,16 +110,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--buckets", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--width", type=int, default=60, help="letters of a row's note")
     parser.add_argument("--kinds", nargs="+", default=["recent", "random"], choices=["recent", "random"])
     parser.add_argument("--deletion-vectors", action="store_true", help="rows are marked")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="headpond-bench-"))
     try:
-        lakes = {rows: make(folder / str(rows), rows, options.buckets) for rows in options.rows}
-        if options.deletion_vectors:
-            for lake, _ in lakes.values():
-                lake.typed[NAME].file.allow_marks(allowed=True)
+        lakes = {
+            rows: make(
+                folder / str(rows), rows, options.buckets, options.width, marks=options.deletion_vectors
+            )
+            for rows in options.rows
+        }
         vectors = ", deletion vectors" if options.deletion_vectors else ""
         print(f"batches of {BATCH} changes, {options.buckets or 'no'} buckets{vectors}")
         figures: dict[str, dict[str, list[float]]] = {}
@@ -127,9 +130,8 @@ def main() -> None:
             found: dict[int, list[tuple[float, int]]] = {rows: [] for rows in options.rows}
             for number in range(options.rounds):
                 for rows, (lake, spec) in lakes.items():
-                    took, files_gone = one(
-                        lake, spec, rows, kind, number + options.rounds * (kind == "random")
-                    )
+                    turn = number + options.rounds * (kind == "random")
+                    took, files_gone = one(lake, spec, rows, kind, turn, options.width)
                     print(f"    {kind} {number}: {rows:>11,} rows {took:6.2f} s CPU", flush=True)
                     found[rows].append((took, files_gone))
             figures[f"{kind} keys, CPU s of a batch"] = {

@@ -7,7 +7,7 @@ import hashlib
 import random
 from dataclasses import dataclass
 
-from headpond.ion.stream import IonPart
+from headpond.ion.stream import only_value
 from headpond.ion.text_reader import to_binary
 from headpond.qldb.hash import dot, merkle_root
 
@@ -53,7 +53,7 @@ TABLES = {"VehicleRegistration": vehicle, "Person": person}
 
 
 def hash_of(text: str) -> bytes:
-    return IonPart.alone(to_binary(text)).ion_hash()
+    return only_value(to_binary(text)).ion_hash()
 
 
 def records(count: int, seed: int = 1) -> Records:

@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from headpond.core.errors import StreamNotFound
-from headpond.spark.errors import carry, sentences_in_notebooks
+from headpond.spark.errors import carry, sentences_for_people
 
 if TYPE_CHECKING:
     import pytest
@@ -43,7 +43,7 @@ def test_an_error_in_one_of_sparks_is_its_sentence(monkeypatch: pytest.MonkeyPat
     shell = Shell()
     module = types.SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, "IPython", module)  # type: ignore[arg-type]
-    sentences_in_notebooks()
+    sentences_for_people()
     assert shell.custom_exceptions == (PySparkException,)
     ours = PySparkException(f"[STREAM_FAILED] Query … Traceback … {carry(ERROR)} … at org.apache.spark")
     other = PySparkException("[TABLE_NOT_FOUND] no table")
@@ -51,13 +51,38 @@ def test_an_error_in_one_of_sparks_is_its_sentence(monkeypatch: pytest.MonkeyPat
         shell.handler(shell, type(error), error, None)
     assert [str(shown) for shown in shell.shown] == [str(ERROR), str(other)]
     handler = shell.handler
-    sentences_in_notebooks()
+    sentences_for_people()
     assert shell.handler is handler
 
 
-def test_without_ipython_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_ends_with_the_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Behind its stack trace, without what carried it; other errors, and hooks of the user's, stay."""
+    from pyspark.errors import PySparkException
+
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    sentences_for_people()
+    error = PySparkException(f"[STREAM_FAILED] Query … Traceback … {carry(ERROR)} … at org.apache.spark")
+    sys.excepthook(type(error), error, None)
+    said = capsys.readouterr().err
+    assert (
+        said.splitlines()[-1]
+        == "headpond.core.errors.StreamNotFound: There is no stream ordres. Did you mean orders?"
+    )
+    assert "HEADPOND{" not in said
+    sys.excepthook(ValueError, ValueError("other"), None)
+    assert capsys.readouterr().err == "ValueError: other\n"
+    monkeypatch.setattr(sys, "excepthook", print)
+    sentences_for_people()
+    assert sys.excepthook is print
+
+
+def test_without_a_shell_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program, and a module IPython without a shell."""
+    monkeypatch.setattr(sys, "excepthook", print)
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: None))  # type: ignore[arg-type]
-    sentences_in_notebooks()
+    sentences_for_people()
     monkeypatch.delitem(sys.modules, "IPython")
-    sentences_in_notebooks()
+    sentences_for_people()

@@ -49,6 +49,15 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
+def test_an_unknown_table_is_said_before_all_else(cli: Cli, file: Path) -> None:
+    """Not after a moment was asked for and the files were looked for."""
+    result = cli("bootstrap", file, "public.tt", "nothing.parquet")
+    assert result.code == 2
+    assert "public.tt" in result.stderr
+    assert "public.t" in result.stderr.replace("public.tt", "")
+    assert "--ts-ns" not in result.stderr
+
+
 def test_a_table_is_compared_with_files(cli: Cli, file: Path) -> None:
     """Exit code 1 where they differ; the moment says what the files cannot know."""
     dump = file.parent / "*.parquet"

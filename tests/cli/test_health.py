@@ -38,6 +38,12 @@ def lake(tmp_path: Path) -> Path:
         ({}, ["--max-quarantined", "1", "--max-pending", "0"], (0, "pending is 0")),
         ({}, ["--max-freshness", "1 day"], (1, "freshness_ms is ")),
         ({"newest": {"public.t": [2**62, 5]}}, ["--max-freshness", "1 day"], (0, "limit 86400000")),
+        ({}, ["--max-freshness", "public.t=1 day"], (1, "freshness_ms of public.t is ")),
+        (
+            {"newest": {"public.t": [2**62, 5]}},
+            ["--max-freshness", "1 day", "--max-freshness", "public.t=2 days"],
+            (0, "limit 172800000"),
+        ),
         ({}, ["--max-quarantined", "0"], (1, "quarantined is 1, limit 0")),
     ],
 )
@@ -60,6 +66,24 @@ def test_no_run_at_all_is_not_healthy(lake: Path, cli: Cli) -> None:
     refused = cli("health", lake, "--max-lag", "1 s")
     assert (refused.code, "for streams" in refused.stderr) == (2, True)
     assert cli("health", lake, "--max-age", "soon").code == 2
+    assert cli("health", lake, "--max-freshness", "public.t=soon").code == 2
+
+
+def test_a_fresh_table_does_not_hide_one_that_is_not(lake: Path, cli: Cli) -> None:
+    """A limit for one table is about that table; one that the pipeline does not have is a slip."""
+    lake.write_text(lake.read_text() + '[tables."public.quiet"]\nkeys = ["id"]\n')
+    now_ns = time.time_ns()
+    mark(lake, newest={"public.t": [now_ns, 0], "public.quiet": [now_ns - 3600 * 10**9, 0]})
+    limits = [f"--max-freshness={each}10 minutes" for each in ("", "public.t=", "public.quiet=")]
+    assert cli("health", lake, *limits[:2]).code == 0
+    (found,) = cli("health", lake, *limits, "--json").lines()
+    assert [(each["name"], each["ok"]) for each in found["checks"][1:]] == [
+        ("freshness_ms", True),
+        ("freshness_ms of public.t", True),
+        ("freshness_ms of public.quiet", False),
+    ]
+    unknown = cli("health", lake, "--max-freshness", "public.orders=1 day")
+    assert (unknown.code, "no table 'public.orders'" in unknown.stderr) == (2, True)
 
 
 @pytest.mark.thorough

@@ -103,7 +103,13 @@ def test_an_unknown_command_is_wrong_use(cli: Cli) -> None:
     assert (result.code, result.stdout) == (2, b"")
     assert "No such command 'inspct'. Did you mean 'inspect'?" in result.stderr
     assert "Traceback" not in result.stderr
-    assert "No such command 'frobnicate'.\n" in cli("frobnicate").stderr
+    said = cli("frobnicate").stderr
+    assert "No such command 'frobnicate'. There are demo, init, check, " in said
+    assert (
+        "No such command 'simulate'. There are inspect, play, rescale, show."
+        in cli("join", "simulate").stderr
+    )
+    assert "No such command 'shw'. Did you mean 'show'?" in cli("store", "shw").stderr
 
 
 def test_an_unknown_option_is_wrong_use(cli: Cli) -> None:

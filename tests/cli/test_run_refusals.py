@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headpond.localkinesis import LocalKinesis
+from headpond.pipeline import load
+from headpond.spark.following.run import preflight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,3 +126,18 @@ def test_a_lake_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     code, said = run(tmp_path, 'archive = "a.jsonl"')
     assert code == 3
     assert "cannot be written" in said
+
+
+def test_an_archive_without_files_is_waited_for_with_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that follows may be there before its files; or their name is a slip."""
+    file = tmp_path / "p.toml"
+    file.write_text(f'[source]\narchive = "none.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n{TABLES}')
+    preflight(load(file))
+    assert caplog.messages == [
+        f"No file matches the archive {tmp_path / 'none.jsonl'}: the run waits for one",
+    ]
+    (tmp_path / "none.jsonl").touch()
+    preflight(load(file))
+    assert len(caplog.messages) == 1

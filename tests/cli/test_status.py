@@ -54,6 +54,13 @@ def test_json_has_all_it_had_before(lake: Path, cli: Cli) -> None:
     assert found["state_bytes"] == sum(found["sizes"][name]["bytes"] for name in own) > 0
 
 
+def test_the_next_command_of_what_has_not_begun_is_run(tmp_path: Path, cli: Cli) -> None:
+    """There is nothing to show yet."""
+    file = tmp_path / "p.toml"
+    file.write_text(f'[source]\narchive = "*.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n{ENTRY}')
+    assert f"next: headpond run {file}" in cli("status", file).stdout.decode()
+
+
 def test_a_person_sees_the_last_batches(lake: Path, cli: Cli) -> None:
     """As many as wanted, with the run and the bytes."""
     mark(lake, ago_ms=60_000)

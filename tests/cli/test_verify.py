@@ -273,7 +273,9 @@ def test_a_person_is_told_in_words(cli: Cli, tmp_path: Path) -> None:
     path.write_bytes(vector_bytes("qldb/clean.jsonl"))
     assert "The journal verifies" in cli("verify", path).stdout.decode()
     path.write_bytes(b"")
-    assert "Nothing to verify" in cli("verify", path).stdout.decode()
+    told = cli("verify", path).stdout.decode()
+    assert "Nothing to verify" in told
+    assert f"next: headpond inspect {path}  (what it holds)" in told
 
 
 def test_names_that_lead_nowhere(cli: Cli, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headpond.dsql.records import Chunked, Fragment, Full, Refused, inspect_view, parse
+from headpond.dsql.records import Change, Fragment, Refused, inspect_view, parse
 from headpond.dsql.strict_json import RefusedJson, check_json
 from tests.kit.support import vector_lines
 
@@ -157,7 +157,8 @@ def test_a_full_record_keeps_its_images_to_the_byte() -> None:
     image = '{ "n" : 1.50 , "t":"\\u00e9\\/" ,"big":' + "9" * 5000 + "}"
     data = change(extra={"x": [1, {}]}).replace(b'{"id": 1}', image.encode())
     record = parse(b"\n\t " + data + b"\r ")
-    assert isinstance(record, Full)
+    assert isinstance(record, Change)
+    assert not record.chunks
     assert record.after == image
     assert record.before is None
     assert record.source.ts_ns == 1_783_600_000_000_000_002
@@ -166,25 +167,24 @@ def test_a_full_record_keeps_its_images_to_the_byte() -> None:
 
 def test_a_delete_of_a_table_without_key_needs_no_image() -> None:
     """Both images null or absent are fine for op d."""
-    assert isinstance(parse(change(op="d", before=..., after=...)), Full)
+    assert isinstance(parse(change(op="d", before=..., after=...)), Change)
 
 
 def test_the_greatest_commit_time_is_accepted() -> None:
     """ts_ns is an integer in 0 … 2^63 - 1."""
     for ts_ns in (0, 2**63 - 1):
         record = parse(change(source=source(ts_ns=ts_ns)))
-        assert isinstance(record, Full)
+        assert isinstance(record, Change)
         assert record.source.ts_ns == ts_ns
 
 
 def test_a_main_record_tells_its_chunks() -> None:
     """A chunked record carries what reassembly needs, and the image that stayed inline."""
     record = parse(chunked(before={"id": 1}))
-    assert isinstance(record, Chunked)
+    assert isinstance(record, Change)
     assert record.before == '{"id": 1}'
-    assert record.before_chunk is None
-    assert record.after_chunk is not None
-    assert (record.after_chunk.chunk_id, record.after_chunk.crc32c) == ("i", 4_294_967_295)
+    assert list(record.chunks) == ["after"]
+    assert (record.chunks["after"].chunk_id, record.chunks["after"].crc32c) == ("i", 4_294_967_295)
 
 
 def test_a_fragment_gives_its_text_unescaped() -> None:
@@ -205,7 +205,7 @@ def test_refusals_below_routing_tell_the_table() -> None:
 def test_depth_is_a_bound() -> None:
     """A record nested exactly to the bound is read, one deeper is refused."""
     nested = text_of("[" * 8 + "]" * 8)  # the record and its image are two more
-    assert isinstance(parse(nested, max_depth=10), Full)
+    assert isinstance(parse(nested, max_depth=10), Change)
     assert isinstance(parse(nested, max_depth=9), Refused)
 
 

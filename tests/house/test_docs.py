@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import os
 import re
 import shlex
 import shutil
@@ -27,6 +26,7 @@ from headpond.lake.state.tombstones import TOMBSTONE_SCHEMA
 from headpond.lake.targets.current import CURRENT_OWN
 from headpond.lake.targets.log import LOG_OWN
 from headpond.pipeline import load, loads
+from tests.house.test_figures import load_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,29 +209,6 @@ def test_the_example_archive_is_what_the_tutorial_says(tmp_path: Path) -> None:
     assert done.stdout.rstrip() in (DOCS / "tutorial.md").read_text()
 
 
-@pytest.mark.thorough
-def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    """Strictly: no broken link, no page left out; and it can be read without a network."""
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
-        # Not --quiet: it hides the warnings from --strict as well.
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
-    pages = list((tmp_path / "site").rglob("*.html"))
-    assert len(pages) > len(list(DOCS.rglob("*.md")))  # and the page for what is not found
-    for page in pages:
-        assert "<p>::</p>" not in page.read_text(), page.name  # `scripts/docstrings.py` takes them away
-        loaded = re.findall(r"<(?:script|link|img)[^>]*?(?:src|href)=\"?(https?:[^\s\">]+)", page.read_text())
-        assert [url for url in loaded if "canonical" not in url] == [], page.name
-
-
 @pytest.mark.parametrize("room", ["", ".spark", ".kinesis"])
 def test_every_public_name_is_in_the_reference_of_the_api(room: str) -> None:
     """What a room offers by its own name; that the names can be found, the build of the site checks."""
@@ -266,6 +243,16 @@ def test_the_readme_shows_everywhere() -> None:
     targets = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
     assert len(targets) > 10
     assert [target for target in targets if not target.startswith("https://")] == []
+
+
+def test_pictures_are_small_and_of_a_script() -> None:
+    """Each page in both colours, as `make screenshots` takes them."""
+    pictures = {picture.name: picture for picture in (DOCS / "assets").glob("*.png")}
+    pages = load_program(ROOT / "scripts" / "screenshots.py").SIZES
+    assert set(pictures) == {f"{page}-{scheme}.png" for page in pages for scheme in ("light", "dark")}
+    assert [name for name, picture in pictures.items() if picture.stat().st_size > 100_000] == []
+    text = "".join(page.read_text() for page in PAGES)
+    assert [name for name in pictures if name not in text] == []
 
 
 @pytest.mark.spark

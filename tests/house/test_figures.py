@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,17 @@ from typing import Any
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
+DOCS = BENCH.parent / "docs"
 
 
 def program(name: str) -> Any:
+    """Load a program of `bench`."""
+    return load_program(BENCH / f"{name}.py")
+
+
+def load_program(file: Path) -> Any:
     """Load a program, which is in no package."""
-    spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"{file.parent.name}_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -106,6 +113,28 @@ def test_areas_are_run_and_the_page_holds_what_they_left(
     with pytest.raises(SystemExit):
         run("page", tmp_path / "nothing", out)
     assert "holds no figures" in capsys.readouterr().err
+
+
+def test_the_chart_is_drawn_from_the_page(figures: Any) -> None:
+    """The committed pictures are those of the page; headpond's line is at 1, each bar is its ratio."""
+    page = (DOCS / "performance-figures.md").read_text()
+    for name, colours in figures.PALETTES.items():
+        drawn = figures.chart(page, colours)
+        assert (DOCS / "assets" / f"speed-{name}.svg").read_text() == drawn, "make bench draws it anew"
+    widths = [float(width) for width in re.findall(r'<rect x="400" y="\d+" width="([\d.]+)"', drawn)]
+    said = [float(ratio) for ratio in re.findall(r">([\d.]+)</text>", drawn)]
+    (one,) = map(float, re.findall(r'<path d="M([\d.]+) ', drawn))
+    assert len(widths) == len(said) == len(figures.BARS)
+    for width, ratio in zip(widths, said, strict=True):
+        assert width / (one - 400) == pytest.approx(ratio, abs=0.06)
+
+
+def test_a_chart_without_its_figure_is_not_drawn(figures: Any) -> None:
+    """A peer that was not run has no bar of an older run."""
+    page = (DOCS / "performance-figures.md").read_text()
+    assert figures.read_from(page, "KPL aggregates", ("a, decode", "headpond")) > 0
+    with pytest.raises(SystemExit, match="run `make bench`"):
+        figures.chart(page.replace("| aiokpl |", "| another |"), figures.PALETTES["light"])
 
 
 def test_the_processors_name_comes_from_the_kernel(figures: Any) -> None:

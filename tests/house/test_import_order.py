@@ -34,7 +34,7 @@ OUTSIDE = {
     # package: the rooms that may import it
     "pyspark": {"spark"},
     "boto3": {"kinesis"},
-    "botocore": {"kinesis"},
+    "botocore": {"kinesis", "localkinesis"},  # the latter reads its model of the service
     "aiohttp": {"localkinesis"},
     "deltalake": {"lake"},
     "rocksdict": {"kstreams"},

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headpond.ion.stream import IonPart
+from headpond.ion.stream import only_value
 from headpond.ion.text import ion_text
 
 TEXTS = [
@@ -31,7 +31,7 @@ TEXTS = [
 
 def text_of(datum: bytes) -> str:
     """Ion text of a datum."""
-    part = IonPart.alone(datum)
+    part = only_value(datum)
     return ion_text(part.data, part.node, part.symbols)
 
 

@@ -24,7 +24,7 @@ def theirs(datum: bytes) -> Any:
 
 
 def same_value(one: bytes, other: bytes) -> bool:
-    return IonPart.alone(one).ion_hash() == IonPart.alone(other).ion_hash()
+    return only_value(one).ion_hash() == only_value(other).ion_hash()
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -48,7 +48,7 @@ def test_any_value_reads_back(text: str) -> None:
     again = to_binary(text_of(datum))
     assert same_value(again, datum)
     assert text_of(again) == text_of(datum)
-    canonical_json(*IonPart.alone(datum))
+    canonical_json(*only_value(datum))
     beyond = any(odd in text for odd in ("d+2147483647", "9999-12-31", "$0"))
     if not beyond and text.count("::") < 10:
         assert same_value(simpleion.dumps(simpleion.loads(text), binary=True), datum)
@@ -76,9 +76,9 @@ def test_symbol_tables() -> None:
     pad = b"\x02\xff\xff"
     parts = [MARKER, b"\x71\x04", first, b"\x71\x0a", pad, append, b"\x71\x0a\x71\x0b", imports, b"\x71\x0d"]
     stream = b"".join([*parts, MARKER, first, MARKER, b"\x71\x05"])
-    found = [ion_text(stream, node, symbols) for node, symbols in values(stream)]
+    found = [ion_text(stream, node, symbols) for _, node, symbols in values(stream)]
     assert found == ["name", "first", "first", "second", "second", "version"]
-    alone = [IonPart(stream, node, symbols).raw for node, symbols in values(stream)]
+    alone = [IonPart(stream, node, symbols).raw for _, node, symbols in values(stream)]
     assert [text_of(datum) for datum in alone] == found
     with pytest.raises(RefusedIon) as refused:
         text_of(MARKER + imports + b"\x71\x0a")
@@ -91,7 +91,7 @@ def test_symbol_tables() -> None:
 
 def check_whole(data: bytes) -> None:
     """Look at all of a datum."""
-    node, symbols = only_value(data)
+    _, node, symbols = only_value(data)
     check(data, node.start, len(data), symbols=symbols)
 
 
@@ -146,7 +146,7 @@ def test_what_is_refused(body: str, reason: str) -> None:
 def test_padding_is_no_value(body: str) -> None:
     """Padding of every form, at the top and as a field."""
     data = MARKER + bytes.fromhex(body)
-    found = [ion_text(data, node, symbols) for node, symbols in values(data)] if body[0] != "d" else None
+    found = [ion_text(data, node, symbols) for _, node, symbols in values(data)] if body[0] != "d" else None
     if found is not None:
         assert len(found) == (0 if body == "0000" else 1)
     check(data, 4, len(data))
@@ -175,7 +175,7 @@ def test_deep_nesting(depth: int, kind: str) -> None:
     with pytest.raises(RefusedIon) as refused:
         only_value(data)
     assert refused.value.reason == "too_deep"
-    node, symbols = only_value(data, max_depth=depth)
+    _, node, symbols = only_value(data, max_depth=depth)
     part = IonPart(data, node, symbols)
     shown = ion_text(*part)
     assert shown.count(kind[0]) == shown.count(kind[1]) == depth
@@ -248,7 +248,7 @@ def test_json_of_every_type() -> None:
         "{b:1,a:{x:y::2,z:[(q)]}}": '{"a":{"x":"y::2","z":["(q)"]},"b":1}',
         "{a:2,a:1,'a#2':0,a:[]}": '{"a":1,"a#2":0,"a#3":2,"a#4":[]}',
     }
-    found = {text: canonical_json(*IonPart.alone(to_binary(text))) for text in expected}
+    found = {text: canonical_json(*only_value(to_binary(text))) for text in expected}
     assert found == expected
 
 
@@ -286,7 +286,7 @@ def test_tables_that_append_do_not_change_those_before() -> None:
     for number, value in enumerate(seen):
         assert value.symbols.text(11 + number) == f"s{number}"
         assert value.symbols.text(12 + number) is None
-        alone = IonPart.alone(IonPart(data, value.node, value.symbols).raw)
+        alone = only_value(IonPart(data, value.node, value.symbols).raw)
         assert ion_text(*alone) == f"{{s{number}:true}}"
     again = list(values(data))  # a table that was kept is not changed by what continued it
     assert [value.symbols.count for value in again] == [12, 13, 14, 15, 16]

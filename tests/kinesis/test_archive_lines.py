@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import json
 from datetime import datetime
 from typing import Any
@@ -212,6 +213,54 @@ OBJECTS = [
     "{}",
     "",
 ]
+
+
+SHARD_OF = st.fixed_dictionaries(
+    {},
+    optional={
+        "data": st.sampled_from(["", "eA==", "w6k=", "a", None]),
+        "shard": st.sampled_from(["s-1", "é", None, 3]),
+        "shard_id": st.sampled_from(["s-2", None]),
+        "sequenceNumber": st.sampled_from(["12", "007", 12, "x", "", "1" * 201, None]),
+        "sequence_number": st.sampled_from(["13", None]),
+        "partitionKey": st.sampled_from(["k", "é", None, 1]),
+        "partition_key": st.sampled_from(["l", None]),
+        "approximateArrivalTimestamp": st.sampled_from(
+            [
+                1_783_600_000_000,
+                1_783_600_000,
+                1_783_600_000_000.5,
+                "2026-01-01T00:00:00Z",
+                True,
+                10**30,
+                None,
+            ]
+        ),
+        "blockAddress": st.just({}),
+    },
+)
+WHOLE = {
+    "data": "eA==",
+    "shard": "s-1",
+    "sequenceNumber": "12",
+    "approximateArrivalTimestamp": 1_783_600_000_000,
+}
+
+
+@settings(max_examples=500)
+@given(
+    rows=st.lists(SHARD_OF.map(lambda fields: WHOLE | fields), max_size=4),
+    ends=st.lists(st.sampled_from([b"\n", b"\r\n", b"\n\n", b" \n", b""]), min_size=4, max_size=4),
+    ascii_only=st.booleans(),
+)
+def test_lines_read_together_are_what_they_are_one_by_one(
+    rows: list[dict[str, object]], ends: list[bytes], *, ascii_only: bool
+) -> None:
+    """A text of lines, all good or not, whole or not, gives what each of its lines gives."""
+    said = [json.dumps(row, ensure_ascii=ascii_only).encode() for row in rows]
+    text = b"".join(each + end for each, end in zip(said, ends, strict=False))
+    together = read_text(text, stream="s", file="f.jsonl", first_line=7)
+    assert together.equals(read_lines(io.BytesIO(text), stream="s", file="f.jsonl", first_line=7))
 
 
 def test_a_line_with_a_line_end_inside_is_one_line() -> None:

@@ -346,6 +346,30 @@ def test_a_reply_cut_every_time_is_an_error(kinesis: LocalKinesis) -> None:
         check_stream(at(kinesis))
 
 
+@pytest.mark.parametrize(
+    ("region", "endpoint_url", "advice"),
+    [
+        (
+            "us-esat-1",
+            None,
+            "AWS has no region us-esat-1 that boto3 knows. The nearest are us-west-1, us-east-1, ",
+        ),
+        (
+            "us-east-1",
+            None,
+            "Check endpoint_url, region, network and proxy; for `headpond local`, that it runs.",
+        ),
+        ("us-esat-1", "http://127.0.0.1:1", "Check endpoint_url, region, network and proxy; "),
+    ],
+)
+def test_a_slip_in_the_region_is_seen(region: str, endpoint_url: str | None, advice: str) -> None:
+    """Where nobody answers; an endpoint of one's own may call its region as it likes."""
+    settings = ConnectionSettings(stream_name="orders", region=region, endpoint_url=endpoint_url)
+    error = translate(boto.EndpointConnectionError(endpoint_url="x"), settings)
+    assert isinstance(error, EndpointUnreachable)
+    assert error.next_step.startswith(advice)
+
+
 BOTO_ERRORS = [
     boto.NoCredentialsError(),
     boto.PartialCredentialsError(provider="env", cred_var="x"),

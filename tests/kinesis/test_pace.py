@@ -99,5 +99,19 @@ def test_only_a_service_elsewhere_is_paced_by_itself() -> None:
     """On this machine limits are off by default, so no time is lost to them."""
     local = ConnectionSettings(stream_name=STREAM, endpoint_url="http://127.0.0.1:9")
     away = ConnectionSettings(stream_name=STREAM, region="eu-west-1")
-    paces = [ServiceCalls(each, client=Mock())._pace for each in (local, away)]
-    assert [pace is not None for pace in paces] == [False, True]
+    keep = [ServiceCalls(each, client=Mock())._keeps_pace for each in (local, away)]
+    assert keep == [False, True]
+
+
+def test_a_stand_in_with_limits_is_kept_to_from_the_first_refusal_on() -> None:
+    """What was read before counts: there is one refusal, and one wait as long as the limits ask for."""
+    clock = ManualClock()
+    with local_kinesis(STREAM, clock=clock, settings=Settings(limits=READS)) as kinesis:
+        for first in range(0, 60, 30):
+            put(kinesis, 30, 200_000, first)
+        kinesis.engine.split_shard(STREAM, SHARD)
+        paced = Paced(kinesis, clock, None)
+        paced.calls._pace = Pace(clock=clock)
+        assert read(paced, 10_000) == 60
+    assert paced.refused == ["ProvisionedThroughputExceededException"]
+    assert 3.9 <= paced.slept_s <= 4.3

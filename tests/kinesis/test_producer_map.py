@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ class Listing:
         self.open: list[Shard] = list(TWO)
         self.closed: list[Shard] = []
         self.failures = 0
-        self.calls: list[bool] = []
+        self.calls = 0
         self.pauses: list[float] = []
         self.paused = asyncio.Event()
         self.ready = asyncio.Event()
@@ -37,12 +38,12 @@ class Listing:
         self.now_ms = 0.0
         self.map = ShardMap(self.list, (OSError,), self.changed, lambda: self.now_ms, self.pause)
 
-    async def list(self, closed_too: bool) -> list[Shard]:  # noqa: FBT001 - as the map calls it
-        self.calls.append(closed_too)
+    async def list(self) -> list[Shard]:
+        self.calls += 1
         if self.failures:
             self.failures -= 1
             raise OSError
-        return [*self.open, *self.closed] if closed_too else self.open
+        return [*self.open, *self.closed]
 
     async def pause(self, ms: float) -> None:
         self.pauses.append(ms)
@@ -104,32 +105,31 @@ def test_doubts_refresh_only_when_they_are_news() -> None:
         listing.map.doubt("shardId-1", 101)
         assert listing.map.state == "UPDATING"
         await listing.settle()
-        assert len(listing.calls) == 2
-        listing.closed = [Shard("shardId-7", hash_keys=HashKeyRange(5, 9))]
+        assert listing.calls == 2
+        listing.closed = [Shard("shardId-7", closed=True, hash_keys=HashKeyRange(5, 9))]
         listing.map.doubt("shardId-7", 50)
         await listing.settle()
         return listing
 
     listing = asyncio.run(run())
-    assert listing.calls == [False, False, False, True]
+    assert listing.calls == 3
     assert listing.map.range_of("shardId-7") == HashKeyRange(5, 9)
 
 
-def test_closed_ranges_are_kept_a_minute() -> None:
-    """The range of a shard that vanished can be asked for a minute, and then no more."""
+def test_ranges_of_closed_shards_are_known_as_long_as_they_are_listed() -> None:
+    """And no longer; they take no records."""
 
     async def run() -> None:
         listing = Listing()
         listing.map.start()
         await listing.settle()
         listing.open = [Shard("shardId-2", hash_keys=HashKeyRange(0, MAX))]
+        listing.closed = [replace(shard, closed=True) for shard in TWO]
         listing.map.start()
         await listing.settle()
-        listing.now_ms += 59_000
-        listing.map.start()
-        await listing.settle()
+        assert listing.changes[-1] == ["shardId-2"]
         assert listing.map.range_of("shardId-0") == TWO[0].hash_keys
-        listing.now_ms += 2_000
+        listing.closed = []
         listing.map.start()
         await listing.settle()
         assert listing.map.range_of("shardId-0") is None

@@ -94,7 +94,7 @@ def test_the_newest_record_is_found(
     assert found.number == max(r.sequence_number for r in kept if r.arrival_ms <= newest_ms)
 
 
-@pytest.mark.parametrize(("pause_ms", "calls"), [(200, 6), (5_000, 4), (60_000, 6), (3_600_000, 8)])
+@pytest.mark.parametrize(("pause_ms", "calls"), [(50, 7), (200, 5), (5_000, 5), (60_000, 5), (3_600_000, 7)])
 def test_of_a_long_past_little_is_read(pause_ms: int, calls: int) -> None:
     """A look at its beginning, and one at the last seconds, or at ever more where they are empty."""
     clock = ManualClock()
@@ -107,7 +107,7 @@ def test_of_a_long_past_little_is_read(pause_ms: int, calls: int) -> None:
     found = tip_of(made)
     assert found.number == engine.records(STREAM, SHARD)[-1].sequence_number
     assert made.calls <= calls
-    assert made.records <= 10 + 30
+    assert made.records <= 10 + 12  # the first look and about as much again: what is left is for tasks
 
 
 @pytest.mark.parametrize("age_ms", [0, 60_000])

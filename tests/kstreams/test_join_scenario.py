@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headpond.cli.commands.join import JoinPicture
 from headpond.cli.main import main
+from headpond.cli.report.join_picture import JoinPicture
 from headpond.core.errors import UsageError
 from headpond.kstreams import Emit, HeadersOf
 from headpond.kstreams.join.scenario import fates, read_scenario

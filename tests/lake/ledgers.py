@@ -10,7 +10,7 @@ import pyarrow as pa
 from amazon.ion import simpleion
 
 from headpond.core.schemas import USER_RECORD_SCHEMA
-from headpond.ion.stream import IonPart
+from headpond.ion.stream import only_value
 from headpond.ion.text_reader import to_binary
 from headpond.lake.lake import Lake
 from headpond.lake.target import DecodedBatch
@@ -168,7 +168,7 @@ def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
 def state_of(lake: Lake) -> dict[str, tuple[str, int, str]]:
     """Document → table, version and Ion hash of the data, of every live document."""
     return {
-        row["_document_id"]: (name, row["_version"], IonPart.alone(row["_ion"]).ion_hash().hex())
+        row["_document_id"]: (name, row["_version"], only_value(row["_ion"]).ion_hash().hex())
         for name, rows in rows_of(lake).items()
         if not lake.tables[name].past
         for row in rows

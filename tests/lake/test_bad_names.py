@@ -11,10 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from headpond.lake.apply import apply_batch
-from headpond.lake.maintenance.bootstrap import Bootstrap
+from headpond.lake.maintenance.bootstrap import Bootstrap, ParquetSource
 from headpond.lake.maintenance.catch_up import catch_up_from_log
 from headpond.lake.maintenance.optimize import optimize_file
-from headpond.lake.maintenance.parquet import ParquetSource
 from headpond.lake.maintenance.requeue import requeue
 from headpond.lake.reports import lake_summary
 from tests.lake.lakes import decoded, lake_in

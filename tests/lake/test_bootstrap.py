@@ -18,8 +18,7 @@ import pytest
 from headpond.core.errors import HeadpondError, InvalidData, UsageError
 from headpond.dsql.columns import cast_column
 from headpond.lake.apply import apply_batch
-from headpond.lake.maintenance.bootstrap import Bootstrap, Loaded
-from headpond.lake.maintenance.parquet import ParquetSource, Unfit, wire_tokens
+from headpond.lake.maintenance.bootstrap import Bootstrap, Loaded, ParquetSource, Unfit, wire_tokens
 from tests.kit.s3_server import s3_store
 from tests.lake.lakes import decoded, lake_in, watched
 

@@ -11,9 +11,8 @@ import pytest
 
 from headpond.core.errors import InvalidData, UsageError
 from headpond.lake.apply import apply_batch
-from headpond.lake.maintenance.bootstrap import Bootstrap
+from headpond.lake.maintenance.bootstrap import Bootstrap, ParquetSource
 from headpond.lake.maintenance.compare import Compare, Comparison
-from headpond.lake.maintenance.parquet import ParquetSource
 from headpond.lake.maintenance.snapshot import Loaded
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_bootstrap import change

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -9,10 +11,11 @@ import pyarrow.compute as pc
 import pytest
 
 from headpond.lake import delta
+from headpond.lake.apply import apply_batch
 from headpond.lake.engine import merge as engine
 from headpond.lake.engine.merge import Merge, always
 from tests.kit.maven_jars import delta_session
-from tests.lake.lakes import lake_in
+from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_apply import change
 from tests.spark.test_distributed import spreader
 
@@ -103,3 +106,51 @@ def test_tables_that_executors_wrote_are_read_by_delta(
             (row["id"], row["_ts_ns"]) for row in mine
         )
         assert len(mine) == (40 if keep == "current" else 40 + 20 + 13)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_tables_dealt_out_by_day_are_read_and_written_by_spark(
+    delta_spark: SparkSession, tmp_path: Path, zone: str
+) -> None:
+    """A filter by time misses no row in any time zone; rows that Spark adds get the same days."""
+    lake, config = lake_in(
+        tmp_path,
+        '[tables."public.t"]\nkeys = ["id"]\npartition_by = ["day(at)", "bucket(4, id)"]\n'
+        'columns = { id = "bigint", at = "timestamptz" }\ncomments = { at = "when" }\n',
+    )
+    hour_us = 3_600_000_000
+    apply_batch(lake, decoded(config, [change(n, {"id": n, "at": n * hour_us}) for n in range(96)]))
+    file = lake.typed["public.t"].file
+    delta_spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        frame = delta_spark.read.format("delta").load(file.uri)
+        assert frame.schema["at"].metadata["comment"] == "when"
+        since = frame.filter("at >= timestamp '1970-01-03 12:00:00 UTC'")
+        assert sorted(row.id for row in since.select("id").collect()) == list(range(60, 96))
+        assert frame.filter("at_day = date '1970-01-02'").count() == 24
+        new = delta_spark.sql("SELECT 200L AS id, timestamp '1970-01-02 23:30:00 UTC' AS at, 7L AS _ts_ns")
+        new.write.format("delta").mode("append").save(file.uri)
+    finally:
+        delta_spark.conf.set("spark.sql.session.timeZone", "UTC")
+    (row,) = file.read(["at_day", "id_bucket"], "id = 200").to_pylist()
+    assert row == {"at_day": date(1970, 1, 2), "id_bucket": zlib.crc32(b"200") % 4}
+
+
+def test_a_feed_of_changes_is_read_by_spark(delta_spark: SparkSession, tmp_path: Path) -> None:
+    """What was and what is of each row that a commit changes."""
+    lake, config = lake_in(
+        tmp_path,
+        '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint", v = "bigint" }\n'
+        'table_properties = { "delta.enableChangeDataFeed" = "true" }\n',
+    )
+    apply_batch(lake, decoded(config, [change(n, {"id": n, "v": 1}) for n in range(3)]))
+    file = lake.typed["public.t"].file
+    since = file.version() + 1
+    apply_batch(lake, decoded(config, [change(7, {"id": 1, "v": 2}), change(8, {"id": 5, "v": 2})]))
+    feed = delta_spark.read.format("delta").option("readChangeFeed", "true")
+    found = feed.option("startingVersion", since).load(file.uri).select("id", "v", "_change_type").collect()
+    assert sorted((row.id, row.v, row["_change_type"]) for row in found) == [
+        (1, 1, "update_preimage"),
+        (1, 2, "update_postimage"),
+        (5, 2, "insert"),
+    ]

@@ -126,3 +126,15 @@ def test_a_lake_of_before_takes_the_source_of_its_first_start(tmp_path: Path) ->
     place.write_text(json.dumps(document))
     lake.prepare(source="the stream b")
     assert json.loads(place.read_text())["source"] == "the stream b"
+
+
+def test_a_table_that_left_the_file_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its rows stay, and from now on its changes are those of an unknown table."""
+    lake_in(tmp_path, TABLE)
+    assert caplog.messages == []
+    other = TABLE.replace("public.t", "public.other")
+    lake_in(tmp_path, other)
+    (said,) = caplog.messages
+    assert said.startswith("The table public.t has no entry in the pipeline file any more")
+    lake_in(tmp_path, other)
+    assert len(caplog.messages) == 1

@@ -232,7 +232,7 @@ def test_a_disk_that_fills_amid_a_file(room: int, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("feature", "properties"),
     [
-        ("changeDataFeed", {"delta.enableChangeDataFeed": "true"}),
+        ("inCommitTimestamp", {"delta.enableInCommitTimestamps": "true"}),
         ("checkConstraints", {"delta.constraints.some": "id > 0"}),
     ],
 )
@@ -444,11 +444,11 @@ def test_what_deltalake_names_in_a_protocol_without_using_it_is_no_hindrance(
     file = DeltaFile(str(tmp_path / "t"))
     file.create(pa.schema([("id", pa.int64()), ("at", kind)]))
     file.add_columns([pa.field("v", pa.string()), pa.field("w", pa.timestamp("us"))])
-    file.set_property("delta.targetFileSize", "1000000")
-    file.set_property("headpond.buckets", "0")
+    file.open().alter.set_table_properties({"delta.targetFileSize": "1000000"})
+    file.open().alter.set_table_properties({"headpond.buckets": "0"}, raise_if_not_exists=False)
     upsert(file, 1)
     file.allow_marks(allowed=True)
-    file.set_property("delta.targetFileSize", "2000000")
+    file.open().alter.set_table_properties({"delta.targetFileSize": "2000000"})
     file.add_columns([pa.field("y", pa.string())])
     upsert(DeltaFile(file.uri), 1, 2)
     assert found(file) == {1: "new", 2: "new"}

@@ -1,4 +1,6 @@
-"""Random batches, kills, compactions and foreign writers, against a dictionary; read by deltalake and polars.
+"""Random batches, kills, compactions and foreign writers, against a dictionary.
+
+deltalake, polars and DuckDB read what is there after each.
 
 `HEADPOND_FUZZ_RUNS` says how many runs the thorough one has.
 """
@@ -20,6 +22,7 @@ from headpond.lake.engine import merge as engine
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import Merge
+from tests.kit.duck import rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -172,6 +175,7 @@ class Player:
         assert found in expected
         seen = pl.scan_delta(self.place).select(SCHEMA.names).collect()
         assert sorted(seen.rows()) == found
+        assert sorted(rows_of(self.place, SCHEMA.names)) == found
         assert DeltaFile(self.place).count() == len(found) == self.file.count()
 
     def check_past(self) -> None:

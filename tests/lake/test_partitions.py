@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headpond.core.derived import bucket_of
 from headpond.core.errors import ConfigurationError, UsageError
 from headpond.lake.apply import apply_batch
 from headpond.lake.maintenance import optimize as repartitioning
 from headpond.lake.maintenance.optimize import optimize_file, repartition
-from headpond.lake.naming import BUCKET, FILE_SIZE, PROPERTY, bucket_of
+from headpond.lake.naming import BUCKET, FILE_SIZE, PROPERTY
 from tests.lake.lakes import decoded, lake_in
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def test_a_table_dealt_out_another_way_is_refused_and_can_be_written_anew(tmp_pa
         rows = [{**row, "_ts_ns": 0} if row["id"] == 3 else row for row in rows_of(lake)]
         expected = expected or rows
         assert rows == expected
-        assert lake.typed["public.t"].file.schema().field("k%202").metadata == {b"headpond.name": b"k 2"}
+        assert lake.typed["public.t"].file.schema().field("k%202").metadata[b"headpond.name"] == b"k 2"
 
 
 def unprepared(folder: Path, tables: str) -> tuple[Lake, DsqlConfig]:

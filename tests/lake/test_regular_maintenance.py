@@ -8,7 +8,7 @@ import os
 import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -227,6 +227,52 @@ def test_a_table_that_cannot_be_maintained_does_not_keep_others_waiting(tmp_path
             maintenance.do_due()
     clock.now += TIDY_MS
     maintenance.do_due()
+
+
+def test_what_batches_wait_for_is_the_log_alone(tmp_path: Path) -> None:
+    """However large tables are: what they are held up for reads and writes entries of logs, no rows."""
+    lake, config = lake_in(tmp_path, TABLES)
+    lake.leave_tidying()
+    for key in range(20):
+        put(lake, config, change(key + 1, key))
+    beside, _ = lake_in(tmp_path, TABLES)
+    held: list[bool] = []
+    touched: dict[bool, set[str]] = {False: set(), True: set()}
+
+    @contextmanager
+    def alone() -> Iterator[None]:
+        held.append(True)
+        yield
+        held.pop()
+
+    for name, file in beside.places().items():
+        folder = file.engine.folder
+        for method in ("read", "put_new", "create", "place", "listed", "remove"):
+            original = getattr(folder, method)
+
+            def spied(path: str = "", *args: Any, of: Any = original, at: str = name, **more: Any) -> Any:
+                touched[bool(held)].add(f"{at}/{path}")
+                return of(path, *args, **more)
+
+            setattr(folder, method, spied)
+    clock = Clock()
+    maintenance = Maintenance(beside, alone, retain_ms=0, unsafe=True, now_ms=clock)
+    for _ in range(4):
+        clock.now += TIDY_MS
+        maintenance.do_due()
+    assert touched[True]
+    assert all("/_delta_log/" in path for path in touched[True]), touched[True]
+    assert any(path.endswith(".parquet") for path in touched[False])
+
+
+def test_a_log_that_is_made_later_is_not_tidied_by_batches_either(tmp_path: Path) -> None:
+    """Its small files wait for maintenance, as those of the others do."""
+    lake, config = lake_in(tmp_path, 'unknown_tables = "log"\n')
+    lake.leave_tidying()
+    for key in range(20):
+        put(lake, config, change(key + 1, key))
+    (log,) = lake.extras.logs.values()
+    assert log.typed.file.size().files == 20
 
 
 def test_a_damaged_note_is_named(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def batch(*changes: tuple[int, dict[str, Any]], table: str = "t") -> dict[str, p
 
 
 def opened(folder: Path) -> SchemaChanges:
-    return SchemaChanges(DeltaFile(str(folder / "schema_changes")), [SPEC])
+    changes = SchemaChanges(DeltaFile(str(folder / "schema_changes")))
+    changes.declare(SPEC)
+    return changes
 
 
 def rows(store: SchemaChanges) -> list[dict[str, Any]]:

@@ -105,6 +105,14 @@ def test_rows_are_those_of_a_dictionary_in_any_order(
     assert lake.typed[T].file.version() == version  # a repeat writes nothing
 
 
+def test_a_key_whose_newest_change_comes_last_of_several_parts(tmp_path: Path) -> None:
+    """What was decoded in parts is looked at as one batch, in whatever order its keys are in."""
+    lake, _ = lake_in(tmp_path, FORMS[next(iter(FORMS))])
+    changes: list[Change] = [(1, 0, "a", 1), (1, 1, "a", 2), (2, 0, "a", 3)]
+    put(lake, changes)
+    assert rows(lake) == model(changes)
+
+
 def test_a_deleted_row_stays_with_its_last_image(tmp_path: Path) -> None:
     """A late image older than the delete is the row's from then on; a later one brings the row back."""
     lake, _ = lake_in(tmp_path, SOFT)

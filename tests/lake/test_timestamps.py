@@ -12,8 +12,7 @@ from deltalake import DeltaTable
 
 from headpond.core.errors import ConfigurationError
 from headpond.lake.apply import apply_batch
-from headpond.lake.maintenance.bootstrap import Bootstrap
-from headpond.lake.maintenance.parquet import ParquetSource
+from headpond.lake.maintenance.bootstrap import Bootstrap, ParquetSource
 from headpond.lake.reports import lake_summary
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_unknown_tables import change

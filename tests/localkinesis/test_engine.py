@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.localkinesis import Engine, ServiceRefusalError, Settings
-from headpond.localkinesis.model import SequenceParts, Start, pack, unpack
+from headpond.localkinesis.model import Shard, Start, first_number
 from headpond.localkinesis.testing import ManualClock
 
 STEPS = st.lists(
@@ -107,19 +107,18 @@ def test_a_time_place_gives_what_arrived_from_then(steps: list[tuple[str, int]],
         assert engine.read(position).records == [r for r in shard.records if r.arrival_ms >= moment]
 
 
-@given(
-    st.builds(
-        SequenceParts,
-        st.integers(0, 10**14 - 1),
-        st.integers(0, 10**8 - 1),
-        st.integers(0, 10**20 - 1),
-        st.integers(0, 10**12 - 1),
-    )
-)
-def test_sequence_numbers_come_apart_again(parts: SequenceParts) -> None:
-    """A sequence number has 56 digits and tells its parts."""
-    assert len(str(pack(parts))) == 56
-    assert unpack(pack(parts)) == parts
+@given(*(st.integers(0, 10**digits - 2) for digits in (14, 8, 12)))
+def test_a_sequence_number_has_56_digits_and_one_shard(created: int, generation: int, number: int) -> None:
+    """A shard knows its own from those of its neighbours, of its children and of another stream."""
+    mine = Shard(number, 0, 0, first_number(created, generation, number), 0)
+    assert len(str(mine.starting_sequence_number)) == 56
+    assert mine.gives(mine.ending_sequence_number)
+    for others in (
+        first_number(created, generation, number + 1),
+        first_number(created, generation + 1, number),
+        first_number(created + 1, generation, number),
+    ):
+        assert not mine.gives(others)
 
 
 def test_threads_may_share_the_engine() -> None:

@@ -47,7 +47,7 @@ partition_by = ["size"]
 [tables.again]
 schema = "public"
 table = "parts"
-keys = []
+keys = ["part_id"]
 
 [spark]
 memory = "2g"

@@ -26,7 +26,7 @@ def test_the_smallest_file_has_the_documented_defaults() -> None:
     assert pipeline.source.fail_on_data_loss is True
     assert pipeline.target.path == "/base/lake"
     assert pipeline.target.checkpoint == "/base/lake/_headpond/checkpoint"
-    assert (pipeline.target.engine, pipeline.target.trigger_ms) == ("embedded", 5_000)
+    assert (pipeline.target.engine, pipeline.target.trigger_ms) == ("auto", 5_000)
     assert pipeline.target.tombstone_retention_ms == 7 * 86_400_000
     (table,) = pipeline.tables
     assert (table.name, table.schema, table.table) == ("public.orders", "public", "orders")

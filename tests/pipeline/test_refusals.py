@@ -61,7 +61,10 @@ REFUSALS = {
     ),
     "missing keys of a table": (
         SMALLEST.replace('keys = ["order_id"]', ""),
-        'tables."public.orders".keys is missing. Add it to [tables."public.orders"].',
+        (
+            'tables."public.orders".keys is missing. Add it to [tables."public.orders"], or to [defaults] '
+            "for all tables."
+        ),
     ),
     "missing path": (
         SMALLEST.replace('path = "lake"', ""),
@@ -240,10 +243,46 @@ REFUSALS = {
         ),
     ),
     "one table twice": (
-        SMALLEST + "[tables.again]\nschema = 'public'\ntable = 'orders'\nkeys = []\n",
+        SMALLEST + "[tables.again]\nschema = 'public'\ntable = 'orders'\nkeys = ['order_id']\n",
         (
-            'tables.again and tables."public.orders" both keep the table orders of the schema public. '
-            "Keep one of the two entries."
+            'tables.again and tables."public.orders" both keep the current rows of the table orders of the '
+            "schema public. Keep one of the two entries, or keep another form in one of them: keep = "
+            '"history".'
+        ),
+    ),
+    "a pattern whose name says too little": (
+        SMALLEST + "[tables.all]\nschema = 'public'\ntable = '*'\nkeys = []\n",
+        (
+            "tables.all stands for all tables public.*, but its name does not say what each is called. "
+            'Name it as they are, as in [tables."public.*"], or with one star for the one in schema or '
+            'table, as in [tables."history.*"] with schema = "public" and table = "*".'
+        ),
+    ),
+    "a name that a pattern gives to another table": (
+        SMALLEST.replace("public.orders", "a.b")
+        + "schema = 'x'\ntable = 'y'\n[tables.'a.*']\nkeys = ['id']\n",
+        (
+            'tables."a.b" has the name that tables."a.*" would give to another table. '
+            "Give one of the two another name."
+        ),
+    ),
+    "two patterns that give one name": (
+        SMALLEST.replace("public.orders", "*.*")
+        + "[tables.'old.*']\nschema = 'x'\ntable = '*'\nkeys = ['id']\n",
+        (
+            'tables."old.*" has the name that tables."*.*" would give to another table. '
+            "Give one of the two another name."
+        ),
+    ),
+    "a default of one table": (
+        SMALLEST + "[defaults]\nrename = { a = 'b' }\n",
+        "defaults.rename is of one table. Write it in the entries of [tables].",
+    ),
+    "a default that is wrong": (
+        SMALLEST + "[tables.'public.b']\nkeys = []\n[defaults]\nkeep = 'latest'\n",
+        (
+            'defaults.keep must be "current", "history" or "log", not "latest". Correct defaults.keep in the '
+            "pipeline file."
         ),
     ),
     "current without a key": (

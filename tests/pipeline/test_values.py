@@ -183,11 +183,11 @@ def test_any_text_in_any_place_is_a_value_or_a_refusal(text: str) -> None:
 
 def test_sections_and_required_keys_are_declared() -> None:
     """The sections of the design are there, and just these keys must be given."""
-    assert list(SECTIONS) == ["source", "target", "tables", "verify", "monitor", "spark"]
+    assert list(SECTIONS) == ["source", "target", "defaults", "tables", "verify", "monitor", "spark"]
     required = {
         (section, key.name)
         for section, model in SECTIONS.items()
         for key in (keys_of(model).values() if model else ())
-        if key.default is MISSING
+        if key.default is MISSING and section != "defaults"
     }
     assert required == {("source", "format"), ("target", "path"), ("tables", "keys")}

@@ -39,7 +39,6 @@ def shown(result: Any, rows: int) -> Any:
     """Return all that a result says, row by row; as text, because NaN is not equal to itself."""
     columns = {
         name: (
-            str(one.type),
             one.values.type,
             [repr(value) for value in one.values.to_pylist()],
             [None] * rows if one.offsets is None else one.offsets.to_pylist(),
@@ -50,18 +49,18 @@ def shown(result: Any, rows: int) -> Any:
     return columns, result.repeated
 
 
-def one_by_one(data: Any, declared: dict[str, str], *, others: bool = True) -> Any:
+def one_by_one(data: Any, declared: dict[str, str]) -> Any:
     """Return what `shown` has of each row read by itself, put together."""
     columns: dict[str, Any] = {}
     repeated = {}
     for row, value in enumerate(data):
-        alone = ion_columns(pa.array([value.as_py()], data.type), declared, others=others)
+        alone = ion_columns(pa.array([value.as_py()], data.type), declared)
         found, names = shown(alone, 1)
         repeated |= dict.fromkeys([row] if names else [], names.get(0))
-        for name, (kind, arrow, values, offsets, failures) in found.items():
-            column = columns.setdefault(name, (kind, arrow, ["None"] * len(data), [None] * len(data), {}))
-            column[2][row], column[3][row] = values[0], offsets[0]
-            column[4].update(dict.fromkeys([row] if failures else [], failures.get(0)))
+        for name, (arrow, values, offsets, failures) in found.items():
+            column = columns.setdefault(name, (arrow, ["None"] * len(data), [None] * len(data), {}))
+            column[1][row], column[2][row] = values[0], offsets[0]
+            column[3].update(dict.fromkeys([row] if failures else [], failures.get(0)))
     return columns, repeated
 
 
@@ -72,18 +71,17 @@ def one_by_one(data: Any, declared: dict[str, str], *, others: bool = True) -> A
     pool=st.lists(SCALARS, min_size=1, max_size=6),
     draw=st.randoms(use_true_random=False),
     kind=st.sampled_from(KINDS),
-    others=st.booleans(),
 )
-def test_alike_or_one_by_one(shapes: list[str], pool: list[str], draw: Any, kind: str, others: bool) -> None:  # noqa: FBT001 - drawn
+def test_alike_or_one_by_one(shapes: list[str], pool: list[str], draw: Any, kind: str) -> None:
     """Any mixture of shapes and types, with nulls between, in one piece or several."""
     texts = [draw.choice(shapes).format(*draw.choices(pool, k=3)) for _ in range(5 * LEAST)]
     datums = [to_binary(text) for text in texts]
     rows: list[bytes | None] = [*datums[:5], None, *datums[5:], None]
     data = pa.array(rows, pa.binary())
     declared = {"a": kind, "gone": "bigint"}
-    quick = ion_columns(data, declared, others=others)
-    parts = ion_columns(pa.chunked_array([data[:70], data[70:]]), declared, others=others)
-    scalar = one_by_one(data, declared, others=others)
+    quick = ion_columns(data, declared)
+    parts = ion_columns(pa.chunked_array([data[:70], data[70:]]), declared)
+    scalar = one_by_one(data, declared)
     assert shown(quick, len(data)) == scalar
     assert list(quick.columns) == list(scalar[0])
     assert shown(parts, len(data)) == scalar

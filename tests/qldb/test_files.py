@@ -11,14 +11,13 @@ import pyarrow as pa
 import pytest
 
 from headpond.ion.binary import MARKER, RefusedIon, children, fields
-from headpond.ion.stream import IonPart, only_value
+from headpond.ion.stream import only_value
 from headpond.ion.text import canonical_json, ion_text
 from headpond.ion.text_reader import to_binary
 from headpond.ion.write import restated
 from headpond.qldb import records as qldb
 from headpond.qldb.batch import ExportRows, decode_export, decode_qldb
-from headpond.qldb.export import read_manifest
-from headpond.qldb.files import MAX_DATUM_BYTES, split_datums
+from headpond.qldb.files import MAX_DATUM_BYTES, read_manifest, split_datums
 from headpond.qldb.schemas import CONTENT_CHECKS
 from headpond.qldb.shapes import LEAST
 from tests.kit.support import vector_lines
@@ -88,7 +87,7 @@ def shared(texts: list[str]) -> tuple[bytes, list[bytes]]:
 
 def hashes(datums: list[bytes]) -> list[bytes]:
     """Ion hashes of values that can be read alone."""
-    return [IonPart.alone(datum).ion_hash() for datum in datums]
+    return [only_value(datum).ion_hash() for datum in datums]
 
 
 @pytest.mark.thorough
@@ -144,20 +143,21 @@ def test_a_record_that_holds_a_record() -> None:
 def exported() -> tuple[list[str], list[str]]:
     """The first blocks of the clean stream as an export has them: Ion text, and JSON."""
     revisions: dict[tuple[int, str], tuple[str, str]] = {}
-    blocks: list[tuple[bytes, qldb.BlockSummary]] = []
+    blocks: list[tuple[bytes, qldb.Record]] = []
     for blob in BLOBS:
         record = qldb.read(blob)
-        if isinstance(record, qldb.RevisionDetails):
-            node, symbols = only_value(blob)
+        assert isinstance(record, qldb.Record)
+        if record.type == "REVISION_DETAILS":
+            _, node, symbols = only_value(blob)
             for name in ("payload", "revision"):
                 node = next(child for sid, child in fields(blob, node) if symbols.text(sid) == name)
             both = ion_text(blob, node, symbols), canonical_json(blob, node, symbols)
-            revisions[record.sequence_no, record.document_id] = both
-        elif isinstance(record, qldb.BlockSummary):
+            revisions[record.row["sequence_no"], record.row["document_id"]] = both
+        elif record.type == "BLOCK_SUMMARY":
             blocks.append((blob, record))
     texts, documents = [], []
     for blob, record in blocks:
-        node, symbols = only_value(blob)
+        _, node, symbols = only_value(blob)
         node = next(child for sid, child in fields(blob, node) if symbols.text(sid) == "payload")
         parts, members = [], []
         for sid, child in fields(blob, node):
@@ -165,11 +165,11 @@ def exported() -> tuple[list[str], list[str]]:
                 parts.append(f"{name}:{ion_text(blob, child, symbols)}")
                 members.append(f'"{name}":{canonical_json(blob, child, symbols)}')
         listed = []
-        for one in record.revision_summaries:
-            raw = base64.b64encode(one.hash).decode()
+        for one in record.row["revision_summaries"]:
+            raw = base64.b64encode(one["hash"]).decode()
             system = (f"{{hash:{{{{{raw}}}}}}}", f'{{"hash":"{raw}"}}')
-            key = (record.sequence_no, one.document_id or "")
-            listed.append(revisions[key] if one.document_id else system)
+            key = (record.row["sequence_no"], one["document_id"] or "")
+            listed.append(revisions[key] if one["document_id"] else system)
         parts.append(f"revisions:[{','.join(text for text, _ in listed)}]")
         members.append(f'"revisions":[{",".join(document for _, document in listed)}]')
         texts.append("{" + ",\n  ".join(parts) + "}")

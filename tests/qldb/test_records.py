@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from headpond.ion.stream import IonPart, only_value
+from headpond.ion.stream import only_value
 from headpond.ion.text import ion_text
 from headpond.ion.text_reader import to_binary
 from headpond.qldb import records as qldb
-from headpond.qldb.hash import digest_of_proof, dot, merkle_root, revision_hash_ok
+from headpond.qldb.hash import digest_of_proof, dot, merkle_root
+from headpond.qldb.schemas import checks_of
 from tests.kit.support import vector_json, vector_lines
 
 MALFORMED = vector_lines("qldb/malformed.jsonl")
@@ -53,87 +54,92 @@ def test_the_real_block() -> None:
     """What QLDB itself computed in 2019: every hash is found again."""
     expected = vector_json("qldb/real_block.expected.json")
     block, revision = (qldb.read(blob) for blob in blobs_of("real_block"))
-    assert isinstance(block, qldb.BlockSummary)
-    assert isinstance(revision, qldb.RevisionDetails)
-    assert revision.data is not None
-    assert block.transaction_info is not None
+    assert isinstance(block, qldb.Record)
+    assert isinstance(revision, qldb.Record)
+    info, metadata, data = block.parts["transaction_info"], revision.parts["metadata"], revision.parts["data"]
+    assert info
+    assert metadata
+    assert data
+    entries, entries_hash = block.row["entries_hash_list"], block.row["entries_hash"]
+    (statement, *_) = block.row["statements"]
     hashes = {
-        "ion_hash_metadata_hex": revision.metadata.ion_hash(),
-        "ion_hash_data_hex": revision.data.ion_hash(),
-        "revision_hash_hex": revision.hash,
-        "ion_hash_transaction_info_hex": block.transaction_info.ion_hash(),
-        "entries_hash_hex": merkle_root(block.entries_hash_list),
-        "previous_block_hash_hex": block.previous_block_hash,
-        "block_hash_hex": dot(block.entries_hash, block.previous_block_hash),
-        "statement_digest_hex": block.statements[0].statement_digest,
+        "ion_hash_metadata_hex": metadata.ion_hash(),
+        "ion_hash_data_hex": data.ion_hash(),
+        "revision_hash_hex": revision.row["hash"],
+        "ion_hash_transaction_info_hex": info.ion_hash(),
+        "entries_hash_hex": merkle_root(entries),
+        "previous_block_hash_hex": block.row["previous_block_hash"],
+        "block_hash_hex": dot(entries_hash, block.row["previous_block_hash"]),
+        "statement_digest_hex": statement["statement_digest"],
     }
     assert {name: found.hex() for name, found in hashes.items()} == {name: expected[name] for name in hashes}
-    assert (block.entries_hash, block.block_hash) == (
-        merkle_root(block.entries_hash_list),
-        dot(block.entries_hash, block.previous_block_hash),
+    assert (entries_hash, block.row["block_hash"]) == (
+        merkle_root(entries),
+        dot(entries_hash, block.row["previous_block_hash"]),
     )
-    entries = block.entries_hash_list
-    assert entries.index(block.transaction_info.ion_hash()) == expected["transaction_info_index_in_entries"]
-    root = merkle_root([one.hash for one in block.revision_summaries])
+    assert entries.index(info.ion_hash()) == expected["transaction_info_index_in_entries"]
+    root = merkle_root([one["hash"] for one in block.row["revision_summaries"]])
     assert entries.index(root) == expected["revisions_root_index_in_entries"]
-    text = to_binary(json.dumps(block.statements[0].statement))
-    assert block.statements[0].statement_digest == IonPart.alone(text).ion_hash()
+    text = to_binary(json.dumps(statement["statement"]))
+    assert statement["statement_digest"] == only_value(text).ion_hash()
 
 
 def test_the_page_examples() -> None:
     """The documentation's own records; the block's hashes hold although the page says they are not real."""
-    created, completed, block, revision = (qldb.read(blob) for blob in blobs_of("page_examples"))
-    assert isinstance(created, qldb.Control)
-    assert isinstance(completed, qldb.Control)
-    assert (created.control_record_type, completed.control_record_type) == ("CREATED", "COMPLETED")
-    assert isinstance(block, qldb.BlockSummary)
-    assert isinstance(revision, qldb.RevisionDetails)
-    assert (block.strand_id, block.sequence_no) == ("ElYL30RGoqrFCbbaQn3K6m", 60807)
-    assert block.block_timestamp.text == "2019-09-18T17:00:14.601000001Z"
-    assert block.block_timestamp.ns == 1_568_826_014_601_000_001
-    assert [one.statement for one in block.statements][1] == "INSERT INTO Person ?"
-    assert [(one.document_id, one.statements) for one in block.documents] == [
-        ("7z2OpEBgVCvCtwvx4a2JGn", (1,)),
-        ("K0FpsSLpydLDr7hi6KUzqk", (2,)),
+    created, completed, block, revision = (record_in(blob) for blob in blobs_of("page_examples"))
+    words = [record.row["control_record_type"] for record in (created, completed)]
+    assert words == ["CREATED", "COMPLETED"]
+    row = block.row
+    assert (row["strand_id"], row["sequence_no"]) == ("ElYL30RGoqrFCbbaQn3K6m", 60807)
+    assert row["block_timestamp"] == "2019-09-18T17:00:14.601000001Z"
+    assert row["block_timestamp_ns"] == 1_568_826_014_601_000_001
+    assert [one["statement"] for one in row["statements"]][1] == "INSERT INTO Person ?"
+    assert [(one["document_id"], one["statements"]) for one in row["documents"]] == [
+        ("7z2OpEBgVCvCtwvx4a2JGn", [1]),
+        ("K0FpsSLpydLDr7hi6KUzqk", [2]),
     ]
-    assert merkle_root(block.entries_hash_list) == block.entries_hash
-    assert dot(block.entries_hash, block.previous_block_hash) == block.block_hash
-    assert (revision.table_name, revision.document_id, revision.version, revision.kind) == (
+    assert merkle_root(row["entries_hash_list"]) == row["entries_hash"]
+    assert dot(row["entries_hash"], row["previous_block_hash"]) == row["block_hash"]
+    assert [revision.row[name] for name in ("table_name", "document_id", "version", "kind")] == [
         "VehicleRegistration",
         "K0FpsSLpydLDr7hi6KUzqk",
         0,
         "insert",
-    )
+    ]
+
+
+def record_in(blob: bytes) -> qldb.Record:
+    record = qldb.read(blob)
+    assert isinstance(record, qldb.Record)
+    return record
 
 
 def test_the_clean_stream() -> None:
     """Counts and the final state of the vectors, by the Ion hash of each document's data."""
-    records = [qldb.read(blob) for blob in blobs_of("clean")]
-    kinds = Counter(type(record).__name__ for record in records)
+    records = [record_in(blob) for blob in blobs_of("clean")]
     counts = EXPECTED["counts"]
-    assert kinds == {
-        "Control": counts["control"],
-        "BlockSummary": counts["block_summary"],
-        "RevisionDetails": counts["revision_details"],
+    assert Counter(record.type for record in records) == {
+        "CONTROL": counts["control"],
+        "BLOCK_SUMMARY": counts["block_summary"],
+        "REVISION_DETAILS": counts["revision_details"],
     }
-    newest: dict[str, qldb.RevisionDetails] = {}
-    for record in records:
-        if isinstance(record, qldb.RevisionDetails):
-            before = newest.get(record.document_id)
-            if before is None or before.version < record.version:
-                newest[record.document_id] = record
-            data_hash = None if record.data is None else record.data.ion_hash()
-            assert revision_hash_ok(record.hash, record.metadata.ion_hash(), data_hash, record.data_hash)
-    revisions = [record for record in records if isinstance(record, qldb.RevisionDetails)]
-    assert Counter(record.kind for record in revisions)["redacted"] == counts["redacted"]
-    assert Counter(record.kind for record in revisions)["delete"] == counts["deletes"]
+    newest: dict[str, qldb.Record] = {}
+    revisions = [record for record in records if record.type == "REVISION_DETAILS"]
+    for record in revisions:
+        before = newest.get(record.row["document_id"])
+        if before is None or before.row["version"] < record.row["version"]:
+            newest[record.row["document_id"]] = record
+        assert checks_of(record)["revision_hash_ok"]
+    kinds = Counter(record.row["kind"] for record in revisions)
+    assert (kinds["redacted"], kinds["delete"]) == (counts["redacted"], counts["deletes"])
     assert len(newest) == len(EXPECTED["final_state"])
     for document in EXPECTED["final_state"]:
         record = newest[document["documentId"]]
-        assert (record.version, record.table_name) == (document["version"], document["tableName"])
-        assert (record.kind == "delete") == document["deleted"]
-        if record.data is not None:
-            assert record.data.ion_hash().hex() == document["data_ion_hash_hex"]
+        assert record.row["version"] == document["version"]
+        assert record.row["table_name"] == document["tableName"]
+        assert (record.row["kind"] == "delete") == document["deleted"]
+        if (data := record.parts["data"]) is not None:
+            assert data.ion_hash().hex() == document["data_ion_hash_hex"]
 
 
 def test_a_saved_digest() -> None:
@@ -194,7 +200,7 @@ def test_forms_of_a_revision(old: str, new: str, verdict: str) -> None:
     """Optional parts, unknown fields, repeated names, nulls: the kind, or what is refused."""
     assert old in REVISION
     record = record_of(REVISION.replace(old, new))
-    found = record.verdict if isinstance(record, qldb.Refused) else record.kind
+    found = record.verdict if isinstance(record, qldb.Refused) else record.row["kind"]
     assert found == verdict
 
 
@@ -203,11 +209,10 @@ def outcome(data: bytes) -> str:
     if isinstance(record, qldb.Refused):
         assert record.verdict in qldb.VERDICTS
         return record.verdict
-    if isinstance(record, qldb.RevisionDetails):
-        record.metadata.ion_hash()
-        if record.data is not None:
-            record.data.ion_hash()
-            assert IonPart.alone(record.data.raw).ion_hash() == record.data.ion_hash()
+    if record.type == "REVISION_DETAILS":
+        found = checks_of(record)["data_hash_computed"]
+        if found is not None:
+            assert only_value(record.row["data"]).ion_hash() == found
     return "ok"
 
 
@@ -230,7 +235,7 @@ def test_every_byte_cut_and_flipped(number: int) -> None:
 
 def test_contents_that_claim_to_be_a_symbol_table_are_refused() -> None:
     """Taken out of the record they would not be a value any more; such a record once ended every run."""
-    data = next(blob for blob in blobs_of("clean") if isinstance(qldb.read(blob), qldb.RevisionDetails))
+    data = next(blob for blob in blobs_of("clean") if record_in(blob).type == "REVISION_DETAILS")
     value = only_value(data)
     text = ion_text(data, value.node, value.symbols)
     changed = re.sub(r"\bdata: ?\{", "data:$ion_symbol_table::{", text, count=1)

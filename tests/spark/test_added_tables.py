@@ -14,6 +14,7 @@ from headpond.spark import follow
 from headpond.spark.following.run import finish, from_the_start
 from tests.kit.expected_tables import differences, pipeline_text
 from tests.kit.support import vector_bytes, vector_json
+from tests.lake.test_unknown_tables import change
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,9 +53,39 @@ def test_tables_added_later_are_as_if_always_configured(spark: SparkSession, tmp
         catch_up_from_log(open_lake(pipeline), spec.name)
     second = from_the_start(pipeline, again.name)
     run(spark, second, again.name)
-    finish(second, configured(row_changes(pipeline), again.name))
+    finish(second, configured(open_lake(pipeline), again.name))
     lake = open_lake(pipeline)
     assert differences(lake, EXPECTED) == []
     assert (lake.pending.count(), lake.quarantine.count()) == (0, 0)
     left = [path for path in (tmp_path / "lake/_headpond").glob("*catch*") if any(path.iterdir())]
     assert left == []
+
+
+@pytest.mark.parametrize("engine", ["embedded", "spark"])
+def test_tables_of_a_pattern_are_made_while_a_stream_is_followed(
+    spark: SparkSession, tmp_path: Path, engine: str
+) -> None:
+    """By one run and the next, in two forms; one is caught up by its name."""
+    head = f'[source]\narchive = "*.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\nengine = "{engine}"\n'
+    head += '[defaults]\nkeys = ["id"]\n[tables."public.*"]\ncolumns = { id = "bigint" }\n'
+    history = '[tables."history.*"]\nschema = "public"\ntable = "*"\nkeep = "history"\n'
+    file = tmp_path / "p.toml"
+    file.write_text(head)
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(change(n, "ab"[n % 2], {"id": n % 4}) for n in range(1, 9)))
+    run(spark, load(file))
+    file.write_text(head + history)
+    (tmp_path / "b.jsonl").write_bytes(b"\n".join(change(n, "bc"[n % 2], {"id": 5}) for n in range(11, 13)))
+    run(spark, load(file))
+    again = from_the_start(load(file), "history.a")
+    run(spark, again, "history.a")
+    lake = open_lake(load(file))
+    finish(again, configured(lake, "history.a"))
+    assert {name: table.typed.file.count() for name, table in lake.tables.items()} == {
+        "public.a": 2,
+        "public.b": 3,
+        "public.c": 1,
+        "history.a": 4,
+        "history.b": 1,
+        "history.c": 1,
+    }
+    assert lake.quarantine.count() == 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -60,8 +61,14 @@ def test_the_log_of_a_join_that_is_looked_into_is_there_too(
 ) -> None:
     """And not under a name in a folder of everybody's."""
     given: list[Path] = []
-    monkeypatch.setattr(session, "spark_session", lambda *_, log_path, **__: given.append(log_path))
-    join_state._spark({})
+
+    def started(*_: Any, log_path: Path, **__: Any) -> Any:
+        given.append(log_path)
+        return SimpleNamespace(stop=lambda: None)
+
+    monkeypatch.setattr(session, "spark_session", started)
+    with join_state._session({}):
+        pass
     assert given == [cache / "logs" / "join.log"]
 
 

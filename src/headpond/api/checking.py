@@ -53,15 +53,20 @@ def _source(pipeline: Pipeline) -> tuple[str, list[str]]:
 
 def _records(pipeline: Pipeline) -> tuple[str, list[str]]:
     config, reasons, count = change_format(pipeline), Counter[str](), 0
+    made: set[str] = set()
     for batch in kinesis_records(pipeline, SAMPLE):
         for opened in open_records(batch, deaggregate=pipeline.source.deaggregate):
             count += opened.num_rows
-            reasons.update(config.decode(opened).quarantine["reason"].to_pylist())
+            found = config.decode(opened)
+            reasons.update(found.quarantine["reason"].to_pylist())
+            made |= {name for name in found.tables if config.patterns and config.entry(name) is not None}
     if count and reasons[BAD_LINE] == count:
         raise no_record(pipeline.source.name, count)
     listed = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
     held = [f"{sum(reasons.values()):,} of {count:,} would be quarantined: {listed}."] if reasons else []
-    return f"{count:,} were read and decoded." if count else "There are none yet.", held
+    matched = ", ".join(sorted(made.difference(table.name for table in config.tables)))
+    more = f" Patterns match {matched}." if matched else ""
+    return f"{count:,} were read and decoded.{more}" if count else "There are none yet.", held
 
 
 def _lake(pipeline: Pipeline) -> tuple[str, list[str]]:

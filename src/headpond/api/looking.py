@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from headpond.api.reading import pipeline_of
-from headpond.core.errors import ConfigurationError, MissingRequirement, ServiceFailure
+from headpond.core.errors import ConfigurationError, MissingRequirement, ServiceFailure, UsageError
 from headpond.core.tabular import Shown, Tabular, said_ms
 from headpond.kinesis.reading.positions import Offset, read_offset
 from headpond.lake.lake import OWN_FOLDER
@@ -195,11 +195,23 @@ def lags_of(pipeline: Pipeline) -> dict[str, int | None] | None:
     return None if at.offset is None else _lags(pipeline, read_offset(at.offset))
 
 
-def age_ms_of(pipeline: Pipeline) -> int | None:
-    """Return how old the newest change of any table is, milliseconds; None where no table has one."""
+def age_ms_of(pipeline: Pipeline, table: str | None = None) -> int | None:
+    """Return how old the newest change of a table is, or of any, milliseconds; None where there is none.
+
+    Raises:
+        UsageError: the pipeline has no such table.
+    """
     target = pipeline.target
+    lake = open_lake(pipeline)
+    if table is not None and table not in lake.tables:
+        raise UsageError(
+            f"The pipeline has no table {table!r}.",
+            next_step=f"It has {', '.join(lake.tables)}.",
+            table=table,
+        )
     known = newest_of(mark_in(target.path, target.storage_options).read())
-    ages = [each["age_ms"] for each in freshness(open_lake(pipeline), known).values()]
+    found = freshness(lake, known)
+    ages = [each["age_ms"] for name, each in found.items() if table in (None, name)]
     return min((age for age in ages if age is not None), default=None)
 
 

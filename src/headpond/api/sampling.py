@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headpond.pipeline import Pipeline
-    from headpond.spark.sources.archive_files import Files
+    from headpond.spark.sources.archive_files import PatternFiles
 
 PAGE_RECORDS = 1_000
 READ_BYTES = 1 << 20
@@ -65,7 +65,7 @@ def _of_archive(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
 class _Content(io.RawIOBase):
     """One file of an archive as a stream of bytes."""
 
-    def __init__(self, files: Files, name: str) -> None:
+    def __init__(self, files: PatternFiles, name: str) -> None:
         self._files, self._name, self._at = files, name, 0
 
     def readable(self) -> bool:
@@ -80,7 +80,7 @@ class _Content(io.RawIOBase):
         return len(content)
 
 
-def _content(files: Files, name: str) -> io.BufferedIOBase:
+def _content(files: PatternFiles, name: str) -> io.BufferedIOBase:
     """Open a file, decompressed where it is compressed."""
     raw = io.BufferedReader(_Content(files, name), READ_BYTES)
     return opened(raw, compressed=files.read(name, 0, 2) == MAGIC)

@@ -24,13 +24,13 @@ from rich.text import Text
 from headpond.cli.commands.status import LIVE, drawn_batches
 from headpond.core.tabular import said_ms
 from headpond.lake.reports import BatchReport
-from headpond.spark.metrics.exporters import NothingElse
+from headpond.spark.metrics.exporters import Sink
 
 QUIET_S = 60.0
 """Without a terminal, a run with nothing to read says so at most this often."""
 
 
-class RunView(NothingElse):
+class RunView(Sink):
     """A sink of measurements that keeps what is to be seen; `draw` draws it, `say` takes the stages."""
 
     def __init__(self, file: str, stop: threading.Event, clock: Callable[[], float] = time.monotonic) -> None:

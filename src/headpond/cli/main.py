@@ -132,7 +132,22 @@ class ReaderGone(Exception):
     """Nobody reads standard output any more."""
 
 
-class LazyGroup(click.Group):
+class NamingGroup(click.Group):
+    """A group that says which commands it has."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; where there is none of that name, suggest the nearest or name all."""
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(known)}."
+            ctx.fail(f"No such command {args[0]!r}. {hint}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(NamingGroup):
     """A group that imports a command's module when that command is called, and not before."""
 
     asked = ""
@@ -159,15 +174,6 @@ class LazyGroup(click.Group):
         lines = "".join(f"\n  headpond {line}" for line in EXAMPLES.get(cmd_name, "").splitlines())
         command.epilog = f"\b\nExamples:{lines}" if lines else None
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; suggest the nearest where there is none of that name."""
-        near = difflib.get_close_matches(args[0], COMMANDS, n=1) if args[0] not in COMMANDS else []
-        if near and not args[0].startswith("-"):
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
-        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; click would end a broken pipe with 1, which has another meaning here."""

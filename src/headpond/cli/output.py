@@ -32,7 +32,6 @@ from headpond.core.tabular import said_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from rich.console import ConsoleOptions, RenderableType
 
@@ -64,32 +63,6 @@ class Show(Protocol):
         """Change the words, and the number of steps that are done where it is given."""
 
 
-class Output(Protocol):
-    """Where a command's results and words go."""
-
-    @property
-    def json(self) -> bool:
-        """Whether results are JSON: they need not be drawn then."""
-
-    def result(self, document: Any, shown: Callable[[], RenderableType] | None = None) -> None:
-        """Write a result: the document as JSON, or what `shown` draws for a person (else the document)."""
-
-    def live(self) -> AbstractContextManager[Callable[[Any, RenderableType], None]]:
-        """Show a result that changes: the value of the `with` takes it as JSON and as a person sees it."""
-
-    def say(self, sentence: str) -> None:
-        """Write a sentence for a person; never part of the result."""
-
-    def progress(self, description: str, steps: int | None = None) -> AbstractContextManager[Show]:
-        """Show that something goes on, or how many of `steps` are done."""
-
-    def view(self, draw: Callable[[], RenderableType]) -> AbstractContextManager[bool]:
-        """Show on a terminal what `draw` draws, again and again; yield whether there is one."""
-
-    def error(self, error: HeadpondError) -> None:
-        """Write what went wrong and what to do about it."""
-
-
 def dumps(document: Any) -> bytes:
     """Return a JSON document as a line of UTF-8, with its line feed and no other end of a line."""
     line = orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
@@ -115,6 +88,7 @@ class _Words:
         self.stderr = _Terminal(stderr=True, highlight=False, soft_wrap=True)
 
     def say(self, sentence: str) -> None:
+        """Write a sentence for a person; never part of the result."""
         self.stderr.print(Text(sentence))
 
     @contextmanager
@@ -131,6 +105,7 @@ class _Words:
 
     @contextmanager
     def view(self, draw: Callable[[], RenderableType]) -> Iterator[bool]:
+        """Show on a terminal what `draw` draws, again and again; yield whether there is one."""
         if not self.stderr.is_terminal:
             yield False
             return
@@ -138,6 +113,7 @@ class _Words:
             yield True
 
     def error(self, error: HeadpondError) -> None:
+        """Write what went wrong and what to do about it."""
         self.stderr.print(Text.assemble(("Error: ", "bold red"), error.message))
         if error.next_step:
             self.stderr.print(Text(error.next_step))
@@ -163,7 +139,7 @@ class ConsoleOutput(_Words):
             self.stdout.width = PIPE_COLUMNS
 
     def result(self, document: Any, shown: Callable[[], RenderableType] | None = None) -> None:
-        """Draw the result."""
+        """Draw the result as `shown` does, else the document."""
         drawn = shown() if shown is not None else Text(dumps(document).decode().rstrip())
         # Lines are not broken: a command or a path that is shown can be copied whole. Tables fit themselves.
         self.stdout.print(drawn, soft_wrap=True)
@@ -200,6 +176,10 @@ class JsonOutput(_Words):
         yield lambda document, _drawn: self.result(document)
 
 
+Output = ConsoleOutput | JsonOutput
+"""Where a command's results and words go."""
+
+
 RUN_FIGURES = ("written", "deletes", "duplicates", "stale", "superseded")
 """Columns beside `rows`; what is written is upserts in a current table and new entries in a log."""
 MAX_CELL = 28
@@ -228,6 +208,8 @@ def next_command(command: str, when: str = "") -> Text:
 
 
 def _next(summary: Mapping[str, Any], file: str) -> Text:
+    if summary.get("batch", 0) is None:
+        return next_command(f"headpond run {file}")
     if summary["quarantined"]:
         return next_command(f"headpond quarantine {file}")
     if summary["unknown_tables"]:

@@ -41,8 +41,7 @@ from headpond.kpl import MAGIC
 from headpond.kpl.batch import open_batch
 from headpond.kpl.records import open_records
 from headpond.qldb.batch import DecodedQldb, decode_export, decode_qldb
-from headpond.qldb.export import read_export
-from headpond.qldb.files import split_mixed
+from headpond.qldb.files import read_export, split_mixed
 from headpond.qldb.journal.known import Journal
 from headpond.qldb.records import Refused
 from headpond.spark.sources.archive_files import EXPORT_MANIFESTS, objects_of

@@ -62,20 +62,19 @@ def int64_array(numbers: Ints, given: Bools | None = None) -> Any:
     return pa.Array.from_buffers(pa.int64(), len(numbers), [mask_of(given), buffer])
 
 
-def slices(buffer: Any, starts: npt.NDArray[Any], ends: npt.NDArray[Any], kind: Any = None) -> Any:
-    """Copy spans of a buffer below 2 GiB into a new array.
+def slices(buffer: Any, starts: npt.NDArray[Any], ends: npt.NDArray[Any]) -> Any:
+    """Copy spans of a buffer below 2 GiB into a new binary array.
 
     Args:
         buffer: Arrow buffer, or None where all spans are empty.
         starts: Where each value begins, in bytes.
         ends: Where it ends. Each span begins at or behind the end of the one before; one that would end
             before it begins is empty.
-        kind: `pa.binary()` (the default) or `pa.string()`, for spans that are known to be UTF-8.
     """
     cuts = np.empty(2 * len(starts), np.int32)
     cuts[::2] = starts
     np.maximum(starts, ends, out=cuts[1::2], casting="unsafe")
-    return take_parts(buffer, cuts, np.arange(0, len(cuts), 2, dtype=np.int32), kind)
+    return take_parts(buffer, cuts, np.arange(0, len(cuts), 2, dtype=np.int32))
 
 
 def take_parts(buffer: Any, cuts: npt.NDArray[Any], parts: npt.NDArray[Any], kind: Any = None) -> Any:

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Protocol, Self
 from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.derived import MAX_BUCKETS, derived_in
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
 
@@ -38,9 +39,11 @@ class TableEntry:
 
     `name` is the table's name in the lake, `table` that at the source. `columns` has types in the format's
     own words; others hold JSON text. `keep` is `current` (the newest version of each key), `history` (every
-    version) or `log` (every change). `buckets` of the key are folders besides those of `partition_by`;
+    version) or `log` (every change). `partition_by` has columns and functions of columns (`core.derived`);
+    `buckets` of the key are folders besides those;
     `target_file_size_bytes` None leaves the size to the writers. `deletion_vectors` says whether rows may be
-    marked as gone where files would be written again; None leaves that as the table is.
+    marked as gone where files would be written again; None leaves that as the table is. `table_properties`
+    are Delta's, `comments` those of columns.
     """
 
     name: str
@@ -54,10 +57,39 @@ class TableEntry:
     buckets: int | None = None
     target_file_size_bytes: int | None = None
     deletion_vectors: bool | None = None
+    table_properties: Mapping[str, str] = field(default_factory=dict)
+    comments: Mapping[str, str] = field(default_factory=dict)
 
     def declared(self) -> dict[str, pa.DataType]:
         """Return the Arrow type of each declared column, in the configured order."""
         raise NotImplementedError
+
+    def check_derived(self) -> None:
+        """Raise where `partition_by` has a function of a column that it cannot follow from."""
+        for each in derived_in(self.partition_by):
+            kind = self.declared().get(each.column)
+            if kind is None or each.column in self.except_columns:
+                raise wrong_entry(
+                    self.name,
+                    f"is partitioned by {each}, and {each.column!r} has no type",
+                    "Declare it in columns.",
+                )
+            if not each.takes(kind):
+                raise wrong_entry(
+                    self.name,
+                    f"is partitioned by {each}, and {each.column!r} is {self.columns[each.column]}",
+                    "Take day, month or hour of a timestamp, month of a date, and bucket, of up to "
+                    f"{MAX_BUCKETS:,}, of a whole number, a text, a UUID or a date.",
+                )
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Where the table is at the source."""
+        return (self.table,)
+
+    def at(self, place: tuple[str, ...], name: str) -> Self:
+        """Return the same of a table at another place, by its name in the lake."""
+        return replace(self, table=place[-1], name=name)
 
 
 class ChangeFormat(Protocol):
@@ -73,6 +105,20 @@ class ChangeFormat(Protocol):
     @property
     def tables(self) -> Sequence[TableEntry]:
         """The configured tables."""
+
+    @property
+    def patterns(self) -> Sequence[TableEntry]:
+        """Entries that stand for every table whose name matches."""
+
+    @property
+    def max_unknown_tables(self) -> int:
+        """How many tables may be made because a pattern matches."""
+
+    def entry(self, name: str) -> TableEntry | None:
+        """Return the entry of a table by its name in the lake, as `patterns.Entries.entry`."""
+
+    def with_tables(self, entries: Iterable[Any]) -> Self:
+        """Return the same rules with more tables."""
 
     def decode(self, batch: pa.RecordBatch | pa.Table) -> Decoded:
         """Decode a batch of `USER_RECORD_SCHEMA`; bytes that are wrong go to quarantine and never raise."""
@@ -182,6 +228,32 @@ def one_batch(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         return rows
     batches = rows.combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
+
+
+@dataclass(slots=True)
+class NameBound:
+    """How many columns a batch may name: each name becomes an array over all its rows, and a column.
+
+    `most` bounds those of one record, and of all that are not refused; None: any number. `said` says how many
+    a record has (`the image names {} columns`), `names` are those that were admitted.
+    """
+
+    most: int | None
+    said: str
+    names: set[str] = field(default_factory=set)
+
+    def refuses(self, found: Sequence[str]) -> str | None:
+        """Admit the names of a record, or return why not."""
+        if self.most is None:
+            return None
+        if len(found) > self.most:
+            return f"{self.said.format(len(found))}, more than {self.most}"
+        new = [name for name in found if name not in self.names]
+        if len(self.names) + len(new) > self.most:
+            beside = f"beside the {len(self.names)} of others of its batch"
+            return f"{self.said.format(len(new))} {beside}; together they are more than {self.most}"
+        self.names.update(new)
+        return None
 
 
 def wrong_entry(table: str, what: str, next_step: str) -> ConfigurationError:

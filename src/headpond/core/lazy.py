@@ -61,12 +61,7 @@ def lacking(error: ModuleNotFoundError, purpose: str, extra: str | None = None) 
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         return None
-    extra = extra or EXTRAS[package]
-    return MissingRequirement(
-        f"{purpose} needs {package}, which is not installed.",
-        next_step=f"Install it: pip install 'headpond[{extra}]'",
-        module=package,
-    )
+    return _lacks(package, purpose, f"headpond[{extra or EXTRAS[package]}]")
 
 
 def needed(module: str, purpose: str, install: str) -> Any:
@@ -78,8 +73,12 @@ def needed(module: str, purpose: str, install: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingRequirement(
-            f"{purpose} needs {module}, which is not installed.",
-            next_step=f"Install it: pip install '{install}'",
-            module=module,
-        ) from error
+        raise _lacks(module, purpose, install) from error
+
+
+def _lacks(module: str, purpose: str, install: str) -> MissingRequirement:
+    return MissingRequirement(
+        f"{purpose} needs {module}, which is not installed.",
+        next_step=f"Install it: pip install '{install}'",
+        module=module,
+    )

@@ -22,11 +22,7 @@ _LOCK = "lock"
 
 
 class PassingFolder:
-    """A new folder, gone when this object is, or the process ends; of one that was killed, at the next start.
-
-    Args:
-        prefix: of the folder's name; folders of the same prefix and user whose process is gone are removed.
-    """
+    """A new folder, gone when this object is, or the process ends; after a kill, at the next start."""
 
     def __init__(self, prefix: str) -> None:
         for left in Path(tempfile.gettempdir()).glob(prefix + "*"):

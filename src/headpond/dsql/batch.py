@@ -21,7 +21,7 @@ which by calculation doubles the CPU of a whole job.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -29,10 +29,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import bytes_of, offsets_of
+from headpond.core.arrow import Bools, Ints, bytes_of, offsets_of, texts
+from headpond.core.formats import one_batch
+from headpond.core.schemas import filled
 from headpond.dsql.columns import counts_between, first_bytes
-from headpond.dsql.images import Bools, Images, Ints, as_binary, images_of, masked
-from headpond.dsql.records import Chunked, ChunkRef, Fragment, Refused, parse
+from headpond.dsql.images import Images, as_binary, images_of, masked
+from headpond.dsql.records import Fragment, Refused, parse, verdict_of
 from headpond.dsql.strict_json import DEEPEST, MAX_DEPTH
 
 DECODED_SCHEMA = pa.schema(
@@ -128,7 +130,7 @@ def open_batch(data: pa.Array, *, max_depth: int = MAX_DEPTH) -> OpenedBatch:
 
 def _read(data: pa.Array, blobs: list[bytes], max_depth: int) -> tuple[Ints, list[_Change]]:
     """Return the records that msgspec reads as whole changes: their numbers, and they."""
-    refused = _not_utf8(data, blobs)
+    refused = set(np.flatnonzero(~texts(data)[1]).tolist())
     depth = min(max_depth, DEEPEST)
     # A bracket takes another to end it, so short records cannot be deep.
     for number in np.flatnonzero(np.diff(offsets_of(data)) > 2 * depth).tolist():
@@ -158,22 +160,6 @@ def _with_more_quotes(data: pa.Array, numbers: Ints, read: Ints) -> Bools:
     return more
 
 
-def _not_utf8(data: pa.Array, blobs: list[bytes]) -> set[int]:
-    try:
-        data.cast(pa.string())
-    except pa.ArrowInvalid:
-        return {number for number, blob in enumerate(blobs) if not _is_utf8(blob)}
-    return set()
-
-
-def _is_utf8(blob: bytes) -> bool:
-    try:
-        blob.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _rows_of_changes(changes: list[_Change]) -> tuple[pa.RecordBatch, Bools]:
     """Return the rows, and which changes are of a version and have images as they should be."""
     sources = [change.source for change in changes]
@@ -194,15 +180,14 @@ def _rows_of_changes(changes: list[_Change]) -> tuple[pa.RecordBatch, Bools]:
         ("before", [change.before for change in changes]),
         ("after", [change.after for change in changes]),
     ):
-        texts = as_binary(raws, pa.string())
-        first = first_bytes(texts)
+        images = as_binary(raws, pa.string())
+        first = first_bytes(images)
         there = first == ord("{")
         is_sound = is_sound & (there | (first == ord("n")))
         if name == "after":
             is_sound &= there != is_delete
-        columns[name] = masked(texts, there)
-    arrays = [columns.get(f.name, pa.nulls(len(changes), f.type)) for f in DECODED_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=DECODED_SCHEMA), is_sound
+        columns[name] = masked(images, there)
+    return one_batch(filled(columns, DECODED_SCHEMA, len(changes))), is_sound
 
 
 def _add_parsed(rows: pa.RecordBatch, place: Ints, blobs: list[bytes], max_depth: int) -> pa.RecordBatch:
@@ -218,35 +203,18 @@ def _add_parsed(rows: pa.RecordBatch, place: Ints, blobs: list[bytes], max_depth
 def scalar_row(data: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
     """Return the row of one record as the oracle sees it; columns that are null are left out."""
     record = parse(data, max_depth=max_depth)
+    row: dict[str, Any] = {"verdict": verdict_of(record)}
     if isinstance(record, Fragment):
-        return {
-            "verdict": "fragment",
+        return row | {
             "chunk_id": record.chunk_id,
             "fragment_index": record.index,
             "fragment_data": record.data,
         }
-    row: dict[str, Any] = {"verdict": "quarantine", "op": record.op}
     if record.source is not None:
-        source = record.source
-        row |= {"schema": source.schema, "table": source.table, "cluster": source.cluster}
-        row |= {"version": source.version, "ts_ns": source.ts_ns, "tx_id": source.tx_id}
+        row |= {"op": record.op, **asdict(record.source)}
     if isinstance(record, Refused):
         return row | {"reason": record.reason, "detail": record.detail}
-    row |= {"verdict": "full", "before": record.before, "after": record.after, "sent_ns": record.sent_ns}
-    if isinstance(record, Chunked):
-        row |= {
-            "verdict": "chunked",
-            **_chunk("before", record.before_chunk),
-            **_chunk("after", record.after_chunk),
-        }
+    row |= {"before": record.before, "after": record.after, "sent_ns": record.sent_ns}
+    for image, chunk in record.chunks.items():
+        row |= {f"{image}_{name}": value for name, value in asdict(chunk).items()}
     return row
-
-
-def _chunk(image: str, chunk: ChunkRef | None) -> dict[str, Any]:
-    if chunk is None:
-        return {}
-    return {
-        f"{image}_chunk_id": chunk.chunk_id,
-        f"{image}_total_fragments": chunk.total_fragments,
-        f"{image}_crc32c": chunk.crc32c,
-    }

@@ -40,7 +40,7 @@ from headpond.core.schemas import (
 from headpond.dsql.batch import DECODED_SCHEMA
 from headpond.dsql.config import RowChanges
 from headpond.dsql.decode import sort_out
-from headpond.dsql.records import Chunked, ChunkRef, Fragment, Refused, parse
+from headpond.dsql.records import Change, ChunkRef, Fragment, Refused, parse
 from headpond.dsql.strict_json import RefusedJson, read_object
 from headpond.dsql.versions import image_hash
 
@@ -88,9 +88,8 @@ class Chunks:
     def excess(self, rows: list[Row]) -> str:
         """Return in which way a group is beyond its bounds, in words; empty where it is not.
 
-        Args:
-            rows: its members with their `data_bytes`, and whether they are `new`: of these, copies of what
-                waits or of each other do not count.
+        The rows have their `data_bytes`, and whether they are `new`: of these, copies of what waits or of
+        each other do not count.
         """
         sizes: dict[Place, int] = {}
         waiting = {_piece_of(row) for row in rows if not row["new"]}
@@ -162,13 +161,10 @@ def quarantine_row(row: Row, reason: str, detail: str) -> Row:
 
 
 def assemble_step(state: pa.Table, arrived: pa.Table | pa.RecordBatch, chunks: Chunks) -> Assembled:
-    """Add what arrived, put together what is complete, and let go of what waited too long.
+    """Add what arrived (`PENDING_SCHEMA`), put together what is complete, and let go of what waited too long.
 
-    Args:
-        state: `ASSEMBLY_SCHEMA` or `PENDING_SCHEMA` rows that waited.
-        arrived: `PENDING_SCHEMA` rows, of `dsql.decode`.
-        chunks: tables, rules and time; the bounds are for the caller to look at, who knows what is large
-            without reading it.
+    `state` are rows that waited, of that schema or `ASSEMBLY_SCHEMA`. The bounds are for the caller to look
+    at, who knows what is large without reading it.
     """
     new = arrived.to_pylist()
     places = {place_of(row) for row in new}
@@ -193,17 +189,11 @@ class _Main:
     """A main record."""
 
     row: Row
-    change: Chunked
-
-    @property
-    def refs(self) -> dict[str, ChunkRef]:
-        """The images that are in chunks."""
-        found = {"before": self.change.before_chunk, "after": self.change.after_chunk}
-        return {name: ref for name, ref in found.items() if ref is not None}
+    change: Change
 
     def has_room_for(self, piece: tuple[str, int]) -> bool | None:
         """Return whether a fragment is below the total of its image; None where it is not of these images."""
-        totals = [ref.total_fragments for ref in self.refs.values() if ref.chunk_id == piece[0]]
+        totals = [ref.total_fragments for ref in self.change.chunks.values() if ref.chunk_id == piece[0]]
         return piece[1] < max(totals) if totals else None
 
 
@@ -230,7 +220,7 @@ class _Group:
     def what_lacks(self) -> str:
         """Return the missing indices in words; how many there are may be anything a record claims."""
         details = []
-        for name, ref in itertools.chain.from_iterable(main.refs.items() for main in self.mains):
+        for name, ref in itertools.chain.from_iterable(main.change.chunks.items() for main in self.mains):
             count = self.missing(ref)
             absent = (index for index in itertools.count() if (ref.chunk_id, index) not in self.fragments)
             shown = ", ".join(map(str, itertools.islice(absent, min(count, _MISSING_SHOWN))))
@@ -275,7 +265,7 @@ class _Step:
                 versions = group.fragments.setdefault((record.chunk_id, record.index), {})
                 self.counters["chunk_copies"] += record.data in versions
                 versions.setdefault(record.data, row)
-            elif isinstance(record, Chunked):
+            elif isinstance(record, Change):
                 if any(_same_change(main.change, record) for main in group.mains):
                     self.counters["chunk_copies"] += 1
                 else:
@@ -298,9 +288,9 @@ class _Step:
             return None
         failed: list[tuple[_Main, _Failed]] = []
         for main in group.mains:
-            if any(group.missing(ref) for ref in main.refs.values()):
+            if any(group.missing(ref) for ref in main.change.chunks.values()):
                 continue
-            images = {name: self.image(group, ref) for name, ref in main.refs.items()}
+            images = {name: self.image(group, ref) for name, ref in main.change.chunks.items()}
             wrong = [image for image in images.values() if isinstance(image, _Failed)]
             if not wrong:
                 found = {name: image for name, image in images.items() if not isinstance(image, _Failed)}
@@ -341,7 +331,7 @@ class _Step:
     def choose(self, group: _Group, main: _Main, images: dict[str, list[str]]) -> None:
         """Leave in a group only what made the images of a main record."""
         used: set[tuple[tuple[str, int], str]] = set()
-        for name, ref in main.refs.items():
+        for name, ref in main.change.chunks.items():
             used.update(zip(_pieces(ref), images[name], strict=True))
         for piece in {piece for piece, _ in used}:
             versions = group.fragments[piece]
@@ -422,14 +412,14 @@ def _in_order(row: Row) -> Place:
     return (*known, row["shard_id"], len(row["sequence_number"]), *place_of(row))
 
 
-def _same_change(first: Chunked, second: Chunked) -> bool:
+def _same_change(first: Change, second: Change) -> bool:
     """Return whether two main records are one change delivered twice."""
     one, other = (replace(each, before=None, after=None) for each in (first, second))
     inline = ((first.before, second.before), (first.after, second.after))
     return one == other and all(image_hash(a) == image_hash(b) for a, b in inline)
 
 
-def _decoded_row(change: Chunked, images: dict[str, list[str]]) -> Row:
+def _decoded_row(change: Change, images: dict[str, list[str]]) -> Row:
     """Return a whole change as a row of `DECODED_SCHEMA`."""
     found = {"before": change.before, "after": change.after}
     found |= {name: "".join(texts) for name, texts in images.items()}

@@ -52,13 +52,7 @@ class ColumnCast:
 
 
 def cast_column(pg_type: str | PgType, tokens: pa.Array, options: CastOptions = CastOptions()) -> ColumnCast:  # noqa: B008 - frozen
-    """Cast a column of raw tokens.
-
-    Args:
-        pg_type: the declared type.
-        tokens: string or binary, each a valid JSON value; null and the token `null` give null.
-        options: what becomes of infinities and special numerics.
-    """
+    """Cast raw tokens, string or binary, each a valid JSON value; null and the token `null` give null."""
     kind = parse_type(pg_type) if isinstance(pg_type, str) else pg_type
     tokens = null_tokens_as_null(tokens.cast(pa.binary()))
     target = arrow_type(kind)

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from headpond.core.derived import derived_of
 from headpond.core.formats import MAX_COLUMNS, Decoded, TableEntry, wrong_entry
+from headpond.core.patterns import Entries, encoded
 from headpond.dsql.pg_types import arrow_type, parse_type
 from headpond.dsql.strict_json import MAX_DEPTH
 
@@ -47,7 +50,7 @@ class TableSpec(TableEntry):
             in UTC, for readers of Delta that do not know the former.
         deletes: whether deleted rows go, or stay and are marked; only current rows can be.
         raw: a log of images alone, without columns of their values.
-        partition_by: declared columns of a type in `PARTITION_TYPES`, or keys.
+        partition_by: declared columns of a type in `PARTITION_TYPES`, keys, or functions of declared columns.
 
     Raises:
         ConfigurationError: the parts contradict each other, or a type does not exist.
@@ -63,34 +66,56 @@ class TableSpec(TableEntry):
     def __post_init__(self) -> None:
         if self.keep is None:
             object.__setattr__(self, "keep", "current" if self.keys else "log")
+        wrong, keys = partial(wrong_entry, self.name), set(self.keys)
         if not self.keys and self.keep != "log":
-            raise wrong_entry(
-                self.name, f"has no keys but keep = {self.keep!r}", 'Name its keys, or write keep = "log".'
-            )
+            raise wrong(f"has no keys but keep = {self.keep!r}", 'Name its keys, or write keep = "log".')
         if self.deletes == "soft" and self.keep != "current":
-            raise wrong_entry(
-                self.name,
+            raise wrong(
                 f'has deletes = "soft" and keep = {self.keep!r}, in which nothing is deleted',
-                'Leave deletes out, or write keep = "current".',
+                'Write deletes = "hard", or keep = "current".',
             )
-        if len(set(self.keys)) < len(self.keys):
-            raise wrong_entry(
-                self.name, f"names a key twice: {', '.join(self.keys)}", "Name each key column once."
-            )
-        if left_out := set(self.keys) & set(self.except_columns):
-            raise wrong_entry(self.name, f"leaves out its key {min(left_out)!r}", "Keep key columns.")
-        if renamed := (set(self.keys) | set(self.columns)) & (set(self.rename) - set(self.rename.values())):
-            raise wrong_entry(
-                self.name, f"uses {min(renamed)!r}, which it renames", "Use the new name in keys and columns."
-            )
+        if len(keys) < len(self.keys):
+            raise wrong(f"names a key twice: {', '.join(self.keys)}", "Name each key column once.")
+        if left_out := keys & set(self.except_columns):
+            raise wrong(f"leaves out its key {min(left_out)!r}", "Keep key columns.")
+        if renamed := (keys | set(self.columns)) & (set(self.rename) - set(self.rename.values())):
+            raise wrong(f"uses {min(renamed)!r}, which it renames", "Use the new name in keys and columns.")
         for column, kind in self.columns.items():
-            if parse_type(kind).name == "oidvector" and column in self.keys and self.keep != "log":
-                raise wrong_entry(
-                    self.name,
+            if parse_type(kind).name == "oidvector" and column in keys and self.keep != "log":
+                raise wrong(
                     f"has the key {column!r} of type {kind}, whose values a stream does not carry",
                     "Name other keys, or write keys = [] to keep a log of its changes.",
                 )
         self._check_partitions()
+
+    def _check_partitions(self) -> None:
+        wrong = partial(wrong_entry, self.name)
+        if self.buckets is not None and not self.keys:
+            raise wrong("has buckets but no keys to hash", "Leave out buckets, or name its keys.")
+        self.check_derived()
+        for column in self.partition_by:
+            if derived_of(column) is not None:
+                continue
+            if column in self.except_columns or not (column in self.columns or column in self.keys):
+                raise wrong(
+                    f"is partitioned by {column!r}, which it need not have",
+                    "Declare the column in columns, or partition by a key.",
+                )
+            kind = self.columns.get(column, "text")
+            if parse_type(kind).name not in PARTITION_TYPES:
+                raise wrong(
+                    f"is partitioned by {column!r} of type {kind}",
+                    f"Partition by a column of one of the types {', '.join(sorted(PARTITION_TYPES))}.",
+                )
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Schema and table."""
+        return self.schema, self.table
+
+    def at(self, place: tuple[str, ...], name: str) -> Self:
+        """Return the same of another table."""
+        return replace(self, schema=place[0], table=place[1], name=name)
 
     def declared(self) -> dict[str, pa.DataType]:
         """Return the Arrow type of each declared column."""
@@ -111,37 +136,19 @@ class TableSpec(TableEntry):
             return values.cast(UTC_TIMESTAMP)  # the same microseconds
         return values
 
-    def _check_partitions(self) -> None:
-        if self.buckets is not None and not self.keys:
-            raise wrong_entry(
-                self.name, "has buckets but no keys to hash", "Leave out buckets, or name its keys."
-            )
-        for column in self.partition_by:
-            if column in self.except_columns or not (column in self.columns or column in self.keys):
-                raise wrong_entry(
-                    self.name,
-                    f"is partitioned by {column!r}, which it need not have",
-                    "Declare the column in columns, or partition by a key.",
-                )
-            kind = self.columns.get(column)
-            if kind is not None and parse_type(kind).name not in PARTITION_TYPES:
-                raise wrong_entry(
-                    self.name,
-                    f"is partitioned by {column!r} of type {kind}",
-                    f"Partition by a column of one of the types {', '.join(sorted(PARTITION_TYPES))}.",
-                )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowChanges(ABC):
+class RowChanges(Entries[TableSpec], ABC):
     """A format whose records are changes of rows: its tables and rules. It is a `ChangeFormat`.
 
     Args:
-        tables: the configured tables.
+        tables: the configured tables; one of the database may be there in several forms (`keep`).
+        patterns: entries that stand for every table whose names match.
         cluster: changes of another cluster are quarantined as `unexpected_cluster`; None takes all.
         unknown_tables: `quarantine`; `log`: a raw log per table, named by `unknown_name`; `ignore`: changes
             of tables that are not configured are counted, and go nowhere.
-        max_unknown_tables: how many such logs are made; as many tables as a database of DSQL may have.
+        max_unknown_tables: how many such logs are made, and how many tables because a pattern matches; as
+            many as a database of DSQL may have.
         infinity: what becomes of infinite and out-of-range dates and timestamps; in keys they are errors.
         special_numeric: what becomes of NaN and infinities in decimal columns; in keys they are errors.
         max_commit_ahead_ms: changes committed that much later than they arrived are quarantined as
@@ -155,12 +162,13 @@ class RowChanges(ABC):
             table are passed over, for someone else has them.
 
     Raises:
-        ConfigurationError: two tables are the same one, or have one name.
+        ConfigurationError: two tables have one name, or keep the same thing.
     """
 
     kept_as: ClassVar[str] = "rows"
 
     tables: tuple[TableSpec, ...]
+    patterns: tuple[TableSpec, ...] = ()
     cluster: str | None = None
     unknown_tables: Literal["quarantine", "log", "ignore"] = "quarantine"
     max_unknown_tables: int = 1_000
@@ -174,20 +182,22 @@ class RowChanges(ABC):
 
     def __post_init__(self) -> None:
         names: set[str] = set()
-        places: set[tuple[str, str]] = set()
-        for spec in self.tables:
+        kept: set[tuple[str | None, ...]] = set()
+        for spec in (*self.tables, *self.patterns):
             if spec.name.startswith(UNKNOWN) and not spec.raw:
                 raise wrong_entry(
                     spec.name,
                     "is named like the log of a table that is not configured",
                     f"Give it a name that does not begin with {UNKNOWN!r}.",
                 )
-            if spec.name in names or (spec.schema, spec.table) in places:
+            if spec.name in names or (*spec.place, spec.keep) in kept:
                 raise wrong_entry(
-                    spec.name, f"({spec.schema}.{spec.table}) is configured twice", "Remove one of the two."
+                    spec.name,
+                    f"(the {spec.keep} of {spec.schema}.{spec.table}) is configured twice",
+                    "Remove one of the two, or keep another form in one of them.",
                 )
             names.add(spec.name)
-            places.add((spec.schema, spec.table))
+            kept.add((*spec.place, spec.keep))
 
     @abstractmethod
     def decode(self, batch: pa.RecordBatch | pa.Table) -> Decoded:
@@ -209,7 +219,7 @@ def unknown_spec(schema: str, table: str) -> TableSpec:
 
 def unknown_name(schema: str, table: str) -> str:
     """Name the log of a table that is not configured; what cannot be printed is written as ``%XX``."""
-    return f"{UNKNOWN}{_encoded(schema)}.{_encoded(table)}"
+    return f"{UNKNOWN}{encoded(schema, '%.')}.{encoded(table, '%.')}"
 
 
 def is_unknown(name: str) -> bool:
@@ -231,10 +241,3 @@ def too_long(schema: str, table: str) -> str | None:
                 f"the {what} name {text[:40]!r}… takes {size} bytes, more than the {MAX_NAME_BYTES} of a log"
             )
     return None
-
-
-def _encoded(part: str) -> str:
-    return "".join(
-        c if c.isprintable() and c not in "%." else "".join(f"%{byte:02X}" for byte in c.encode())
-        for c in part
-    )

@@ -15,7 +15,7 @@ unknown table, what ranks below routing, commit time, missing `before`, keys, ca
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,14 @@ import pyarrow.compute as pc
 from headpond.core.formats import Decoded, Newest, opened_records, quarantine_rows
 from headpond.core.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
 from headpond.dsql.batch import open_batch
-from headpond.dsql.config import RowChanges, too_long, unknown_spec
+from headpond.dsql.config import RowChanges, TableSpec, too_long, unknown_spec
 from headpond.dsql.images import Images, images_of
 from headpond.dsql.records import CHECKED_AFTER_ROUTING
 from headpond.dsql.rows import typed_rows
 
 _SHOWN = 200  # characters of a name in a detail
 
-OPS = frozenset({"c", "u", "d"})
+OPS = pa.array(["c", "u", "d"])
 """Operations that are known; any other is an upsert and counted `unknown_op`."""
 
 
@@ -70,7 +70,7 @@ def sort_out(
         wanted = _wanted(decoded, config)
         records, decoded = records.filter(wanted), decoded.filter(wanted)
         images = images.of(np.flatnonzero(wanted.to_numpy(zero_copy_only=False)))
-    reason, detail, route, pairs = _route(decoded, config)
+    reason, detail, route, pairs, entries = _route(decoded, config)
     reason, detail = _in_time(records, decoded, config, reason, detail)
     is_refused = pc.is_valid(reason)
     if pc.any(is_refused).as_py():
@@ -81,24 +81,28 @@ def sort_out(
     full = pc.and_(accepted, pc.equal(decoded.column("verdict"), "full")).to_numpy(zero_copy_only=False)
     tables: dict[str, pa.RecordBatch] = {}
     newest: Newest = {}
-    specs = {(spec.schema, spec.table): spec for spec in config.tables}
+    # Whoever makes a table that no start knew of may have to quarantine its changes.
+    whole = config if config.keep_data else replace(config, keep_data=True)
     for code in np.unique(route[full]).tolist():
-        spec = specs.get(pairs[code]) or unknown_spec(*pairs[code])  # which becomes a raw log
-        if config.only not in (None, spec.name):
-            continue
         at = np.flatnonzero(full & (route == code))
-        if pairs[code] not in specs and config.unknown_tables == "ignore":
+        found = entries[pairs[code]]
+        if not found and config.unknown_tables == "ignore":
             counters["ignored"] += len(at)
             continue
-        rows, bad, counted = typed_rows(records, decoded, spec, config, images, at=at)
-        counters += counted
-        refused.extend(quarantine_rows(*part) for part in bad)
-        if rows.num_rows:
-            tables[spec.name] = rows
-            newest[spec.name] = _newest(rows, decoded)
-            counters["changes"] += rows.num_rows
-            counters["unknown_op"] += rows.num_rows - _known_ops(rows.column("m:op"))
-    quarantine = _concat(refused, QUARANTINE_SCHEMA)
+        for number, spec in enumerate(found or (unknown_spec(*pairs[code]),)):  # which becomes a raw log
+            if config.only not in (None, spec.name):
+                continue
+            rules = config if spec in config.tables else whole
+            rows, bad, counted = typed_rows(records, decoded, spec, rules, images, at=at)
+            counters += counted
+            refused.extend(quarantine_rows(*part) for part in bad)
+            if rows.num_rows:
+                tables[spec.name] = rows
+                newest[spec.name] = _newest(rows, decoded)
+                counters["changes"] += rows.num_rows
+                unknown = 0 if number else rows.num_rows - pc.sum(pc.is_in(rows.column("m:op"), OPS)).as_py()
+                counters["unknown_op"] += unknown
+    quarantine = pa.concat_batches([pa.RecordBatch.from_pylist([], schema=QUARANTINE_SCHEMA), *refused])
     figures = {name: n for name, n in counters.items() if n}
     return Decoded(tables, quarantine, pending, figures, newest=newest)
 
@@ -111,20 +115,18 @@ def _newest(rows: pa.RecordBatch, decoded: pa.RecordBatch) -> tuple[int, int | N
     return commit_ns, None if sent_ns is None else sent_ns - commit_ns
 
 
-def _concat(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.concat_batches([pa.RecordBatch.from_pylist([], schema=schema), *parts])
-
-
-def _known_ops(ops: pa.Array) -> int:
-    return sum(n["counts"] for n in ops.value_counts().to_pylist() if n["values"] in OPS)
-
-
 def _route(
     decoded: pa.RecordBatch, config: RowChanges
-) -> tuple[pa.Array, pa.Array, np.ndarray[Any, np.dtype[np.int64]], dict[int, tuple[str, str]]]:
-    """Return reasons, details, per row the code of its (schema, table) pair, and the pairs of routed rows.
+) -> tuple[
+    pa.Array,
+    pa.Array,
+    np.ndarray[Any, np.dtype[np.int64]],
+    dict[int, tuple[str, str]],
+    dict[tuple[str, ...], tuple[TableSpec, ...]],
+]:
+    """Return reasons, details, per row the code of its pair, and the pairs of routed rows with their entries.
 
-    Rows without a schema or table have code -1.
+    A pair is schema and table. Rows without a schema or table have code -1.
     """
     reason, detail = decoded.column("reason"), decoded.column("detail")
     schemas, tables = (decoded.column(name).dictionary_encode() for name in ("schema", "table"))
@@ -140,12 +142,13 @@ def _route(
         other = pc.fill_null(pc.not_equal(decoded.column("cluster"), config.cluster), fill_value=True)
         for row in np.flatnonzero(routable & other.to_numpy(zero_copy_only=False)).tolist():
             found[row] = ("unexpected_cluster", f"cluster is {decoded.column('cluster')[row].as_py()!r}")
-    known = {(spec.schema, spec.table) for spec in config.tables}
     pairs: dict[int, tuple[str, str]] = {}
     for code in np.unique(route[routable]).tolist():
         at = divmod(code, width)
-        pairs[code] = pair = schemas.dictionary[at[0]].as_py(), tables.dictionary[at[1]].as_py()
-        if pair in known or config.only is not None or config.unknown_tables == "ignore":
+        pairs[code] = schemas.dictionary[at[0]].as_py(), tables.dictionary[at[1]].as_py()
+    entries = config.entries_of(pairs.values())
+    for code, pair in pairs.items():
+        if entries[pair] or config.only is not None or config.unknown_tables == "ignore":
             continue
         why = f"{pair[0][:_SHOWN]}.{pair[1][:_SHOWN]} is not configured"
         if config.unknown_tables == "log":
@@ -160,7 +163,7 @@ def _route(
         ordered = [found[row] for row in sorted(found)]
         reason = pc.replace_with_mask(reason, pa.array(mask), pa.array([r for r, _ in ordered], pa.string()))
         detail = pc.replace_with_mask(detail, pa.array(mask), pa.array([d for _, d in ordered], pa.string()))
-    return reason, detail, route, pairs
+    return reason, detail, route, pairs, entries
 
 
 def _in_time(
@@ -185,7 +188,8 @@ def _in_time(
 
 def _wanted(decoded: pa.RecordBatch, config: RowChanges) -> pa.Array:
     """Return which rows are of the one table wanted, or main records: these must not leave fragments."""
-    (spec,) = (spec for spec in config.tables if spec.name == config.only)
+    spec = config.entry(config.only or "")
+    assert spec is not None  # whoever asks for one looks it up before
     other = pc.or_(
         pc.not_equal(decoded.column("schema"), spec.schema), pc.not_equal(decoded.column("table"), spec.table)
     )

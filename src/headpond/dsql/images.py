@@ -19,12 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import int64_array, mask_of, offsets_of, ranges
+from headpond.core.arrow import Bools, Ints, int64_array, mask_of, offsets_of, ranges
+from headpond.core.formats import NameBound
 from headpond.dsql.columns import counts_between, first_bytes
 from headpond.dsql.strict_json import is_strict
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 _IMAGES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
@@ -45,34 +43,6 @@ class Members:
     codes: np.ndarray[Any, np.dtype[np.int32]]
     tokens: dict[str, pa.Array]
     refused: dict[int, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class NameBound:
-    """How many columns a batch may name: each name becomes an array over all its rows, and a column.
-
-    Attributes:
-        most: of one image, and of all images that are not refused; None: any number.
-        names: of those that were admitted.
-    """
-
-    most: int | None = None
-    names: set[str] = field(default_factory=set)
-
-    def refuses(self, shape: Sequence[str]) -> str | None:
-        """Admit the names of a shape, or return why not."""
-        if self.most is None:
-            return None
-        if len(shape) > self.most:
-            return f"the image names {len(shape)} columns, more than {self.most}"
-        new = [name for name in shape if name not in self.names]
-        if len(self.names) + len(new) > self.most:
-            return (
-                f"the image names {len(new)} columns beside the {len(self.names)} of others of its batch; "
-                f"together they are more than {self.most}"
-            )
-        self.names.update(new)
-        return None
 
 
 @dataclass(slots=True)
@@ -126,20 +96,16 @@ class Images:
         return found
 
     def members(self, rows: Ints, is_delete: Bools, *, delete_image: str, max_columns: int | None) -> Members:
-        """Return the members of each row's image.
+        """Return the members of each row's image: of a delete `delete_image`, of all others `after`.
 
-        Args:
-            rows: numbers of records, ascending.
-            is_delete: which of them are deletes.
-            delete_image: which image of a delete is wanted; of all others it is `after`.
-            max_columns: bound on the names of one image, and of all together; see `NameBound`.
+        `rows` ascend; `max_columns` bounds the names of one image, and of all together; see `NameBound`.
         """
         image = np.where(is_delete, self.place[delete_image][rows], self.place["after"][rows])
         found, first, codes = np.unique(self.codes[image], return_index=True, return_inverse=True)
         by_first = np.argsort(first)
         shapes = [self.shapes[code] for code in found[by_first].tolist()]
         codes = np.argsort(by_first)[codes]
-        bound = NameBound(max_columns)
+        bound = NameBound(max_columns, "the image names {} columns")
         refused = {
             code: why for code, shape in enumerate(shapes) if (why := bound.refuses(shape)) is not None
         }

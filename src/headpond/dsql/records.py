@@ -21,6 +21,7 @@ Source: Aurora DSQL documentation, "Understanding CDC records".
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -68,8 +69,8 @@ class ChunkRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
-    """A whole change; images are raw JSON text.
+class Change:
+    """A change; images are raw JSON text, but for those in `chunks`, which come in fragments.
 
     `sent_ns` is when the source processed the record, None where it does not say; a copy has its own.
     """
@@ -79,19 +80,8 @@ class Full:
     before: str | None
     after: str | None
     sent_ns: int | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Chunked:
-    """The main record of a change whose images came in fragments; an image that did not is inline."""
-
-    op: str
-    source: Source
-    before: str | None
-    after: str | None
-    before_chunk: ChunkRef | None
-    after_chunk: ChunkRef | None
-    sent_ns: int | None = field(default=None, compare=False)
+    chunks: Mapping[str, ChunkRef] = field(default_factory=dict)
+    """`before`, `after` or both; empty where the change is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +109,7 @@ class _Stop(Exception):
         self.refused = Refused(reason, detail, op, source)
 
 
-def parse(data: bytes, *, max_depth: int = MAX_DEPTH) -> Full | Chunked | Fragment | Refused:
+def parse(data: bytes, *, max_depth: int = MAX_DEPTH) -> Change | Fragment | Refused:
     """Read one record; never raises, whatever the bytes are."""
     try:
         return _record(read_object(utf8_text(data), max_depth=max_depth), max_depth)
@@ -129,7 +119,14 @@ def parse(data: bytes, *, max_depth: int = MAX_DEPTH) -> Full | Chunked | Fragme
         return stop.refused
 
 
-def inspect_view(data: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
+def verdict_of(record: Change | Fragment | Refused) -> Verdict:
+    """Return what a record is."""
+    if isinstance(record, Change):
+        return "chunked" if record.chunks else "full"
+    return "fragment" if isinstance(record, Fragment) else "quarantine"
+
+
+def inspect_view(data: bytes) -> dict[str, Any]:
     """Return what `headpond inspect --as dsql` prints of a record.
 
     Returns:
@@ -138,27 +135,26 @@ def inspect_view(data: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
         (ISO 8601, to the nanosecond), `ts_ns` and `tx_id`; of a piece of a change `chunk_id` and `index`. In
         images, numbers that JSON readers may round, lists and objects are their JSON text.
     """
-    record = parse(data, max_depth=max_depth)
+    record = parse(data)
     reason, detail = (record.reason, record.detail) if isinstance(record, Refused) else (None, None)
-    verdict = "quarantine" if isinstance(record, Refused) else type(record).__name__.lower()
-    found: dict[str, Any] = {"verdict": verdict, "reason": reason, "detail": detail}
+    found: dict[str, Any] = {"verdict": verdict_of(record), "reason": reason, "detail": detail}
     if isinstance(record, Fragment):
         return found | {"chunk_id": record.chunk_id, "index": record.index}
     source = record.source
     if source is None:
         return found
     images = (None, None) if isinstance(record, Refused) else (record.before, record.after)
-    before, after = (None if image is None else _values(image, max_depth) for image in images)
+    before, after = (None if image is None else _values(image) for image in images)
     seconds, nanoseconds = divmod(source.ts_ns, 10**9)
     committed = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
     found |= {"table": f"{source.schema}.{source.table}", "op": record.op, "key": before, "row": after}
     return found | {"committed": committed, "ts_ns": source.ts_ns, "tx_id": source.tx_id}
 
 
-def _values(image: str, max_depth: int) -> dict[str, Any]:
+def _values(image: str) -> dict[str, Any]:
     """Return the columns of an image for people: nothing is rounded, and nothing is nested."""
     found: dict[str, Any] = {}
-    for name, token in read_object(image, max_depth=max_depth).items():
+    for name, token in read_object(image).items():
         text = _string(token)
         found[name] = text if text is not None else _WORDS.get(token, token)
         if _EXACT.fullmatch(token):
@@ -166,7 +162,7 @@ def _values(image: str, max_depth: int) -> dict[str, Any]:
     return found
 
 
-def _record(envelope: dict[str, str], max_depth: int) -> Full | Chunked | Fragment:
+def _record(envelope: dict[str, str], max_depth: int) -> Change | Fragment:
     kind = _string(envelope.get("type"))
     if kind == "fragment":
         return _fragment(envelope)
@@ -182,13 +178,13 @@ def _record(envelope: dict[str, str], max_depth: int) -> Full | Chunked | Fragme
     sent_ns = _time_ns(envelope.get("ts_ns"))
     if kind == "full":
         _check_images(op, source, has_after=after is not None)
-        return Full(op, source, before, after, sent_ns)
+        return Change(op, source, before, after, sent_ns)
     try:
         chunks = _chunks(envelope, max_depth)
     except _Stop as stop:
         raise _Stop(stop.refused.reason, stop.refused.detail, op, source) from None
     _check_images(op, source, has_after=after is not None or "after" in chunks)
-    return Chunked(op, source, before, after, chunks.get("before"), chunks.get("after"), sent_ns)
+    return Change(op, source, before, after, sent_ns, chunks)
 
 
 def _check_images(op: str, source: Source, *, has_after: bool) -> None:

@@ -101,11 +101,8 @@ def typed_rows(
         max_columns=None if spec.raw else config.max_columns,
     )
     if spec.raw:
-        return (
-            _raw_rows(_Rows(records, decoded, at, members.tokens, _unknown(at)), spec, config),
-            [],
-            counters,
-        )
+        rows = _Rows(records, decoded, at, members.tokens, pa.nulls(len(at), COLUMNS_TYPE))
+        return _raw_rows(rows, spec, config), [], counters
     rows = _Rows(records, decoded, at, members.tokens, _named_columns(members, spec))
     problems = _key_problems(rows, members, spec)
     rows.drop(problems | _too_wide(members))
@@ -140,10 +137,6 @@ def _raw_rows(rows: _Rows, spec: TableSpec, config: RowChanges) -> pa.RecordBatc
     own["m:key"] = pa.nulls(len(rows.at), pa.string())
     own["m:data"] = rows.origin("data")  # a lake takes in only so many such tables
     return pa.RecordBatch.from_arrays([own[field.name] for field in OWN_FIELDS], schema=pa.schema(OWN_FIELDS))
-
-
-def _unknown(at: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
-    return pa.nulls(len(at), COLUMNS_TYPE)
 
 
 def columns_named(shape: Sequence[str], count: int, spec: TableSpec) -> pa.Array:
@@ -228,14 +221,17 @@ def _renamed(
     return columns, twice
 
 
-def _values(
-    rows: _Rows, tokens: dict[str, pa.Array], spec: TableSpec, config: RowChanges, counters: Counter[str]
-) -> tuple[dict[str, pa.Array], dict[int, tuple[str, str]]]:
-    """Typed columns, the declared ones first, and the rows in which a cast failed."""
+def cast_columns(
+    spec: TableSpec, tokens: Mapping[str, pa.Array], count: int, config: RowChanges
+) -> tuple[dict[str, pa.Array], list[tuple[str, int, str]], int]:
+    """Return raw tokens by column in the lake as typed columns, the declared ones first.
+
+    With them come column, row and code of each value that could not be cast, and how many were out of range.
+    """
     options = CastOptions(infinity=config.infinity, special_numeric=config.special_numeric)
-    count = len(rows.at)
     values: dict[str, pa.Array] = {}
-    failed: dict[int, list[str]] = {}
+    failures: list[tuple[str, int, str]] = []
+    out_of_range = 0
     for name in dict.fromkeys((*spec.columns, *tokens)):
         if name in spec.except_columns:
             continue
@@ -248,12 +244,22 @@ def _values(
             # Two spellings of one JSON text are one key.
             found.values = canonical(column).cast(pa.string())
         values[name] = spec.values_of(found.values)
-        counters["out_of_range"] += found.out_of_range
-        for row, code in found.failures.items():
-            failed.setdefault(row, []).append(name if code == "cast_error" else f"{name} ({code})")
-        if name in spec.partition_by:
-            for row in unwritable(name, values[name]):
-                failed.setdefault(row, []).append(f"{name} (longer than a folder's name)")
+        out_of_range += found.out_of_range
+        failures += [(name, row, code) for row, code in found.failures.items()]
+    return values, failures, out_of_range
+
+
+def _values(
+    rows: _Rows, tokens: dict[str, pa.Array], spec: TableSpec, config: RowChanges, counters: Counter[str]
+) -> tuple[dict[str, pa.Array], dict[int, tuple[str, str]]]:
+    """Typed columns, and the rows in which a cast failed."""
+    values, failures, counters["out_of_range"] = cast_columns(spec, tokens, len(rows.at), config)
+    failed: dict[int, list[str]] = {}
+    for name, row, code in failures:
+        failed.setdefault(row, []).append(name if code == "cast_error" else f"{name} ({code})")
+    for name in spec.partition_by:
+        for row in unwritable(name, values[name]) if name in values else ():
+            failed.setdefault(row, []).append(f"{name} (longer than a folder's name)")
     return values, {row: ("cast_error", "columns " + ", ".join(names)) for row, names in failed.items()}
 
 

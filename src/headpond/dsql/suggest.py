@@ -178,13 +178,10 @@ class TableSeen:
     def _look(self, image: str | None) -> list[str]:
         members: Mapping[str, str] = read_object(image) if image is not None else {}
         for name, token in members.items():
-            column = self.columns.get(name)
-            if column is None:
-                if len(self.columns) == MAX_COLUMNS:
-                    self.columns_left += 1
-                    continue
-                column = self.columns[name] = ColumnSeen()
-            column.add(token)
+            if name not in self.columns and len(self.columns) == MAX_COLUMNS:
+                self.columns_left += 1
+            else:
+                self.columns.setdefault(name, ColumnSeen()).add(token)
         return list(members)
 
     def guess_keys(self) -> tuple[list[str], str]:
@@ -210,14 +207,10 @@ class TableSeen:
 
 @dataclass(slots=True)
 class Survey:
-    """What was seen of a stream so far.
+    """What was seen of a stream so far: user records, and those that are not changes, by reason.
 
-    Attributes:
-        records: user records.
-        refused: how many of them are no changes, by reason.
-        fragments: pieces of chunked changes, which name no table.
-        tables: by schema and table, in the order of appearance.
-        logged: of those, the ones known from their raw log alone, with the entries looked at.
+    `fragments` are pieces of chunked changes, which name no table. `logged` are the tables known from their
+    raw log alone, with the entries looked at.
     """
 
     records: int = 0

@@ -142,14 +142,7 @@ _EXACT = CastOptions(infinity="error", special_numeric="error")
 
 
 def cast_values(spec: TableSpec, column: str, tokens: pa.Array, options: CastOptions) -> ColumnCast:
-    """Cast a column of a table, more strictly where it is a key that distinguishes rows.
-
-    Args:
-        spec: the table.
-        column: the column, as named in the lake.
-        tokens: its raw tokens.
-        options: what becomes of infinities and special numerics where they are allowed.
-    """
+    """Cast the raw tokens of a column, named as in the lake: where it is a key of rows, more strictly."""
     kind = spec.columns.get(column, "any")
     if column not in spec.keys or spec.keep == "log":
         return cast_column(kind, tokens, options)

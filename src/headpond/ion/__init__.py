@@ -2,7 +2,7 @@
 
 ::
 
-    binary     nodes, lengths, scalars, a walk          text            Ion binary to Ion text and JSON
+    binary     nodes, lengths, scalars, a fold          text            Ion binary to Ion text and JSON
     symbols    what symbol ids mean                     text_reader     Ion text to Ion binary
     stream     checked values, one taken out            column_types    one value to a declared type
     hash       the Ion hash of a value                  timestamps · write

@@ -12,22 +12,21 @@
             └─ type                       D struct  E annotations + one value   F reserved
     struct  (VarUInt field name, value)…  T = 0 with a length is padding, as value or as field
 
-`validate.check` walks a value once and refuses what breaks the grammar; after that `node`, `children` and
-`fields` find their way in it, `text`, `integer` and `decimal_parts` read scalars, and `walk` makes a row of
-steps of a value, without recursion::
-
-    {a: [1, 2], b: x}    OPEN struct, OPEN a list, SCALAR 1, SCALAR 2, CLOSE, SCALAR b x, CLOSE
+`stream.check` walks a value once and refuses what breaks the grammar; after that `node`, `children` and
+`fields` find their way in it, `text`, `integer` and `decimal_parts` read scalars, and `fold` goes through a
+value from the inside out.
 
 Source: Amazon Ion specification, "Ion 1.0 binary encoding".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from enum import Enum
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from headpond.core.errors import InvalidData
+
+T = TypeVar("T")
 
 MARKER = b"\xe0\x01\x00\xea"
 """The Ion 1.0 version marker."""
@@ -38,7 +37,7 @@ NULL, BOOL, INT, NEGATIVE_INT, FLOAT, DECIMAL, TIMESTAMP = range(7)
 SYMBOL, STRING, CLOB, BLOB, LIST, SEXP, STRUCT, ANNOTATED = range(7, 15)
 TYPE_NAMES = (
     "null", "bool", "int", "int", "float", "decimal", "timestamp",
-    "symbol", "string", "clob", "blob", "list", "sexp", "struct",
+    "symbol", "string", "clob", "blob", "list", "sexp", "struct", "annotation wrapper",
 )  # fmt: skip
 IS_NULL = 15
 """The length code of a typed null."""
@@ -172,13 +171,8 @@ def header(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
             refuse("bad_ion", start, "an ordered struct without fields")
     stop = at + length
     if stop > end:
-        refuse("truncated", start, f"a {kind_name(kind)} of {length} bytes where {end - at} are left")
+        refuse("truncated", start, f"a {TYPE_NAMES[kind]} of {length} bytes where {end - at} are left")
     return kind, low, at, stop
-
-
-def kind_name(kind: int) -> str:
-    """Return a type's name for a message."""
-    return TYPE_NAMES[kind] if kind < len(TYPE_NAMES) else "annotation wrapper"
 
 
 def node(data: bytes, at: int, end: int) -> Node:
@@ -281,46 +275,33 @@ def decimal_parts(data: bytes, node: Node) -> tuple[bool, int, int]:
     return negative, coefficient, -exponent if negative_exponent else exponent
 
 
-class Step(Enum):
-    """What a step is."""
+def fold(
+    data: bytes,
+    found: Node,
+    made: Callable[[Node, int | None, list[T] | None], T],
+    opens: Callable[[Node, int | None], bool] = lambda _node, _sid: True,
+) -> T:
+    """Make something of a value that was checked, from the inside out and without recursion.
 
-    SCALAR = 1
-    """A scalar or a null of any type."""
-    OPEN = 2
-    CLOSE = 3
-
-
-class Walked(NamedTuple):
-    """One step; of CLOSE, `node` is the container that ends."""
-
-    step: Step
-    node: Node
-    field: int | None
-    """Symbol id of its name inside a struct, else None."""
-
-
-def walk(data: bytes, found: Node) -> Iterator[Walked]:
-    """Walk a value that was checked; padding is skipped."""
-    if found.kind < LIST or found.is_null:
-        yield Walked(Step.SCALAR, found, None)
-        return
-    yield Walked(Step.OPEN, found, None)
-    stack: list[tuple[Node, int | None]] = [(found, None)]
-    at = found.body
-    while stack:
-        parent, parent_field = stack[-1]
-        if at >= parent.stop:
+    `made` gets a value, in a struct the symbol id of its name, and what was made of the members of a
+    container: None for a scalar, a null, and a container that `opens` leaves shut.
+    """
+    stack: list[tuple[Node, int | None, Iterator[tuple[int | None, Node]], list[T]]] = []
+    stack.append((found, None, iter([(None, found)]), []))
+    while True:
+        container, name, rest, parts = stack[-1]
+        for sid, child in rest:
+            if child.kind >= LIST and child.low != IS_NULL and opens(child, sid):
+                members: Any = fields if child.kind == STRUCT else _nameless
+                stack.append((child, sid, members(data, child), []))
+                break
+            parts.append(made(child, sid, None))
+        else:
             stack.pop()
-            yield Walked(Step.CLOSE, parent, parent_field)
-            continue
-        sid = None
-        if parent.kind == STRUCT:
-            sid, at = var_uint(data, at, parent.stop)
-        child = node(data, at, parent.stop)
-        at = child.stop
-        if child.kind >= LIST and not child.is_null:
-            stack.append((child, sid))
-            at = child.body
-            yield Walked(Step.OPEN, child, sid)
-        elif child.kind != NULL or child.is_null:
-            yield Walked(Step.SCALAR, child, sid)
+            if not stack:
+                return parts[0]
+            stack[-1][3].append(made(container, name, parts))
+
+
+def _nameless(data: bytes, parent: Node) -> Iterator[tuple[None, Node]]:
+    return ((None, child) for child in children(data, parent))

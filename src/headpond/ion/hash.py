@@ -28,23 +28,21 @@ from headpond.ion.binary import (
     Node,
     annotation_ids,
     decimal_parts,
+    fold,
     refuse,
     sign_and_magnitude,
     var_int,
     var_uint,
 )
-from headpond.ion.binary import node as node_at
 from headpond.ion.symbols import Symbols
 from headpond.ion.write import signed
 from headpond.ion.write import var_int as write_var_int
 from headpond.ion.write import var_uint as write_var_uint
 
-_BEGIN, _END = b"\x0b", b"\x0e"
+_END = b"\x0e"
 _UNKNOWN_SYMBOL = b"\x0b\x71\x0e"
 _NAN = b"\x7f\xf8" + bytes(6)
 _SECOND_PART = 7
-_ENDS = 0x80
-"""The bit of the last byte of a VarUInt."""
 _NAMES_KEPT = 4096
 
 
@@ -56,7 +54,19 @@ def ion_hash(
     Raises:
         RefusedIon: `unknown_symbol` or `bad_ion` in a scalar.
     """
-    return bytes(algorithm(bytes(serialise(data, found, symbols, algorithm))).digest())
+
+    def made(node: Node, sid: int | None, parts: list[bytes] | None) -> bytes:
+        if parts is None:
+            done = scalar(data, node, symbols)
+        else:
+            inner = escape(b"".join(sorted(parts))) if node.kind == binary.STRUCT else b"".join(parts)
+            done = bytes((0x0B, node.kind << 4)) + inner + _END
+        if node.annotated:
+            names = (symbol(symbols.need(one, node.start)) for one in annotation_ids(data, node))
+            done = b"".join((b"\x0b\xe0", *names, done, _END))
+        return done if sid is None else algorithm(symbol(symbols.need(sid, node.start)) + done).digest()
+
+    return bytes(algorithm(fold(data, found, made)).digest())
 
 
 def escape(raw: bytes) -> bytes:
@@ -68,82 +78,6 @@ def escape(raw: bytes) -> bytes:
 def symbol(name: str | None) -> bytes:
     """Serialise a symbol; None is $0."""
     return _UNKNOWN_SYMBOL if name is None else b"\x0b\x70" + escape(name.encode()) + _END
-
-
-class _Frame:
-    """A container that is open: where its contents stop, and what is to be written before and after them."""
-
-    __slots__ = ("annotated", "digests", "into", "stop")
-
-    def __init__(self, node: Node, into: bytearray) -> None:
-        self.stop = node.stop
-        self.into = into  # where the container itself is written
-        self.digests: list[bytes] | None = [] if node.kind == binary.STRUCT else None
-        self.annotated = node.annotated
-
-
-def serialise(data: bytes, found: Node, symbols: Symbols, algorithm: Callable[[bytes], Any]) -> bytearray:
-    """Serialise a value, with a stack of its own."""
-    whole = bytearray()
-    stack: list[_Frame] = []
-    into, node = whole, found
-    while True:
-        if node.annotated:
-            into += b"\x0b\xe0"
-            for sid in annotation_ids(data, node):
-                into += symbol(symbols.need(sid, node.start))
-        if node.kind >= binary.LIST and node.low != binary.IS_NULL:
-            into += bytes((0x0B, node.kind << 4))
-            stack.append(_Frame(node, into))
-            at = node.body
-        else:
-            into += scalar(data, node, symbols)
-            if node.annotated:
-                into += _END
-            at = node.stop
-            if stack and stack[-1].digests is not None:
-                stack[-1].digests.append(algorithm(bytes(into)).digest())
-        follows = None
-        while stack and (follows := _next(data, at, stack[-1], symbols)) is None:
-            at = stack[-1].stop
-            _close(stack, algorithm)
-        if follows is None:
-            return whole
-        name, node = follows
-        into = stack[-1].into if stack[-1].digests is None else bytearray(name)
-
-
-def _close(stack: list[_Frame], algorithm: Callable[[bytes], Any]) -> None:
-    frame = stack.pop()
-    into = frame.into
-    if frame.digests:
-        into += escape(b"".join(sorted(frame.digests)))
-    into += _END
-    if frame.annotated:
-        into += _END
-    if stack and stack[-1].digests is not None:
-        stack[-1].digests.append(algorithm(bytes(into)).digest())
-
-
-def _next(data: bytes, at: int, frame: _Frame, symbols: Symbols) -> tuple[bytes, Node] | None:
-    """Return the next value of a container from `at` on, padding skipped, with its name serialised."""
-    name = b""
-    while at < frame.stop:
-        sid = 0
-        before = at
-        if frame.digests is not None:
-            sid = data[at]
-            if sid & _ENDS:
-                sid, at = sid & ~_ENDS, at + 1
-            else:
-                sid, at = var_uint(data, at, frame.stop)
-        node = node_at(data, at, frame.stop)
-        if node.kind != binary.NULL or node.low == binary.IS_NULL:
-            if frame.digests is not None:
-                name = symbol(symbols.need(sid, before))
-            return name, node
-        at = node.stop
-    return None
 
 
 def scalar(data: bytes, node: Node, symbols: Symbols) -> bytes:

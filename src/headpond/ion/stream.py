@@ -3,7 +3,7 @@
 ::
 
     E0 01 00 EA │ $ion_symbol_table::{symbols: […]} │ value │ $ion_symbol_table::{…} │ value │ E0 01 00 EA …
-                                                      └─ symbols of the tables before it ─► `Value`, `IonPart`
+                                                      └─ symbols of the tables before it ─► `IonPart`
 
 `check` walks a value once and rejects what breaks the grammar; it has a stack of its own, so that nesting is
 bounded by `max_depth` and not by the interpreter. A symbol table is read once per different bytes.
@@ -58,15 +58,10 @@ _NONE = 0xFF
 def check(  # noqa: C901, PLR0912 - every value of every record read by itself passes here: no calls
     data: bytes, at: int, end: int, *, max_depth: int = MAX_DEPTH, symbols: Symbols | None = None
 ) -> int:
-    """Walk the one value at `at`, annotations included, and return where it stops.
+    """Walk the one value at `at`, annotations included, in a container up to `end`; return where it stops.
 
-    Args:
-        data: The bytes.
-        at: Where the value begins.
-        end: Where its container ends.
-        max_depth: Bound of nesting.
-        symbols: Check the scalars too: text is UTF-8, symbols have a text (or are $0), timestamps exist.
-            Without it only types and lengths are checked.
+    With `symbols` the scalars are checked too: text is UTF-8, symbols have a text (or are $0), timestamps
+    exist.
 
     Raises:
         RefusedIon: `truncated`, `bad_ion`, `too_deep`, and with `symbols` `unknown_symbol`.
@@ -155,18 +150,11 @@ def _scalar(data: bytes, node: Node, symbols: Symbols) -> None:
 _CACHED_TABLES, _CACHED_BYTES = 1024, 64 * 1024
 
 
-class Value(NamedTuple):
-    """A top-level value of a stream."""
-
-    node: Node
-    symbols: Symbols
-
-
 class IonPart(NamedTuple):
-    """A value inside a datum."""
+    """A value inside a stream or a datum."""
 
     data: bytes
-    """The datum."""
+    """All of it."""
     node: Node
     symbols: Symbols
 
@@ -178,12 +166,6 @@ class IonPart(NamedTuple):
     def ion_hash(self) -> bytes:
         """Its Ion hash (SHA-256)."""
         return ion_hash(self.data, self.node, self.symbols)
-
-    @classmethod
-    def alone(cls, raw: bytes) -> IonPart:
-        """Return the one value of `raw`; raises `RefusedIon` where it is not one Ion 1.0 value."""
-        value = only_value(raw)
-        return cls(raw, value.node, value.symbols)
 
 
 _cache: dict[bytes, Symbols] = {}
@@ -200,7 +182,7 @@ def values(
     *,
     max_depth: int = MAX_DEPTH,
     max_tables: int = MAX_TABLES,
-) -> Iterator[Value]:
+) -> Iterator[IonPart]:
     """Yield the top-level values of a stream, types and lengths checked.
 
     Raises:
@@ -216,7 +198,7 @@ def values(
     while at < end:
         found, symbols, at = next_value(data, at, end, symbols, max_depth=max_depth)
         if found is not None:
-            yield Value(found, symbols)
+            yield IonPart(data, found, symbols)
             left = max_tables
         elif (left := left - 1) < 0:
             many = f"more than {max_tables} markers, symbol tables and paddings before a value"
@@ -248,13 +230,13 @@ def next_value(
     return found, symbols, stop
 
 
-def only_value(data: bytes, *, max_depth: int = MAX_DEPTH, max_tables: int = MAX_TABLES) -> Value:
+def only_value(data: bytes, *, max_depth: int = MAX_DEPTH, max_tables: int = MAX_TABLES) -> IonPart:
     """Return the one value of a datum.
 
     Raises:
         RefusedIon: What `values` raises, `no_value` or `multiple_values`.
     """
-    found: Value | None = None
+    found: IonPart | None = None
     for value in values(data, max_depth=max_depth, max_tables=max_tables):
         if found is not None:
             refuse(

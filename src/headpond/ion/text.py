@@ -29,7 +29,7 @@ import struct
 from json.encoder import encode_basestring
 
 from headpond.ion import binary
-from headpond.ion.binary import Node, Step, annotation_ids, decimal_parts, integer, text, walk
+from headpond.ion.binary import Node, annotation_ids, decimal_parts, fold, integer, text
 from headpond.ion.symbols import Symbols
 from headpond.ion.timestamps import read_timestamp
 
@@ -43,7 +43,7 @@ _SHORT = {
     "\0": "\\0", "\a": "\\a", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f": "\\f", "\r": "\\r",
     "\\": "\\\\", '"': '\\"', "'": "\\'",
 }  # fmt: skip
-_BRACKETS = {binary.LIST: "[]", binary.SEXP: "()", binary.STRUCT: "{}"}
+_BRACKETS = {binary.LIST: ("[", "]"), binary.SEXP: ("(", ")"), binary.STRUCT: ("{", "}")}
 _EXACT = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 _FEW_BITS = 8192
 _PLAIN_ZEROS = 6
@@ -52,30 +52,16 @@ _PLAIN_ZEROS = 6
 
 def ion_text(data: bytes, found: Node, symbols: Symbols) -> str:
     """Return a checked value as Ion text; raises `RefusedIon` (`unknown_symbol`, `bad_ion` in a scalar)."""
-    parts: list[str] = []
-    openings: list[tuple[int, bool]] = []  # kind of the open containers; has something been written in it
-    for step, node, sid in walk(data, found):
-        if step is Step.CLOSE:
-            openings.pop()
-            parts.append(_BRACKETS[node.kind][1])
-            continue
-        if openings:
-            kind, more = openings[-1]
-            if more:
-                parts.append(" " if kind == binary.SEXP else ",")
-            openings[-1] = (kind, True)
-        if sid is not None:
-            parts.append(symbol_text(symbols.need(sid, node.start)) + ":")
-        if node.annotated:
-            parts.extend(
-                symbol_text(symbols.need(name, node.start)) + "::" for name in annotation_ids(data, node)
-            )
-        if step is Step.OPEN:
-            openings.append((node.kind, False))
-            parts.append(_BRACKETS[node.kind][0])
-        else:
-            parts.append(scalar_text(data, node, symbols))
-    return "".join(parts)
+
+    def made(node: Node, sid: int | None, parts: list[str] | None) -> str:
+        names = [] if sid is None else [symbol_text(symbols.need(sid, node.start)) + ":"]
+        names += [symbol_text(symbols.need(one, node.start)) + "::" for one in annotation_ids(data, node)]
+        if parts is None:
+            return "".join(names) + scalar_text(data, node, symbols)
+        first, last = _BRACKETS[node.kind]
+        return "".join([*names, first, (" " if node.kind == binary.SEXP else ",").join(parts), last])
+
+    return fold(data, found, made)
 
 
 def symbol_text(name: str | None) -> str:
@@ -153,44 +139,38 @@ def float_text(value: float) -> str:
 
 
 def _decimal_text(data: bytes, node: Node) -> str:
-    negative, coefficient, exponent = decimal_parts(data, node)
-    sign = "-" if negative else ""
-    digits = int_text(coefficient)
+    sign, digits, exponent = _decimal(data, node)
     point = len(digits) + exponent
     if exponent >= 0 or point < -_PLAIN_ZEROS:
         return f"{sign}{digits}d{exponent}"
-    if point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    return f"{sign}{digits[:point]}.{digits[point:]}"
+    return sign + _pointed(digits, point)
+
+
+def _decimal(data: bytes, node: Node) -> tuple[str, str, int]:
+    """Sign, digits and exponent of a decimal."""
+    negative, coefficient, exponent = decimal_parts(data, node)
+    return "-" if negative else "", int_text(coefficient), exponent
+
+
+def _pointed(digits: str, point: int) -> str:
+    return f"{digits[:point]}.{digits[point:]}" if point > 0 else f"0.{'0' * -point}{digits}"
 
 
 def canonical_json(data: bytes, found: Node, symbols: Symbols) -> str:
     """Return a checked value as canonical JSON; raises `RefusedIon` as `ion_text` does."""
-    stack: list[list[tuple[str, str]]] = []
-    low = high = -1  # where the last value that became Ion text lies
-    for step, node, sid in walk(data, found):
-        if low <= node.start < high:
-            continue
-        if step is Step.CLOSE:
-            members = stack.pop()
-            done = (
-                _object(members)
-                if node.kind == binary.STRUCT
-                else f"[{','.join(value for _, value in members)}]"
-            )
-        elif node.annotated or (node.kind == binary.SEXP and not node.is_null):
+
+    def made(node: Node, sid: int | None, parts: list[tuple[str, str]] | None) -> tuple[str, str]:
+        if node.annotated or (node.kind == binary.SEXP and not node.is_null):
             done = encode_basestring(ion_text(data, node, symbols))
-            low, high = node.start, node.stop
-        elif step is Step.OPEN:
-            stack.append([])
-            continue
-        else:
+        elif parts is None:
             done = json_scalar(data, node, symbols)
-        name = "" if sid is None else field_name(symbols, sid, node)
-        if not stack:
-            return done
-        stack[-1].append((name, done))
-    raise AssertionError  # a walk ends with the close of what it began with
+        elif node.kind == binary.STRUCT:
+            done = _object(parts)
+        else:
+            done = f"[{','.join(value for _, value in parts)}]"
+        return "" if sid is None else field_name(symbols, sid, node), done
+
+    return fold(data, found, made, lambda node, _: not node.annotated and node.kind != binary.SEXP)[1]
 
 
 def field_name(symbols: Symbols, sid: int, node: Node) -> str:
@@ -227,8 +207,6 @@ def json_scalar(data: bytes, node: Node, symbols: Symbols) -> str:
     kind = node.kind
     if node.is_null:
         return "null"
-    if kind == binary.BOOL:
-        return "true" if node.low else "false"
     if kind == binary.FLOAT:
         value = float_of(data, node)
         return repr(value) if math.isfinite(value) else f'"{float_text(value)}"'
@@ -244,20 +222,14 @@ def json_scalar(data: bytes, node: Node, symbols: Symbols) -> str:
         return f'"{base64.b64encode(data[node.body : node.stop]).decode()}"'
     if kind == binary.CLOB:
         return encode_basestring(data[node.body : node.stop].decode("latin-1"))
-    return int_text(integer(data, node))
+    return scalar_text(data, node, symbols)
 
 
 def decimal_number(data: bytes, node: Node) -> str:
     """Return a decimal as a JSON number with all its digits."""
-    negative, coefficient, exponent = decimal_parts(data, node)
-    sign = "-" if negative else ""
-    digits = int_text(coefficient)
+    sign, digits, exponent = _decimal(data, node)
     point = len(digits) + exponent
     if exponent <= 0 and point > -_PLAIN_ZEROS:
-        if not exponent:
-            return sign + digits
-        if point <= 0:
-            return f"{sign}0.{'0' * -point}{digits}"
-        return f"{sign}{digits[:point]}.{digits[point:]}"
+        return sign + (_pointed(digits, point) if exponent else digits)
     tail = f".{digits[1:]}" if len(digits) > 1 else ""
     return f"{sign}{digits[0]}{tail}E{point - 1:+}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headpond.ion import binary
-from headpond.ion.binary import Node, RefusedIon, Step, annotation_ids, walk
+from headpond.ion.binary import Node, RefusedIon, annotation_ids, fold
 from headpond.ion.symbols import SYSTEM, Symbols
 from headpond.ion.timestamps import PRECISIONS, Timestamp
 
@@ -136,13 +136,6 @@ def restated(data: bytes, found: Node, symbols: Symbols) -> bytes:
 
     Where a symbol has no text (it is of a shared table, or not defined), it keeps the tables it came with.
     """
-    try:
-        return _restated(data, found, symbols)
-    except RefusedIon:
-        return symbols.preamble + data[found.start : found.stop]
-
-
-def _restated(data: bytes, found: Node, symbols: Symbols) -> bytes:  # noqa: C901 - a branch per kind of value
     writer = SymbolWriter()
     ids = {0: 0}
 
@@ -152,24 +145,24 @@ def _restated(data: bytes, found: Node, symbols: Symbols) -> bytes:  # noqa: C90
             known = ids[sid] = writer.id_of(symbols.need(sid, 0) or "")  # only $0 has no text
         return known
 
-    bodies: list[bytearray] = [bytearray()]
-    for step, node, sid in walk(data, found):
-        if step is not Step.CLOSE:
-            if sid is not None:
-                bodies[-1] += var_uint(new_id(sid))
-            if step is Step.OPEN:
-                bodies.append(bytearray())
-                continue
-            if not node.annotated and (node.kind != binary.SYMBOL or node.is_null):
-                bodies[-1] += data[node.start : node.stop]
-                continue
-        if step is Step.CLOSE:
-            value = tagged(node.kind, bodies.pop())
+    def opens(_: Node, sid: int | None) -> bool:
+        if sid is not None:
+            new_id(sid)  # names get their ids in the order in which they are read
+        return True
+
+    def made(node: Node, sid: int | None, parts: list[bytes] | None) -> bytes:
+        name = b"" if sid is None else var_uint(new_id(sid))
+        if parts is not None:
+            value = tagged(node.kind, b"".join(parts))
         elif node.is_null or node.kind == binary.BOOL:
             value = bytes((node.kind << 4 | node.low,))
         elif node.kind == binary.SYMBOL:
             value = symbol(new_id(int.from_bytes(data[node.body : node.stop])))
         else:
             value = tagged(node.kind, data[node.body : node.stop])
-        bodies[-1] += annotated([new_id(one) for one in annotation_ids(data, node)], value)
-    return writer.datum(bytes(bodies[0]))
+        return name + annotated([new_id(one) for one in annotation_ids(data, node)], value)
+
+    try:
+        return writer.datum(fold(data, found, made, opens))
+    except RefusedIon:
+        return symbols.preamble + data[found.start : found.stop]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from headpond.kpl.encoder import tags_length
-from headpond.kpl.model import FRAMING_BYTES, UserRecord, invalid
+from headpond.kpl.model import FRAMING_BYTES, UserRecord, check_size, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,14 +58,7 @@ class Packed(NamedTuple, Generic[R]):
 
 
 class Aggregator(Generic[R]):
-    """One open aggregate.
-
-    Args:
-        max_size: Bound of the Kinesis record's data in bytes, framing included, 64 … 10 MiB.
-        max_count: Bound of the user records in it.
-
-    Attributes:
-        records: Those in it.
+    """One open aggregate of `records`: `max_size` bounds its data in bytes, framing included, 64 … 10 MiB.
 
     Raises:
         InvalidUserRecord: A bound lies outside its range.
@@ -74,15 +67,7 @@ class Aggregator(Generic[R]):
     __slots__ = ("_hash_keys", "_keys", "_max_message", "_message", "max_count", "max_size", "records")
 
     def __init__(self, max_size: int = DEFAULT_MAX_SIZE, max_count: int = DEFAULT_MAX_COUNT) -> None:
-        if not LEAST_MAX_SIZE <= max_size <= GREATEST_MAX_SIZE:
-            raise invalid(
-                "aggregation_max_size",
-                (LEAST_MAX_SIZE, GREATEST_MAX_SIZE),
-                max_size,
-                f"aggregation_max_size is {max_size}; it lies between {LEAST_MAX_SIZE}"
-                f" and {GREATEST_MAX_SIZE}.",
-                "Choose a size in that range.",
-            )
+        self.max_size = check_size("aggregation_max_size", max_size, LEAST_MAX_SIZE, GREATEST_MAX_SIZE)
         if max_count < 1:
             raise invalid(
                 "aggregation_max_count",
@@ -91,7 +76,7 @@ class Aggregator(Generic[R]):
                 f"aggregation_max_count is {max_count}; an aggregate holds at least one record.",
                 "Choose 1 or more.",
             )
-        self.max_size, self.max_count = max_size, max_count
+        self.max_count = max_count
         self._max_message = max_size - FRAMING_BYTES
         self.records: list[R] = []
         self._message = 0

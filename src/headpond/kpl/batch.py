@@ -14,8 +14,9 @@ at the end in one call. Memory: the input, the output, and a working set for `ma
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -48,7 +49,6 @@ MAX_OUTPUT_BYTES = 1024 * 1024 * 1024
 REASONS = ("checksum_mismatch", *get_args(MalformedReason))
 """Every reason a row can carry in `problem`, there with the prefix `kpl_`."""
 
-_PROBLEMS = pa.array([f"kpl_{reason}" for reason in REASONS])
 _KEPT_BYTES = 24 * 1024 * 1024
 """What the C library may keep of the freed arrays instead of returning it after every call."""
 _MAX_BLOB_BYTES = 2**31 - 64
@@ -79,19 +79,15 @@ class OpenCounters:
     plain: int = 0
     """Including `checksum_mismatch`."""
     checksum_mismatch: int = 0
-    malformed: dict[str, int] = field(default_factory=dict)
+    malformed: Counter[str] = field(default_factory=Counter)
     """By reason."""
     empty_aggregates: int = 0
     range_filtered: int = 0
 
     def add(self, other: OpenCounters) -> None:
         """Add the other's counts to these."""
-        for name, value in asdict(other).items():
-            if name == "malformed":
-                for reason, count in value.items():
-                    self.malformed[reason] = self.malformed.get(reason, 0) + count
-            else:
-                setattr(self, name, getattr(self, name) + value)
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class Opened(NamedTuple):
@@ -468,7 +464,6 @@ def _kept(found: _Found, hash_keys: HashKeyRange, mode: HashRangeFilter) -> Bool
 
 
 def _count(found: _Found, kept: int) -> OpenCounters:
-    reasons = [one.reason for one in found.malformed.values()]
     aggregates = int(np.count_nonzero(found.aggregate))
     plain = len(found.aggregate) - aggregates - len(found.malformed)
     return OpenCounters(
@@ -477,7 +472,7 @@ def _count(found: _Found, kept: int) -> OpenCounters:
         user_records=kept - plain - len(found.malformed),
         plain=plain,
         checksum_mismatch=int(np.count_nonzero(found.problem == REASONS.index("checksum_mismatch"))),
-        malformed={reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
+        malformed=Counter(one.reason for one in found.malformed.values()),
         empty_aggregates=found.empty_aggregates,
         range_filtered=len(found.rows.origin) - kept,
     )
@@ -518,7 +513,7 @@ def _record_batch(rows: _Rows, found: _Found, piece: _Piece, *, tags: bool) -> A
         _optional(found.hash_keys, rows.hash_key),
         slices(piece.buffer, rows.data_start, rows.data_end),
         pa.Array.from_buffers(pa.bool_(), len(rows.origin), [None, mask_of(found.aggregate[rows.origin])]),
-        _optional(_PROBLEMS, found.problem[rows.origin]),
+        _optional(pa.array([f"kpl_{reason}" for reason in REASONS]), found.problem[rows.origin]),
     ]
     if tags:
         columns.append(_tags(rows.tags, found.tags))

@@ -18,7 +18,7 @@ import msgspec
 from headpond.core.errors import InvalidData
 from headpond.kpl.decoder import decode
 from headpond.kpl.encoder import encode
-from headpond.kpl.model import DEFAULT_MAX_USER_RECORD_BYTES, Aggregate, Tag, UserRecord
+from headpond.kpl.model import Aggregate, Tag, UserRecord
 
 
 class _TagLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,9 +60,7 @@ def inspect_blob(blob: bytes) -> dict[str, Any]:
     }
 
 
-def aggregate_line(
-    line: bytes | str, *, max_user_record_bytes: int = DEFAULT_MAX_USER_RECORD_BYTES
-) -> dict[str, str]:
+def aggregate_line(line: bytes | str) -> dict[str, str]:
     """Pack the user records of one JSON document into one Kinesis record; tags are written.
 
     Raises:
@@ -88,7 +86,6 @@ def aggregate_line(
             )
             for record in parsed.records
         ],
-        max_user_record_bytes=max_user_record_bytes,
         with_tags=True,
     )
     return {

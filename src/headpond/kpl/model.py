@@ -132,21 +132,18 @@ def validate(record: UserRecord, *, max_user_record_bytes: int = DEFAULT_MAX_USE
 
 
 def check_max_user_record_bytes(limit: int) -> int:
-    """Check the setting of the same name and give it back.
+    """Return the setting of that name, if it is from 64 B to 10 MiB; raises `InvalidUserRecord`."""
+    return check_size(
+        "max_user_record_bytes", limit, LEAST_MAX_USER_RECORD_BYTES, GREATEST_MAX_USER_RECORD_BYTES
+    )
 
-    Raises:
-        InvalidUserRecord: It lies outside 64 B … 10 MiB.
-    """
-    if not LEAST_MAX_USER_RECORD_BYTES <= limit <= GREATEST_MAX_USER_RECORD_BYTES:
-        raise invalid(
-            "max_user_record_bytes",
-            (LEAST_MAX_USER_RECORD_BYTES, GREATEST_MAX_USER_RECORD_BYTES),
-            limit,
-            f"max_user_record_bytes is {limit}; it lies between {LEAST_MAX_USER_RECORD_BYTES}"
-            f" and {GREATEST_MAX_USER_RECORD_BYTES}.",
-            "Choose a size in that range.",
-        )
-    return limit
+
+def check_size(what: str, size: int, least: int, greatest: int) -> int:
+    """Return a size, if it lies between two bounds; raises `InvalidUserRecord`."""
+    if least <= size <= greatest:
+        return size
+    said = f"{what} is {size}; it lies between {least} and {greatest}."
+    raise invalid(what, (least, greatest), size, said, "Choose a size in that range.")
 
 
 def partition_key_bytes(key: str) -> bytes:

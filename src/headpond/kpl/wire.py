@@ -95,13 +95,10 @@ def parse_aggregate(
     max_group_depth: int = MAX_GROUP_DEPTH,
     max_expanded_bytes: int = MAX_EXPANDED_BYTES,
 ) -> ParsedAggregate:
-    """Read a blob whose magic and checksum are right.
+    """Read a whole blob whose magic and checksum are right.
 
-    Args:
-        blob: The whole Kinesis record, framing included.
-        tags: Whether tags are wanted. They are always parsed; their UTF-8 is checked only if wanted.
-        max_group_depth: Bound of nesting.
-        max_expanded_bytes: Bound of the keys' size when every record gets its own copy.
+    Tags are always parsed; their UTF-8 is checked only if they are wanted. `max_expanded_bytes` bounds the
+    keys when every record gets its own copy.
 
     Raises:
         WireError: The message is malformed.

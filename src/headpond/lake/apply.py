@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headpond.core.formats import add_newest
 from headpond.dsql.chunks import Chunks
+from headpond.lake.state.insert_once import first_of_each
 from headpond.lake.state.pending import put_together
 from headpond.lake.target import KEYS_SCHEMA, OPEN, DecodedBatch, Step
 
@@ -90,7 +91,7 @@ def apply_batch(
     step, applied, decide = Step(transaction, lake.before_write), Applied(batches=1), decide or _decide
     whole = put_together(lake.pending, batch, chunks)
     batch = whole.batch
-    beyond = lake.extras.begin(batch, applied.counters, step)
+    beyond = pa.concat_tables([lake.admit(batch, step), lake.extras.begin(batch, applied.counters, step)])
     seen = max(lake.tombstones.version(), 0)  # making the table is a commit, too
     decided = decide(lake, batch)
     lake.extras.decided(decided, step)
@@ -101,6 +102,8 @@ def apply_batch(
     lake.before_write("quarantine")
     quarantine = pa.concat_tables([batch.quarantine, refused])
     for part in (quarantine, *whole.refused_parts()):
+        # What no form of its table takes is one record all the same.
+        part = first_of_each(part, lake.quarantine.identity)  # noqa: PLW2901
         lake.quarantine.add(part, transaction=transaction)
         applied.quarantined.update(part["reason"].to_pylist())
         applied.quarantine.append(part)

@@ -27,8 +27,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from headpond.core.errors import ServiceFailure, UsageError
 from headpond.lake.engine.folder import Folder
-from headpond.lake.engine.log import Overtaken, entry_name, plain_type
+from headpond.lake.engine.log import WITH_VECTORS, Overtaken, entry_name, plain_type
 from headpond.lake.engine.merge import Engine, Merge, crowded, uneven
+from headpond.lake.engine.metadata import CHECKPOINT_INTERVAL, LOG_RETENTION
 from headpond.lake.engine.vacuum import cut_log, needed_checkpoint, vacuum
 from headpond.lake.storage import storage_errors
 
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
     from headpond.lake.engine.merge import Alone, Choose, Merged, Part
 
 CHECKPOINT_COMMITS = 100
-"""After so many commits a checkpoint is written, and entries of the log go that it makes superfluous."""
-LOG_RETENTION = "delta.logRetentionDuration"
+"""After so many commits a checkpoint is written, and entries of the log go that it makes superfluous.
+
+A table may say otherwise, by `CHECKPOINT_INTERVAL`.
+"""
 MUCH_BYTES = 64 << 20
 """Where a commit replaces files of so many bytes, deletion vectors are worth their readers' while."""
 COMMIT_ATTEMPTS = 10
@@ -241,13 +244,16 @@ class DeltaFile:
 
         self.committing(attempt)
 
+    def alter(
+        self, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str | None]] | None = None
+    ) -> None:
+        """Set properties, and metadata of columns; where all is so already nothing is committed."""
+        self._retried(lambda: self.engine.alter(properties, columns))
+
     def set_property(self, name: str, value: str | None) -> None:
-        """Set a table property unless it is so already; None leaves it as it is."""
-        if value is None or self.open().metadata().configuration.get(name) == value:
-            return
-        self.committing(
-            lambda table: table.alter.set_table_properties({name: value}, raise_if_not_exists=False)
-        )
+        """Set a property unless it is so already; None leaves it as it is."""
+        if value is not None:
+            self.alter({name: value})
 
     def read(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Read the named columns of those rows for which SQL `where` holds; see `query`."""
@@ -357,7 +363,10 @@ class DeltaFile:
 
     def allow_marks(self, *, allowed: bool) -> None:
         """Say whether deletion vectors may mark rows as gone where a file would be written again."""
-        self._retried(lambda: self.engine.allow_marks(allowed=allowed))
+        with storage_errors(self.uri, self._options):
+            if self.engine.log.newest().marks == allowed:
+                return
+        self.alter({WITH_VECTORS: "true" if allowed else "false"})
 
     def rewriting(self) -> int:
         """Return how many bytes each of the last commits wrote again where marks would avoid that; else 0."""
@@ -385,7 +394,9 @@ class DeltaFile:
         with suppress(Overtaken), storage_errors(self.uri, self._options):
             self.engine.compact(crowded, alone=alone)
         version = self.engine.version
-        if version // CHECKPOINT_COMMITS > (version - 1 if before < 0 else before) // CHECKPOINT_COMMITS:
+        said = self.engine.log.newest().properties.get(CHECKPOINT_INTERVAL, "")
+        every = int(said) if said.isdecimal() and int(said) else CHECKPOINT_COMMITS
+        if version // every > (version - 1 if before < 0 else before) // every:
             self.shorten_log()
         return version
 

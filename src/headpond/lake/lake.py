@@ -9,6 +9,7 @@
         pending/                chunked records and fragments that wait for the rest
         tombstones/             versions of deleted keys
         deletes/                every delete of the tables that keep their history of rows
+        pattern_tables/         names of the tables that were made because a pattern matches
         …/                      what the format keeps beside: `state.rows`, `state.ledger`
         catch_up/               what a catch-up from the start of a stream keeps while it lasts
         checkpoint/             Spark's (not a table)
@@ -25,9 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import ConfigurationError
+from headpond.core.formats import quarantined_changes
 from headpond.core.schemas import FORMAT_VERSION, QUARANTINE_SCHEMA
 from headpond.lake.delta import DeltaFile
-from headpond.lake.naming import table_folder
+from headpond.lake.naming import table_folder, too_long
 from headpond.lake.state.insert_once import ORIGIN, FactTable
 from headpond.lake.state.inventory import Inventory
 from headpond.lake.state.ledger import LedgerTables
@@ -40,12 +42,15 @@ from headpond.lake.targets.history import Deletes
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from headpond.core.formats import ChangeFormat
+    from headpond.core.formats import ChangeFormat, TableEntry
     from headpond.lake.engine.merge import Alone
-    from headpond.lake.target import Extras, Target
+    from headpond.lake.target import DecodedBatch, Extras, Step, Target, Transaction
     from headpond.lake.typed import TypedTable
 
 COLUMN = "format_version"
+
+MADE_SCHEMA = pa.schema([pa.field("name", pa.string()), pa.field(COLUMN, pa.int32())])
+"""Rows of `_headpond/pattern_tables`."""
 
 
 def refuse_later_formats(files: Iterable[DeltaFile], known: int = FORMAT_VERSION) -> None:
@@ -72,6 +77,7 @@ def newest_format(file: DeltaFile) -> int:
 
 
 OWN_FOLDER = "_headpond"
+_SHOWN = 1_000  # characters of a detail
 
 
 class Lake:
@@ -88,21 +94,84 @@ class Lake:
         self.before_write: Callable[[str], None] = lambda _: None
         """Called with the name of each write of a batch or a command before it is done; tests stop there."""
         self.storage_options = dict(storage_options or {})
+        self._tidies = True
         self.quarantine = FactTable(self._own("quarantine"), QUARANTINE_SCHEMA, (*ORIGIN, "reason"))
         self.pending = PendingTable(self._own("pending"))
         self.tombstones = Tombstones(self._own("tombstones"))
         self.deletes = Deletes(self._own("deletes"))
+        self.made = FactTable(self._own("pattern_tables"), MADE_SCHEMA, ("name",))
         self.extras = self._kept()
-        self.tables: dict[str, Target] = {
-            entry.name: self.extras.target(entry, DeltaFile(self.place_of(entry.name), self.storage_options))
-            for entry in config.tables
-        }
+        self.tables: dict[str, Target] = {}
+        for entry in config.tables:
+            self._add(entry)
+        self.look()
 
     def _kept(self) -> Extras:
         config: Any = self.config  # as `kept_as` says
         if config.kept_as == "documents":
             return LedgerTables(config, self._own)
         return RowTables(config, self._own)
+
+    def _add(self, entry: TableEntry) -> None:
+        self.tables[entry.name] = self.extras.target(entry, self._file(self.place_of(entry.name)))
+
+    def look(self) -> None:
+        """Take in the tables that patterns stand for and that are there, whoever made them."""
+        if self.config.patterns:
+            there = self._inventory().read()[0]
+            self.take_in([*self.made.read(["name"])["name"].to_pylist(), *there])
+
+    def take_in(self, names: Iterable[str]) -> None:
+        """Have tables that patterns stand for among the others; nothing is made."""
+        found = [self.config.entry(name) for name in sorted({*names} - self.tables.keys())]
+        new = [entry for entry in found if entry is not None]
+        if new:
+            self.config = self.config.with_tables(new)
+            self.tables = dict(self.tables)  # somebody may be going through it
+            for entry in new:
+                self._add(entry)
+
+    def make(self, names: Collection[str], *, transaction: Transaction = None) -> None:
+        """Create tables, or check and widen those that are there; before, list what a pattern stands for."""
+        self.take_in(names)
+        if self.config.patterns:
+            rows = [{"name": name, COLUMN: FORMAT_VERSION} for name in names]
+            self.made.add(pa.Table.from_pylist(rows, MADE_SCHEMA), transaction=transaction)
+        for name in names:
+            self.tables[name].typed.prepare()
+        if self.config.patterns:
+            self._inventory().write(self._there())
+
+    def admit(self, batch: DecodedBatch, step: Step) -> pa.Table:
+        """Make the tables that a batch has the first changes of.
+
+        Returns:
+            Quarantine rows of changes of tables that may not be made.
+        """
+        refused = [QUARANTINE_SCHEMA.empty_table()]
+        wanted = [name for name in batch.tables if batch.tables[name].num_rows and name not in self.tables]
+        if self.config.patterns and wanted:
+            step.before_write("tables that patterns stand for")
+            self.look()
+            known = {name for name in wanted if name in self.tables}
+            named = [(name, self.config.entry(name)) for name in wanted if name not in known]
+            most, new = self.config.max_unknown_tables - self.made.count(), list[str]()
+            for name, entry in named:
+                if entry is None:
+                    continue  # the log of a table that is not configured
+                why = (
+                    None
+                    if len(new) < most
+                    else f"patterns made {self.made.count() + len(new)} tables already"
+                )
+                why = too_long(name) or why
+                if why is None:
+                    new.append(name)
+                else:
+                    detail = f"{'.'.join(entry.place)} matches a pattern, but {why}"
+                    refused.append(quarantined_changes(batch.tables[name], "unknown_table", detail[:_SHOWN]))
+            self.make([*known, *new], transaction=step.transaction)
+        return pa.concat_tables(refused)
 
     def place_of(self, table: str) -> str:
         """Return the folder or URL of a table."""
@@ -146,7 +215,7 @@ class Lake:
         for _, file in self.files():
             file.check()
         refuse_later_formats(self.own_files())
-        inventory = Inventory(f"{self.path}/{OWN_FOLDER}", self.storage_options)
+        inventory = self._inventory()
         if rebuilt is not None:
             inventory.check(self._there(), self._names().difference(rebuilt))
             if source is not None:
@@ -156,6 +225,9 @@ class Lake:
                 typed.check()
         return inventory
 
+    def _inventory(self) -> Inventory:
+        return Inventory(f"{self.path}/{OWN_FOLDER}", self.storage_options)
+
     def _names(self) -> set[str]:
         return {*self.typed, *(f"{OWN_FOLDER}/{_folder(file)}" for file in self.own_files())}
 
@@ -164,7 +236,7 @@ class Lake:
 
     def own_files(self) -> list[DeltaFile]:
         """Return the Delta tables below `_headpond/`, there or not, but for the logs of unknown tables."""
-        kept = (self.quarantine, self.pending, self.tombstones, self.deletes.facts)
+        kept = (self.quarantine, self.pending, self.tombstones, self.deletes.facts, self.made)
         return [*(table.file for table in kept), *self.extras.files]
 
     def files(self) -> Iterator[tuple[str, DeltaFile]]:
@@ -184,6 +256,7 @@ class Lake:
         `alone` is as of `Tombstones.retire`.
         Those of documents have no commit time: an id never comes back, so that they are few and stay.
         """
+        self.look()
         newest = max((table.newest_ns() for table in self.tables.values()), default=0)
         # A commit time to come says nothing of the others' age.
         newest = min(max(newest, self.tombstones.newest_ns()), time.time_ns())
@@ -194,8 +267,19 @@ class Lake:
         """Every configured table by its name."""
         return {name: table.typed for name, table in self.tables.items()}
 
+    def leave_tidying(self) -> None:
+        """Leave it to somebody beside the batches to tidy tables, those that are made later, too."""
+        self._tidies = False
+        for file in self.places().values():
+            file.tidies = False
+
     def _own(self, name: str) -> DeltaFile:
-        return DeltaFile(f"{self.path}/{OWN_FOLDER}/{name}", self.storage_options)
+        return self._file(f"{self.path}/{OWN_FOLDER}/{name}")
+
+    def _file(self, place: str) -> DeltaFile:
+        file = DeltaFile(place, self.storage_options)
+        file.tidies = self._tidies
+        return file
 
 
 def _folder(file: DeltaFile) -> str:

@@ -34,12 +34,8 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
-import zlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
-import pyarrow as pa
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from headpond.core.errors import ConfigurationError
 
@@ -50,6 +46,9 @@ if TYPE_CHECKING:
 
 ORIGINAL_NAME = "headpond.name"
 """Key of the field metadata that holds the name a column has at its source."""
+
+SOURCE_TYPE = "headpond.type"
+"""Key of the field metadata that holds the type a column is declared with."""
 
 OWN_COLUMNS = frozenset(
     {
@@ -158,13 +157,21 @@ def table_folder(name: str) -> str:
     if not name:
         raise ConfigurationError("a table has an empty name", next_step='Name it in [tables."…"].')
     encoded = _folder(name, "_-.$#@")
-    if (size := len(encoded.encode())) > MAX_FOLDER_BYTES:
+    if (why := too_long(name)) is not None:
         raise ConfigurationError(
-            f"the folder name of table {name[:40]!r}… takes {size} bytes, more than {MAX_FOLDER_BYTES}",
+            f"{why[0].upper()}{why[1:]}.",
             next_step="Give the table a shorter name and write schema = and table = inside its entry.",
             table=name,
         )
     return encoded
+
+
+def too_long(name: str) -> str | None:
+    """Return why a table's name cannot be that of a folder; None where it can."""
+    size = len(_folder(name, "_-.$#@").encode())
+    if size <= MAX_FOLDER_BYTES:
+        return None
+    return f"the folder name of table {name[:40]!r}… takes {size} bytes, more than {MAX_FOLDER_BYTES}"
 
 
 def log_folder(schema: str, table: str) -> str:
@@ -214,6 +221,13 @@ class Partitions:
     columns: tuple[str, ...] = ()
     buckets: int | None = None
     target_file_bytes: int | None = None
+    expressions: Mapping[str, str] = field(default_factory=dict)
+    """How those of the columns follow from others that do."""
+
+    @property
+    def way(self) -> tuple[Any, ...]:
+        """What a table was dealt out by, if it was dealt out so."""
+        return self.columns, self.buckets, dict(self.expressions)
 
     @property
     def all_columns(self) -> list[str]:
@@ -238,12 +252,13 @@ class Partitions:
             tuple(column for column in have if column != BUCKET),
             int(buckets) if BUCKET in have and buckets and buckets.isdigit() else None,
             int(size) if size and size.isdigit() else None,
+            {column: text for column, text in snapshot.expressions.items() if column in have},
         )
 
     def check(self, name: str, file: DeltaFile) -> None:
         """Raise where a table is not partitioned so, with how that can be changed."""
         have = self.of_file(file)
-        if (have.columns, have.buckets) != (self.columns, self.buckets):
+        if have.way != self.way:
             raise ConfigurationError(
                 f"table {name!r} in {file.uri} is partitioned by {_words(have)}, "
                 f"but the configuration says {_words(self)}",
@@ -253,13 +268,8 @@ class Partitions:
             )
 
 
-def bucket_of(keys: pa.ChunkedArray | pa.Array, buckets: int) -> pa.Array:
-    """Return the bucket of each canonical key text."""
-    texts = keys.cast(pa.binary()).to_pylist()
-    found = np.fromiter(map(zlib.crc32, texts), np.uint32, len(texts)) % np.uint32(buckets)
-    return pa.array(found.astype(np.int32))
-
-
 def _words(partitions: Partitions) -> str:
-    parts = [*partitions.columns, *([f"{partitions.buckets} buckets"] if partitions.buckets else [])]
+    known = partitions.expressions
+    columns = [f"{column} = {known[column]}" if column in known else column for column in partitions.columns]
+    parts = [*columns, *([f"{partitions.buckets} buckets"] if partitions.buckets else [])]
     return ", ".join(parts) or "nothing"

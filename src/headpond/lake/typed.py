@@ -8,7 +8,7 @@ the union of everything declared or seen; a row that lacks one holds NULL there.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.arrow import taken
+from headpond.core.derived import bucket_of, derived_in, derived_of
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import OWN, VALUE, filled
 from headpond.lake.delta import literal, quoted
+from headpond.lake.engine.log import EXPRESSION
 from headpond.lake.engine.lookup import Wanted, places
 from headpond.lake.naming import (
     BUCKET,
@@ -26,15 +28,17 @@ from headpond.lake.naming import (
     KEYS,
     ORIGINAL_NAME,
     OWN_COLUMNS,
+    SOURCE_TYPE,
     Columns,
     Partitions,
-    bucket_of,
+    column_name,
 )
 from headpond.lake.newest import key_codes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from headpond.core.derived import Derived
     from headpond.core.formats import TableEntry
     from headpond.lake.delta import DeltaFile
     from headpond.lake.engine.lookup import Test
@@ -74,12 +78,14 @@ class Layout:
         encoded: source column → Delta column.
         own: batch column (without `m:`) → (Delta column, Arrow type).
         buckets: how many buckets of the key the table has; None: none.
+        derived: Delta column that follows from another → that one, and how.
     """
 
     fields: pa.Schema
     encoded: Mapping[str, str]
     own: Mapping[str, tuple[str, pa.DataType]]
     buckets: int | None = None
+    derived: Mapping[str, tuple[str, Derived]] = field(default_factory=dict)
 
     def physical(self, rows: pa.Table) -> pa.Table:
         """Return typed rows with the Delta table's columns, null where they have none."""
@@ -92,6 +98,7 @@ class Layout:
             arrays[column] = rows[OWN + batch_column].cast(kind)
         if self.buckets:
             arrays[BUCKET] = bucket_of(rows[OWN + "key"], self.buckets)
+        arrays |= {name: how.values(arrays[of]) for name, (of, how) in self.derived.items() if of in arrays}
         return filled(arrays, self.fields, rows.num_rows)
 
 
@@ -117,16 +124,17 @@ class TypedTable:
         self._spec = spec
         if spec is not None:
             # A key need not be declared, but is looked for before any change has brought its column.
-            for column in (*(spec.keys if spec.keep != "log" else ()), *spec.partition_by):
+            plain = [column for column in spec.partition_by if derived_of(column) is None]
+            for column in (*(spec.keys if spec.keep != "log" else ()), *plain):
                 self._declared.setdefault(column, pa.string())
+        self.derived = {each.name(column_name(each.column)): each for each in derived_in(self._partition_by)}
+        """The columns that follow from others, by their Delta names."""
         self._fields: dict[str, pa.Field] = {}
         self._names = Columns(reserved=self._own_columns)
 
     def prepare(self) -> None:
         """Create the table, or check an existing one against the configuration and widen it."""
-        own = [pa.field(column, kind) for column, kind in self.own.values()]
-        if self.buckets:
-            own.append(pa.field(BUCKET, pa.int32()))
+        own = [*(pa.field(column, kind) for column, kind in self.own.values()), *self.dealing_fields]
         if not self.file.exists():
             names = Columns(reserved=self._own_columns)
             values = [self._field(c, names.encode(c), kind) for c, kind in self._declared.items()]
@@ -138,11 +146,25 @@ class TypedTable:
             )
         self.check()
         if self._spec is not None:
-            asked = self._partitions(self._names)
-            self.file.set_property(FILE_SIZE, asked.properties().get(FILE_SIZE))
+            size = self._partitions(self._names).properties().get(FILE_SIZE)
+            properties = dict(self._spec.table_properties) | ({FILE_SIZE: size} if size else {})
+            self.file.alter(properties, self._described(own))
             if self._spec.deletion_vectors is not None:
                 self.file.allow_marks(allowed=self._spec.deletion_vectors)
         self._widen([*(self._field(c, self._names.encode(c), k) for c, k in self._declared.items()), *own])
+
+    def _described(self, own: Sequence[pa.Field]) -> dict[str, dict[str, str | None]]:
+        """Return what the metadata of columns that are there should say."""
+        columns = {*self._fields} - {field.name for field in own}
+        named = {encoded: original for original, encoded in self._names.encoded.items()}
+        return {column: {**self._metadata(named[column])} for column in columns if column in named}
+
+    def _metadata(self, original: str) -> dict[str, str]:
+        """Return what readers see of a column beside its values: its type at the source, and a comment."""
+        kind = self._spec.columns.get(original) if self._spec is not None else None
+        comment = self._spec.comments.get(original, kind) if self._spec is not None else None
+        found = {SOURCE_TYPE: kind, "comment": comment}
+        return {name: value for name, value in found.items() if value is not None}
 
     def check(self) -> None:
         """Raise where a table that is there contradicts the configuration; nothing is written."""
@@ -158,8 +180,8 @@ class TypedTable:
             have = self._fields.get(self._names.encode(column))
             if have is not None and have.type != kind:
                 raise ConfigurationError(
-                    f"column {column!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
-                    f"but the configuration makes it {kind}",
+                    f"Column {column!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
+                    f"but the configuration makes it {kind}.",
                     next_step=_keep_type(have.type, kind),
                     table=self.name,
                     column=column,
@@ -195,18 +217,18 @@ class TypedTable:
     def fit(self, schema: pa.Schema) -> Layout:
         """Return how a typed batch with these columns lies, first adding to the table those it lacks."""
         wanted: list[pa.Field] = []
-        for field in schema:
-            if not field.name.startswith(VALUE):
+        for each in schema:
+            if not each.name.startswith(VALUE):
                 continue
-            original = field.name[len(VALUE) :]
+            original = each.name[len(VALUE) :]
             encoded = self._names.encode(original)
             have = self._fields.get(encoded)
             if have is None:
-                wanted.append(self._field(original, encoded, field.type))
-            elif have.type != field.type:
+                wanted.append(self._field(original, encoded, each.type))
+            elif have.type != each.type:
                 raise ConfigurationError(
                     f"column {original!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
-                    f"but the changes bring {field.type}",
+                    f"but the changes bring {each.type}",
                     next_step="Declare the column with the type the table has, or declare `any`.",
                     table=self.name,
                     column=original,
@@ -215,7 +237,8 @@ class TypedTable:
             self._partitions(self._names).check(self.name, self.file)  # repartitioned behind our back
         self._widen(wanted)
         fields = pa.schema([pa.field(name, field.type) for name, field in self._fields.items()])
-        return Layout(fields, self._names.encoded, self.own, self.buckets)
+        derived = {column: (self.column(each.column), each) for column, each in self.derived.items()}
+        return Layout(fields, self._names.encoded, self.own, self.buckets, derived)
 
     def column(self, original: str) -> str:
         """Return the Delta name of a source column."""
@@ -223,7 +246,19 @@ class TypedTable:
 
     @property
     def _own_columns(self) -> list[str]:
-        return [column for column, _ in self.own.values()]
+        return [*(column for column, _ in self.own.values()), *self.derived]
+
+    @property
+    def _partition_by(self) -> tuple[str, ...]:
+        return self._spec.partition_by if self._spec is not None else ()
+
+    def _derived_field(self, column: str, each: Derived) -> pa.Field:
+        """Return the field of a column that follows from another."""
+        metadata = {EXPRESSION: self._expression(each), "comment": str(each)}
+        return pa.field(column, each.type, metadata=metadata)
+
+    def _expression(self, each: Derived) -> str:
+        return each.expression(column_name(each.column), self._declared[each.column])
 
     @property
     def columns(self) -> Sequence[str]:
@@ -236,9 +271,11 @@ class TypedTable:
         return self._spec.buckets if self._spec is not None else None
 
     @property
-    def bucket_columns(self) -> list[str]:
-        """The columns by which a merge finds the bucket of a row: one or none."""
-        return [BUCKET] if self.buckets else []
+    def found_by(self) -> list[str]:
+        """The columns beside the key by which a merge finds the folders that a key's rows can be in."""
+        keys = self._spec.keys if self._spec is not None else ()
+        of_keys = [column for column, each in self.derived.items() if each.column in keys]
+        return [*([BUCKET] if self.buckets else []), *of_keys]
 
     def wanted_partitions(self) -> Partitions:
         """Return how the configuration deals the table's rows out."""
@@ -250,8 +287,26 @@ class TypedTable:
         assert self._spec is not None or not self.buckets
         if self._spec is None:
             return Partitions()
-        columns = tuple(names.encode(column) for column in self._spec.partition_by)
-        return Partitions(columns, self._spec.buckets, self._spec.target_file_size_bytes)
+        columns = tuple(
+            names.encode(text) if (each := derived_of(text)) is None else each.name(column_name(each.column))
+            for text in self._spec.partition_by
+        )
+        expressions = {column: self._expression(each) for column, each in self.derived.items()}
+        return Partitions(columns, self._spec.buckets, self._spec.target_file_size_bytes, expressions)
+
+    def dealt(self, rows: pa.Table, fields: pa.Schema, key_texts: Callable[[pa.Table], pa.Array]) -> pa.Table:
+        """Return rows of the table with the columns by which the configuration deals them out."""
+        arrays = {name: rows[name] for name in rows.column_names}
+        if self.buckets:
+            arrays[BUCKET] = bucket_of(key_texts(rows), self.buckets)
+        arrays |= {name: each.values(rows[self.column(each.column)]) for name, each in self.derived.items()}
+        return pa.table([arrays[field.name] for field in fields], schema=fields)
+
+    @property
+    def dealing_fields(self) -> list[pa.Field]:
+        """The columns that a table has by the way its rows are dealt out."""
+        found = [self._derived_field(column, each) for column, each in self.derived.items()]
+        return [*found, *([pa.field(BUCKET, pa.int32())] if self.buckets else [])]
 
     def greatest(self, column: str) -> list[Any]:
         """Return the greatest value of a column in each file, as far as the log's statistics have it."""
@@ -270,10 +325,9 @@ class TypedTable:
         """Source column → Delta column, for those that Delta has under another name."""
         return {o: e for o, e in self.originals().items() if o != e}
 
-    @staticmethod
-    def _field(original: str, encoded: str, kind: pa.DataType) -> pa.Field:
-        metadata = {ORIGINAL_NAME: original} if original != encoded else None
-        return pa.field(encoded, kind, metadata=metadata)
+    def _field(self, original: str, encoded: str, kind: pa.DataType) -> pa.Field:
+        metadata = self._metadata(original) | ({ORIGINAL_NAME: original} if original != encoded else {})
+        return pa.field(encoded, kind, metadata=metadata or None)
 
     def _look(self) -> None:
         schema = self.file.schema()
@@ -314,9 +368,12 @@ def rows_of_keys(
     first = np.empty(different, np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
     rows = taken(rows, np.sort(first))
-    on = [*typed.bucket_columns, *columns]
+    on = [*typed.found_by, *columns]
     if typed.buckets:
         rows = rows.append_column(BUCKET, bucket_of(rows["m:key"], typed.buckets))
+    for name in typed.found_by:
+        if (each := typed.derived.get(name)) is not None:
+            rows = rows.append_column(name, each.values(rows[typed.column(each.column)]))
     found = typed.file.look_up(Wanted(rows, on, reads, later, needs, keep))
     of_keys = rows["m:key"].take(pa.array(places(found, rows, on)))
     return found.select([*reads, *later]).add_column(0, "m:key", of_keys)

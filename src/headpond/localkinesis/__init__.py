@@ -4,7 +4,7 @@
 
     boto3 ─HTTP─► server ─► requests ─► answers · events ─► engine ─► model
                     │                       │                 └ consumers
-                  faults            desk: what all answers need     settings: limits, identity
+                  faults            tokens                          settings: limits, identity
 """
 
 from headpond.localkinesis.engine import Engine

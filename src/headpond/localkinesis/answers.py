@@ -10,25 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from headpond.localkinesis.desk import (
-    Desk,
-    PageToken,
-    Pieces,
-    open_iterator,
-    open_page,
-    range_json,
-    seal_iterator,
-    seal_page,
-    shard_json,
-)
 from headpond.localkinesis.model import ShardFilter, Start, check_hash_key
-from headpond.localkinesis.requests import check_same_stream
+from headpond.localkinesis.requests import check_same_stream, stream_of
 from headpond.localkinesis.settings import ServiceRefusalError, in_use, invalid, invalid_argument, not_found
+from headpond.localkinesis.tokens import Page, open_iterator, open_page, seal_iterator, seal_page
 
 if TYPE_CHECKING:
     from msgspec import Raw
 
-    from headpond.localkinesis import requests
     from headpond.localkinesis.engine import Engine
     from headpond.localkinesis.faults import Rule
     from headpond.localkinesis.model import Placed, Shard, Stream
@@ -36,6 +25,8 @@ if TYPE_CHECKING:
 _LEAST_RETENTION_HOURS = 24
 _MOST_RETENTION_HOURS = 8760
 _BASE64_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_LEAST_RECORD_KIB = 1024
+_PAGE, _MOST_SHARDS = 100, 1000  # of a listing, unless the call says otherwise
 _SMALL_PIECE_BYTES = 8 * 1024  # smaller ones are sent faster in one copy
 _PADDINGS = (b"", b"=", b"==")
 
@@ -43,59 +34,60 @@ _PADDINGS = (b"", b"=", b"==")
 # Streams and shards
 
 
-def create_stream(desk: Desk, call: requests.CreateStream) -> bytes:
+def create_stream(engine: Engine, call: Any) -> bytes:
     """CreateStream; an on-demand stream starts with 4 shards."""
     mode = call.stream_mode_details
     on_demand = mode is not None and mode.stream_mode == "ON_DEMAND"
     if call.shard_count is None and not on_demand:
         raise invalid("ShardCount must be given for a provisioned stream.")
-    desk.engine.create_stream(
+    engine.create_stream(
         call.stream_name,
         call.shard_count or 4,
         on_demand=on_demand,
-        max_record_bytes=call.max_record_size_in_kib * 1024,
+        max_record_bytes=(call.max_record_size_in_ki_b or _LEAST_RECORD_KIB) * 1024,
     )
     return b""
 
 
-def delete_stream(desk: Desk, call: requests.DeleteStream) -> bytes:
+def delete_stream(engine: Engine, call: Any) -> bytes:
     """DeleteStream; consumers go with it only where the call asks for that."""
-    name = call.stream()
-    if desk.engine.consumers.of_stream(name) and not call.enforce_consumer_deletion:
+    name = stream_of(call)
+    if engine.consumers.of_stream(name) and not call.enforce_consumer_deletion:
         raise in_use(f"Stream {name} has consumers: deregister them, or set EnforceConsumerDeletion.")
-    desk.engine.delete_stream(name)
+    engine.delete_stream(name)
     return b""
 
 
-def describe_stream(desk: Desk, call: requests.DescribeStream) -> bytes:
+def describe_stream(engine: Engine, call: Any) -> bytes:
     """DescribeStream, a page of shards."""
-    stream = desk.engine.stream(call.stream())
+    stream = engine.stream(stream_of(call))
     after = call.exclusive_start_shard_id or ""
-    shards = [each for each in desk.engine.shards(stream.name) if each.shard_id > after]
-    described = _description(desk.engine, stream)
-    described["HasMoreShards"] = len(shards) > call.limit
-    described["Shards"] = [shard_json(shard) for shard in shards[: call.limit]]
+    shards = [each for each in engine.shards(stream.name) if each.shard_id > after]
+    described = _description(engine, stream)
+    limit = call.limit or _PAGE
+    described["HasMoreShards"] = len(shards) > limit
+    described["Shards"] = [_shard_json(shard) for shard in shards[:limit]]
     return orjson.dumps({"StreamDescription": described})
 
 
-def describe_stream_summary(desk: Desk, call: requests.OnStream) -> bytes:
+def describe_stream_summary(engine: Engine, call: Any) -> bytes:
     """DescribeStreamSummary."""
-    stream = desk.engine.stream(call.stream())
-    described = _description(desk.engine, stream)
+    stream = engine.stream(stream_of(call))
+    described = _description(engine, stream)
     described["OpenShardCount"] = len(stream.open_shards)
-    described["ConsumerCount"] = len(desk.engine.consumers.of_stream(stream.name))
+    described["ConsumerCount"] = len(engine.consumers.of_stream(stream.name))
     described["MaxRecordSizeInKiB"] = stream.max_record_bytes // 1024
     return orjson.dumps({"StreamDescriptionSummary": described})
 
 
-def list_streams(desk: Desk, call: requests.ListStreams) -> bytes:
+def list_streams(engine: Engine, call: Any) -> bytes:
     """ListStreams, a page of names in order."""
     after = call.exclusive_start_stream_name or ""
     if call.next_token is not None:
-        after = open_page(call.next_token, desk.now_ms, desk.lifetime_ms).stream
-    names = [name for name in desk.engine.stream_names() if name > after]
-    page = names[: call.limit]
-    described = [_description(desk.engine, desk.engine.stream(name)) for name in page]
+        after = open_page(engine, call.next_token).stream
+    names = [name for name in engine.stream_names() if name > after]
+    page = names[: call.limit or _PAGE]
+    described = [_description(engine, engine.stream(name)) for name in page]
     members = ("StreamName", "StreamARN", "StreamStatus", "StreamModeDetails", "StreamCreationTimestamp")
     reply: dict[str, Any] = {
         "StreamNames": page,
@@ -103,68 +95,68 @@ def list_streams(desk: Desk, call: requests.ListStreams) -> bytes:
         "HasMoreStreams": len(names) > len(page),
     }
     if len(names) > len(page):
-        reply["NextToken"] = seal_page(PageToken(page[-1], 0, ""), desk.now_ms)
+        reply["NextToken"] = seal_page(engine, Page(page[-1], 0, ""))
     return orjson.dumps(reply)
 
 
-def list_shards(desk: Desk, call: requests.ListShards) -> bytes:
+def list_shards(engine: Engine, call: Any) -> bytes:
     """ListShards, a page of what the filter lets through; a page goes on under its first filter."""
-    page = _first_page(desk, call) if call.next_token is None else _next_page(desk, call, call.next_token)
-    if desk.engine.stream(page.stream).created_ms != page.created_ms:
+    page = _first_page(engine, call) if call.next_token is None else _next_page(engine, call, call.next_token)
+    if engine.stream(page.stream).created_ms != page.created_ms:
         raise not_found(f"Stream {page.stream} of creation time {page.created_ms} not found.")
-    listed = desk.engine.shards(page.stream, page.chosen)
-    found = [each for each in listed if each.shard_id > page.after_shard_id]
-    shown = found[: call.max_results]
-    reply: dict[str, Any] = {"Shards": [shard_json(shard) for shard in shown]}
+    listed = engine.shards(page.stream, page.chosen)
+    found = [each for each in listed if each.shard_id > page.after]
+    shown = found[: call.max_results or _MOST_SHARDS]
+    reply: dict[str, Any] = {"Shards": [_shard_json(shard) for shard in shown]}
     if len(found) > len(shown):
-        reply["NextToken"] = seal_page(page._replace(after_shard_id=shown[-1].shard_id), desk.now_ms)
+        reply["NextToken"] = seal_page(engine, page._replace(after=shown[-1].shard_id))
     return orjson.dumps(reply)
 
 
-def split_shard(desk: Desk, call: requests.SplitShard) -> bytes:
+def split_shard(engine: Engine, call: Any) -> bytes:
     """SplitShard."""
-    desk.engine.split_shard(call.stream(), call.shard_to_split, int(call.new_starting_hash_key))
+    engine.split_shard(stream_of(call), call.shard_to_split, int(call.new_starting_hash_key))
     return b""
 
 
-def merge_shards(desk: Desk, call: requests.MergeShards) -> bytes:
+def merge_shards(engine: Engine, call: Any) -> bytes:
     """MergeShards."""
-    desk.engine.merge_shards(call.stream(), call.shard_to_merge, call.adjacent_shard_to_merge)
+    engine.merge_shards(stream_of(call), call.shard_to_merge, call.adjacent_shard_to_merge)
     return b""
 
 
-def update_shard_count(desk: Desk, call: requests.UpdateShardCount) -> bytes:
+def update_shard_count(engine: Engine, call: Any) -> bytes:
     """UpdateShardCount to even shards."""
-    stream = desk.engine.stream(call.stream())
-    before = desk.engine.update_shard_count(stream.name, call.target_shard_count)
+    stream = engine.stream(stream_of(call))
+    before = engine.update_shard_count(stream.name, call.target_shard_count)
     reply = {"CurrentShardCount": before, "TargetShardCount": call.target_shard_count}
     return orjson.dumps({"StreamName": stream.name, "StreamARN": stream.arn, **reply})
 
 
-def increase_retention(desk: Desk, call: requests.Retention) -> bytes:
+def increase_retention(engine: Engine, call: Any) -> bytes:
     """IncreaseStreamRetentionPeriod, to no less than it is."""
-    held = desk.engine.stream(call.stream()).retention_hours
-    return _set_retention(desk, call, range(held, _MOST_RETENTION_HOURS + 1))
+    held = engine.stream(stream_of(call)).retention_hours
+    return _set_retention(engine, call, range(held, _MOST_RETENTION_HOURS + 1))
 
 
-def decrease_retention(desk: Desk, call: requests.Retention) -> bytes:
+def decrease_retention(engine: Engine, call: Any) -> bytes:
     """DecreaseStreamRetentionPeriod, to no more than it is."""
-    held = desk.engine.stream(call.stream()).retention_hours
-    return _set_retention(desk, call, range(_LEAST_RETENTION_HOURS, held + 1))
+    held = engine.stream(stream_of(call)).retention_hours
+    return _set_retention(engine, call, range(_LEAST_RETENTION_HOURS, held + 1))
 
 
-def update_max_record_size(desk: Desk, call: requests.UpdateMaxRecordSize) -> bytes:
+def update_max_record_size(engine: Engine, call: Any) -> bytes:
     """UpdateMaxRecordSize."""
-    desk.engine.set_max_record_bytes(call.stream(), call.max_record_size_in_kib * 1024)
+    engine.set_max_record_bytes(stream_of(call), call.max_record_size_in_ki_b * 1024)
     return b""
 
 
-def _set_retention(desk: Desk, call: requests.Retention, allowed: range) -> bytes:
+def _set_retention(engine: Engine, call: Any, allowed: range) -> bytes:
     if call.retention_period_hours not in allowed:
         raise invalid_argument(
             f"Retention of {call.retention_period_hours} hours is not in {allowed[0]}..{allowed[-1]}."
         )
-    desk.engine.set_retention(call.stream(), call.retention_period_hours)
+    engine.set_retention(stream_of(call), call.retention_period_hours)
     return b""
 
 
@@ -181,25 +173,25 @@ def _description(engine: Engine, stream: Stream) -> dict[str, Any]:
     }
 
 
-def _first_page(desk: Desk, call: requests.ListShards) -> PageToken:
-    stream = desk.engine.stream(call.stream())
+def _first_page(engine: Engine, call: Any) -> Page:
+    stream = engine.stream(stream_of(call))
     created_ms, wanted, chosen = stream.created_ms, call.shard_filter, None
     if call.stream_creation_timestamp is not None:
         created_ms = round(call.stream_creation_timestamp * 1000)
     if wanted is not None:
         moment_ms = None if wanted.timestamp is None else round(wanted.timestamp * 1000)
         chosen = ShardFilter(wanted.type, wanted.shard_id, moment_ms)
-    return PageToken(stream.name, created_ms, call.exclusive_start_shard_id or "", chosen)
+    return Page(stream.name, created_ms, call.exclusive_start_shard_id or "", chosen)
 
 
-def _next_page(desk: Desk, call: requests.ListShards, token: str) -> PageToken:
+def _next_page(engine: Engine, call: Any, token: str) -> Page:
     others = (call.stream_name, call.exclusive_start_shard_id, call.shard_filter)
     if any(each is not None for each in (*others, call.stream_creation_timestamp)):
         raise invalid_argument(
             "NextToken and StreamName, ExclusiveStartShardId, ShardFilter or StreamCreationTimestamp "
             "cannot be given together."
         )
-    page = open_page(token, desk.now_ms, desk.lifetime_ms)
+    page = open_page(engine, token)
     if call.stream_arn is not None:
         check_same_stream(page.stream, call.stream_arn)
     return page
@@ -219,14 +211,14 @@ class _Incoming(NamedTuple):
         return self.data_bytes + len(self.partition_key.encode())
 
 
-def put_record(desk: Desk, call: requests.PutRecord) -> bytes:
+def put_record(engine: Engine, call: Any) -> bytes:
     """PutRecord."""
-    return _placed_json(_store(desk, call.stream(), _incoming(call)))
+    return _placed_json(_store(engine, stream_of(call), _incoming(call)))
 
 
-def put_records(desk: Desk, call: requests.PutRecords) -> bytes:
+def put_records(engine: Engine, call: Any) -> bytes:
     """PutRecords: each record is stored or fails for itself, in request order."""
-    stream = desk.engine.stream(call.stream())
+    stream = engine.stream(stream_of(call))
     incoming = [_incoming(entry) for entry in call.records]
     # A request that breaks a bound is refused whole, before anything is stored.
     largest, total = max(r.size_bytes for r in incoming), sum(r.size_bytes for r in incoming)
@@ -235,17 +227,15 @@ def put_records(desk: Desk, call: requests.PutRecords) -> bytes:
             f"A record takes {largest} bytes with its partition key; the stream takes at most "
             f"{stream.max_record_bytes}."
         )
-    if total > desk.engine.settings.request_bytes:
-        raise invalid_argument(
-            f"Records size exceeds {desk.engine.settings.request_bytes} bytes limit: {total}."
-        )
+    if total > engine.settings.request_bytes:
+        raise invalid_argument(f"Records size exceeds {engine.settings.request_bytes} bytes limit: {total}.")
     results, failed = [], 0
     for record in incoming:
         refusal: Rule | ServiceRefusalError
-        failing = desk.faults.hitting("PutRecords", inner="fail_entry")
+        failing = engine.faults.hitting("PutRecords", inner="fail_entry")
         try:
             if not failing:
-                results.append(_placed_json(_store(desk, stream.name, record)))
+                results.append(_placed_json(_store(engine, stream.name, record)))
                 continue
             refusal = failing[0]
         except ServiceRefusalError as error:
@@ -255,49 +245,66 @@ def put_records(desk: Desk, call: requests.PutRecords) -> bytes:
     return b'{"FailedRecordCount":%d,"Records":[%b],"EncryptionType":"NONE"}' % (failed, b",".join(results))
 
 
-def get_shard_iterator(desk: Desk, call: requests.GetShardIterator) -> bytes:
+def get_shard_iterator(engine: Engine, call: Any) -> bytes:
     """GetShardIterator, all five kinds."""
     start = Start.of(call.shard_iterator_type, call.starting_sequence_number, call.timestamp)
-    position = desk.engine.position(call.stream(), call.shard_id, start)
-    return orjson.dumps({"ShardIterator": seal_iterator(position, desk.now_ms)})
+    position = engine.position(stream_of(call), call.shard_id, start)
+    return orjson.dumps({"ShardIterator": seal_iterator(engine, position)})
 
 
-def get_records(desk: Desk, call: requests.GetRecords) -> bytes | Pieces:
-    """GetRecords; at the end of a closed shard there is no next iterator, but children."""
-    now_ms = desk.now_ms
-    position = open_iterator(call.shard_iterator, now_ms, desk.lifetime_ms)
+def get_records(engine: Engine, call: Any) -> bytes | list[bytes]:
+    """GetRecords, in pieces where it is large; at the end of a closed shard there are children."""
+    position = open_iterator(engine, call.shard_iterator)
     if call.stream_arn is not None:
         check_same_stream(position.stream, call.stream_arn)
-    if desk.faults.hitting("GetRecords", inner="empty_read"):
-        token = seal_iterator(position, now_ms)
+    if engine.faults.hitting("GetRecords", inner="empty_read"):
+        token = seal_iterator(engine, position)
         return orjson.dumps({"Records": [], "NextShardIterator": token, "MillisBehindLatest": 1})
-    reading = desk.engine.read(position, call.limit)
+    reading = engine.read(position, call.limit)
     tail: dict[str, Any] = {"MillisBehindLatest": reading.behind_ms}
     if reading.position is None:
         tail["ChildShards"] = children_json(reading.children)
     else:
-        tail["NextShardIterator"] = seal_iterator(reading.position, now_ms)
-    pieces = Pieces([b'{"Records":['])
+        tail["NextShardIterator"] = seal_iterator(engine, reading.position)
+    pieces = [b'{"Records":[']
     for record in reading.records:
         pieces += (record.wire, b",")
     if reading.records:
         pieces.pop()
     pieces.append(b"]," + orjson.dumps(tail)[1:])
-    if pieces.size_bytes < len(pieces) * _SMALL_PIECE_BYTES:
-        return b"".join(pieces)
-    return pieces
+    is_large = sum(map(len, pieces)) >= len(pieces) * _SMALL_PIECE_BYTES
+    return pieces if is_large else b"".join(pieces)
+
+
+def _shard_json(shard: Shard) -> dict[str, Any]:
+    """Return a shard as ListShards and DescribeStream write it."""
+    numbers = {"StartingSequenceNumber": str(shard.starting_sequence_number)}
+    if shard.closed_ms is not None:
+        numbers["EndingSequenceNumber"] = str(shard.ending_sequence_number)
+    described: dict[str, Any] = {
+        "ShardId": shard.shard_id,
+        "HashKeyRange": _range_json(shard),
+        "SequenceNumberRange": numbers,
+    }
+    # One parent after a split, two after a merge.
+    described.update(zip(("ParentShardId", "AdjacentParentShardId"), shard.parents, strict=False))
+    return described
+
+
+def _range_json(shard: Shard) -> dict[str, str]:
+    return {"StartingHashKey": str(shard.low), "EndingHashKey": str(shard.high)}
 
 
 def children_json(children: list[Shard]) -> list[dict[str, Any]]:
     """Return the shards below one that ended, as its last reply lists them."""
     return [
-        {"ShardId": shard.shard_id, "ParentShards": list(shard.parents), "HashKeyRange": range_json(shard)}
+        {"ShardId": shard.shard_id, "ParentShards": list(shard.parents), "HashKeyRange": _range_json(shard)}
         for shard in children
     ]
 
 
-def _store(desk: Desk, stream: str, record: _Incoming) -> Placed:
-    return desk.engine.put_base64(
+def _store(engine: Engine, stream: str, record: _Incoming) -> Placed:
+    return engine.put_base64(
         stream,
         record.partition_key,
         record.data_base64,
@@ -310,7 +317,7 @@ def _placed_json(placed: Placed) -> bytes:
     return b'{"ShardId":"%b","SequenceNumber":"%d"}' % (placed.shard_id.encode(), placed.sequence_number)
 
 
-def _incoming(entry: requests.Entry | requests.PutRecord) -> _Incoming:
+def _incoming(entry: Any) -> _Incoming:
     text, size_bytes = _canonical(entry.data)
     hash_key = None if entry.explicit_hash_key is None else int(entry.explicit_hash_key)
     if hash_key is not None:

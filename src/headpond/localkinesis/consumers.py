@@ -14,7 +14,7 @@ Rules and messages are those the service documents. Reads here are not metered: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headpond.localkinesis.settings import (
@@ -38,11 +38,11 @@ class Consumer:
 
     name: str
     arn: str
-    stream: str
     stream_arn: str
     created_ms: int
     active_ms: int
     gone_ms: int | None = None
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)  # by shard
 
     def status(self, now_ms: int) -> str:
         """Return `CREATING`, `ACTIVE` or `DELETING`."""
@@ -64,19 +64,17 @@ class Subscription:
 
 
 class Consumers:
-    """All consumers of one engine; guarded by the engine's lock."""
+    """The consumers of all streams of one engine; guarded by the engine's lock."""
 
     def __init__(self, engine: Engine, lock: RLock) -> None:
         self._engine, self._lock = engine, lock
-        self._consumers: dict[str, Consumer] = {}
-        self._subscriptions: dict[tuple[str, str], Subscription] = {}
 
     def register(self, stream_name: str, name: str) -> Consumer:
         """Register a consumer."""
         with self._lock:
             stream, now_ms = self._engine.stream(stream_name), self._engine.clock()
-            settings, there = self._engine.settings, self.of_stream(stream.name)
-            if any(each.name == name for each in there):
+            settings, there = self._engine.settings, self.of_stream(stream_name)
+            if name in stream.consumers:
                 raise in_use(
                     f"Consumer {name} under stream {stream.name}, account {settings.account} already exists."
                 )
@@ -87,47 +85,35 @@ class Consumers:
                     f"the limits are {settings.max_consumers} and {settings.max_creating_consumers}."
                 )
             arn = f"{stream.arn}/consumer/{name}:{now_ms // 1000}"
-            consumer = Consumer(name, arn, stream.name, stream.arn, now_ms, now_ms + settings.settle_ms)
-            self._consumers[arn] = consumer
+            consumer = Consumer(name, arn, stream.arn, now_ms, now_ms + settings.settle_ms)
+            stream.consumers[name] = consumer
             return consumer
 
     def deregister(self, consumer: Consumer) -> None:
         """Begin to delete a consumer; its subscriptions end."""
-        with self._lock:
-            consumer.gone_ms = self._engine.clock() + self._engine.settings.settle_ms
-            self._expire()
+        consumer.gone_ms = self._engine.clock() + self._engine.settings.settle_ms
 
     def of_stream(self, stream_name: str) -> list[Consumer]:
-        """Return a stream's consumers, by name."""
+        """Return a stream's consumers, by name; those that are deleted are forgotten."""
         with self._lock:
-            self._expire()
-            stream = self._engine.stream(stream_name)
-            found = [each for each in self._consumers.values() if each.stream_arn == stream.arn]
-            return sorted(found, key=lambda each: each.name)
+            stream, now_ms = self._engine.stream(stream_name), self._engine.clock()
+            for each in list(stream.consumers.values()):
+                if each.gone_ms is not None and now_ms >= each.gone_ms:
+                    del stream.consumers[each.name]
+            return [each for _, each in sorted(stream.consumers.items())]
 
     def find(
         self, *, arn: str | None = None, stream_name: str | None = None, name: str | None = None
     ) -> Consumer:
         """Find a consumer by its ARN, or by its stream and name."""
-        with self._lock:
-            self._expire()
-            if arn is not None:
-                found = self._consumers.get(arn)
-            elif stream_name is not None and name is not None:
-                found = next((each for each in self.of_stream(stream_name) if each.name == name), None)
-            else:
-                raise invalid_argument("Either ConsumerARN, or StreamARN and ConsumerName must be given.")
-            if found is None:
-                raise not_found(
-                    f"Consumer {arn or name} under account {self._engine.settings.account} not found."
-                )
-            return found
-
-    def forget_stream(self, stream_arn: str) -> None:
-        """Drop the consumers of a deleted stream."""
-        with self._lock:
-            for arn in [arn for arn, each in self._consumers.items() if each.stream_arn == stream_arn]:
-                self._drop(arn)
+        if arn is not None:
+            stream_name = arn.partition("/consumer/")[0]
+        elif stream_name is None or name is None:
+            raise invalid_argument("Either ConsumerARN, or StreamARN and ConsumerName must be given.")
+        for each in self.of_stream(stream_name):
+            if each.arn == arn or (arn is None and each.name == name):
+                return each
+        raise not_found(f"Consumer {arn or name} under account {self._engine.settings.account} not found.")
 
     def subscribe(self, arn: str, shard_id: str, start: Start) -> Subscription:
         """Subscribe to a shard."""
@@ -135,11 +121,9 @@ class Consumers:
             consumer, now_ms = self.find(arn=arn), self._engine.clock()
             settings = self._engine.settings
             if consumer.status(now_ms) != "ACTIVE":
-                raise in_use(
-                    f"Consumer {consumer.name} under stream {consumer.stream} is not in ACTIVE status."
-                )
-            position = self._engine.position(consumer.stream, shard_id, start)
-            held = self._subscriptions.get((arn, position.shard_id))
+                raise in_use(f"Consumer {consumer.name} of {consumer.stream_arn} is not in ACTIVE status.")
+            position = self._engine.position(consumer.stream_arn, shard_id, start)
+            held = consumer.subscriptions.get(position.shard_id)
             if held is not None:
                 if now_ms - held.began_ms < settings.resubscribe_ms:
                     raise _in_use(held)
@@ -147,7 +131,7 @@ class Consumers:
             subscription = Subscription(
                 consumer, position.shard_id, position, now_ms, now_ms + settings.subscription_ms
             )
-            self._subscriptions[arn, position.shard_id] = subscription
+            consumer.subscriptions[position.shard_id] = subscription
             return subscription
 
     def read(self, subscription: Subscription) -> Reading | None:
@@ -157,33 +141,19 @@ class Consumers:
             ServiceRefusalError: It was taken over, or its consumer, stream or shard is gone.
         """
         with self._lock:
-            self._expire()
             if subscription.taken_over:
                 raise _in_use(subscription)
-            consumer = subscription.consumer
-            if consumer.gone_ms is not None:
-                raise not_found(f"Consumer {consumer.name} not found.")
+            if subscription.consumer.gone_ms is not None:
+                raise not_found(f"Consumer {subscription.consumer.name} not found.")
             if subscription.position is None or self._engine.clock() >= subscription.ends_ms:
                 return None
             reading = self._engine.read(subscription.position, as_event=True)
             subscription.position = reading.position
             return reading
 
-    def _expire(self) -> None:
-        now_ms = self._engine.clock()
-        for arn, each in list(self._consumers.items()):
-            if each.gone_ms is not None and now_ms >= each.gone_ms:
-                self._drop(arn)
-
-    def _drop(self, arn: str) -> None:
-        consumer = self._consumers.pop(arn)
-        consumer.gone_ms = consumer.gone_ms or self._engine.clock()
-        for key in [key for key in self._subscriptions if key[0] == arn]:
-            del self._subscriptions[key]
-
 
 def _in_use(held: Subscription) -> ServiceRefusalError:
     return in_use(
         f"Another active subscription exists for this consumer: {held.consumer.name}, shard {held.shard_id}, "
-        f"stream {held.consumer.stream}."
+        f"stream {held.consumer.stream_arn}."
     )

@@ -12,6 +12,7 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 from headpond.localkinesis.consumers import Consumers
+from headpond.localkinesis.faults import Faults
 from headpond.localkinesis.model import (
     STEP,
     Placed,
@@ -25,7 +26,6 @@ from headpond.localkinesis.model import (
     rescale,
     shard_id_of,
     split_shards,
-    unpack,
 )
 from headpond.localkinesis.settings import (
     ServiceRefusalError,
@@ -49,14 +49,20 @@ _MIB = 1024 * 1024
 
 
 class Engine:
-    """All streams of one local Kinesis."""
+    """All streams of one local Kinesis, and the faults that calls over HTTP meet."""
 
-    def __init__(self, settings: Settings | None = None, *, clock: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        clock: Callable[[], int] = wall_clock_ms,
+        faults: Faults | None = None,
+    ) -> None:
         self.settings = settings or Settings()
         self.clock = clock
+        self.faults = faults or Faults()
         self._lock = RLock()
         self._streams: dict[str, Stream] = {}
-        self._meters: dict[tuple[str, int, str], ShardMeter] = {}
         self.consumers = Consumers(self, self._lock)
 
     # Streams
@@ -91,9 +97,7 @@ class Engine:
         """Delete a stream and all it holds, at once."""
         with self._lock:
             stream = self.stream(name)
-            self.consumers.forget_stream(stream.arn)
             del self._streams[stream.name]
-            self._meters = {key: meter for key, meter in self._meters.items() if key[0] != stream.name}
 
     def stream(self, name: str) -> Stream:
         """Look a stream up by name or ARN, expired records removed."""
@@ -262,7 +266,7 @@ class Engine:
         with self._lock:
             shard = self._shard(self.stream(name), shard_id)
             count = shard.index_after(before - 1)
-            shard.drop_first(count)
+            del shard.records[:count]
             return count
 
     def forget_shard(self, name: str, shard_id: str) -> None:
@@ -319,16 +323,14 @@ class Engine:
         return shard
 
     def _meter(self, stream: Stream, shard: Shard, now_ms: int) -> ShardMeter:
-        key = (stream.name, stream.created_ms, shard.shard_id)
-        if key not in self._meters:
+        if shard.meter is None:
             where = f"shard {shard.shard_id} in stream {stream.name} under account {self.settings.account}"
-            self._meters[key] = ShardMeter(self.settings.limits, where, now_ms)
-        return self._meters[key]
+            shard.meter = ShardMeter(self.settings.limits, where, now_ms)
+        return shard.meter
 
     def _before_number(self, stream: Stream, shard: Shard, start: Start) -> int:
         number = -1 if start.sequence_number is None else start.sequence_number
-        parts = unpack(number)
-        if parts is None or (parts.created_ms, parts.shard_number) != (stream.created_ms, shard.number):
+        if not shard.gives(number):
             raise invalid_argument(
                 f"StartingSequenceNumber {start.sequence_number} used in GetShardIterator on shard "
                 f"{shard.shard_id} in stream {stream.name} under account {self.settings.account} is invalid "

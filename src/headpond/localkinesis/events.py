@@ -22,79 +22,78 @@ import orjson
 
 from headpond.kinesis.api.retry import Bucket
 from headpond.localkinesis.answers import children_json
-from headpond.localkinesis.desk import PageToken, open_page, seal_page
 from headpond.localkinesis.model import Start
 from headpond.localkinesis.settings import ServiceRefusalError, invalid_argument
+from headpond.localkinesis.tokens import Page, open_page, seal_page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from headpond.localkinesis import requests
     from headpond.localkinesis.consumers import Consumer, Subscription
-    from headpond.localkinesis.desk import Desk
+    from headpond.localkinesis.engine import Engine
     from headpond.localkinesis.faults import Rule
     from headpond.localkinesis.model import Reading
 
+_PAGE = 100
 _TEXT = 7
 _PRELUDE_AND_CHECKSUMS = 16
 _SHORTEST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.1
 
 
-def register_stream_consumer(desk: Desk, call: requests.RegisterStreamConsumer) -> bytes:
+def register_stream_consumer(engine: Engine, call: Any) -> bytes:
     """RegisterStreamConsumer."""
-    consumer = desk.engine.consumers.register(call.stream_arn, call.consumer_name)
-    return orjson.dumps({"Consumer": {**_consumer_json(desk, consumer), "ConsumerStatus": "CREATING"}})
+    consumer = engine.consumers.register(call.stream_arn, call.consumer_name)
+    return orjson.dumps({"Consumer": {**_consumer_json(engine, consumer), "ConsumerStatus": "CREATING"}})
 
 
-def deregister_stream_consumer(desk: Desk, call: requests.OnConsumer) -> bytes:
+def deregister_stream_consumer(engine: Engine, call: Any) -> bytes:
     """DeregisterStreamConsumer."""
-    desk.engine.consumers.deregister(_find(desk, call))
+    engine.consumers.deregister(_find(engine, call))
     return b""
 
 
-def describe_stream_consumer(desk: Desk, call: requests.OnConsumer) -> bytes:
+def describe_stream_consumer(engine: Engine, call: Any) -> bytes:
     """DescribeStreamConsumer."""
-    consumer = _find(desk, call)
-    described = {**_consumer_json(desk, consumer), "StreamARN": consumer.stream_arn}
+    consumer = _find(engine, call)
+    described = {**_consumer_json(engine, consumer), "StreamARN": consumer.stream_arn}
     return orjson.dumps({"ConsumerDescription": described})
 
 
-def list_stream_consumers(desk: Desk, call: requests.ListStreamConsumers) -> bytes:
+def list_stream_consumers(engine: Engine, call: Any) -> bytes:
     """ListStreamConsumers, a page of consumers by name."""
-    stream = desk.engine.stream(call.stream_arn)
+    stream = engine.stream(call.stream_arn)
     after = ""
     if call.next_token is not None:
-        page = open_page(call.next_token, desk.now_ms, desk.lifetime_ms)
+        page = open_page(engine, call.next_token)
         if (page.stream, page.created_ms) != (stream.name, stream.created_ms):
             raise invalid_argument("NextToken is of another stream.")
-        after = page.after_shard_id
-    found = [each for each in desk.engine.consumers.of_stream(stream.name) if each.name > after]
-    shown = found[: call.max_results]
-    reply: dict[str, Any] = {"Consumers": [_consumer_json(desk, each) for each in shown]}
+        after = page.after
+    found = [each for each in engine.consumers.of_stream(stream.name) if each.name > after]
+    shown = found[: call.max_results or _PAGE]
+    reply: dict[str, Any] = {"Consumers": [_consumer_json(engine, each) for each in shown]}
     if len(found) > len(shown):
-        token = PageToken(stream.name, stream.created_ms, shown[-1].name)
-        reply["NextToken"] = seal_page(token, desk.now_ms)
+        reply["NextToken"] = seal_page(engine, Page(stream.name, stream.created_ms, shown[-1].name))
     return orjson.dumps(reply)
 
 
-def subscribe_to_shard(desk: Desk, call: requests.SubscribeToShard) -> Subscription:
+def subscribe_to_shard(engine: Engine, call: Any) -> Subscription:
     """SubscribeToShard, up to the point where events are sent."""
     at = call.starting_position
     start = Start.of(at.type, at.sequence_number, at.timestamp)
-    return desk.engine.consumers.subscribe(call.consumer_arn, call.shard_id, start)
+    return engine.consumers.subscribe(call.consumer_arn, call.shard_id, start)
 
 
-async def frames(desk: Desk, subscription: Subscription) -> AsyncIterator[tuple[bytes, bool]]:
+async def frames(engine: Engine, subscription: Subscription) -> AsyncIterator[tuple[bytes, bool]]:
     """Yield a subscription's frames as they become due, and for each whether to cut it in its middle."""
     yield event_frame("initial-response", b"{}"), False
-    loop, settings = asyncio.get_running_loop(), desk.engine.settings
+    loop, settings = asyncio.get_running_loop(), engine.settings
     rate = settings.limits.read_bytes_per_second
     bucket = None if rate is None else Bucket(rate, now_ms=loop.time() * 1000)
     due_s, pause_s = loop.time(), _SHORTEST_PAUSE_S
     while True:
         try:
-            reading = desk.engine.consumers.read(subscription)
+            reading = engine.consumers.read(subscription)
         except ServiceRefusalError as refusal:
             yield _exception(refusal), False
             return
@@ -105,11 +104,11 @@ async def frames(desk: Desk, subscription: Subscription) -> AsyncIterator[tuple[
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             continue
         due_s, pause_s = loop.time() + settings.heartbeat_ms / 1000, _SHORTEST_PAUSE_S
-        failing = desk.faults.hitting("SubscribeToShard", inner="fail_event")
+        failing = engine.faults.hitting("SubscribeToShard", inner="fail_event")
         if failing:
             yield _exception(failing[0]), False
             return
-        cutting = bool(desk.faults.hitting("SubscribeToShard", inner="cut_event"))
+        cutting = bool(engine.faults.hitting("SubscribeToShard", inner="cut_event"))
         yield event_frame("SubscribeToShardEvent", _event_json(reading)), cutting
         if bucket is not None:
             bucket.take(sum(record.size_bytes for record in reading.records))
@@ -155,16 +154,14 @@ def _event_json(reading: Reading) -> bytes:
     return b'{"Records":[%b],%b' % (records, orjson.dumps(tail)[1:])
 
 
-def _find(desk: Desk, call: requests.OnConsumer) -> Consumer:
-    return desk.engine.consumers.find(
-        arn=call.consumer_arn, stream_name=call.stream_arn, name=call.consumer_name
-    )
+def _find(engine: Engine, call: Any) -> Consumer:
+    return engine.consumers.find(arn=call.consumer_arn, stream_name=call.stream_arn, name=call.consumer_name)
 
 
-def _consumer_json(desk: Desk, consumer: Consumer) -> dict[str, Any]:
+def _consumer_json(engine: Engine, consumer: Consumer) -> dict[str, Any]:
     return {
         "ConsumerName": consumer.name,
         "ConsumerARN": consumer.arn,
-        "ConsumerStatus": consumer.status(desk.now_ms),
+        "ConsumerStatus": consumer.status(engine.clock()),
         "ConsumerCreationTimestamp": consumer.created_ms // 1000,
     }

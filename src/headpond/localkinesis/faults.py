@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partialmethod
 from threading import Lock
 from typing import Literal, TypedDict, Unpack
 
@@ -43,11 +44,14 @@ THROTTLED = "ProvisionedThroughputExceededException"
 _INNER = {"fail_entry", "empty_read", "cut_event", "fail_event"}
 
 
-class Span(TypedDict, total=False):
-    """Which of the calls that a rule is for it may hit: not the first `skip`, and `times` at most."""
+class Details(TypedDict, total=False):
+    """What a rule may say beside its effect; `message` and `status` are those of a refusal."""
 
+    calls: Iterable[str]
     skip: int
     times: int | None
+    message: str
+    status: int
 
 
 @dataclass(slots=True)
@@ -56,112 +60,75 @@ class Rule:
 
     effect: Effect
     share: float
-    calls: frozenset[str]
+    calls: Iterable[str] = ()
     skip: int = 0
     times: int | None = None
     code: str = ""
-    message: str = ""
+    message: str = "Refused by a fault rule."
     status: int = 400
     delay_ms: int = 0
     hits: int = 0
     seen: int = 0
 
 
-@dataclass(slots=True)
 class Faults:
-    """The rules in force; may be changed from any thread at any time."""
+    """The rules in force; may be changed from any thread at any time.
 
-    seed: int = 0
-    rules: list[Rule] = field(default_factory=list)
-    _random: random.Random = field(init=False)
-    _lock: Lock = field(default_factory=Lock, init=False)
+    Most methods add a rule and return it. They take `share` and, by name, what `Details` lists.
+    """
 
-    def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.rules: list[Rule] = []
+        self._random, self._lock = random.Random(seed), Lock()
 
-    def throttle(self, share: float = 1.0, *, calls: Iterable[str] = (), **span: Unpack[Span]) -> Rule:
-        """Refuse calls for their rate."""
-        return self.refuse(THROTTLED, share, calls=calls, message="Rate exceeded.", **span)
-
-    def internal_failure(
-        self, share: float = 1.0, *, calls: Iterable[str] = (), **span: Unpack[Span]
-    ) -> Rule:
-        """Fail calls inside the service."""
-        return self.refuse("InternalFailureException", share, calls=calls, status=500, **span)
-
-    def refuse(
+    def _add(
         self,
-        code: str,
+        effect: Effect,
         share: float = 1.0,
         *,
-        calls: Iterable[str] = (),
-        message: str = "Refused by a fault rule.",
-        status: int = 400,
-        **span: Unpack[Span],
+        code: str = "",
+        delay_ms: int = 0,
+        **details: Unpack[Details],
     ) -> Rule:
+        rule = Rule(effect, share, code=code, delay_ms=delay_ms, **details)
+        rule.calls = frozenset(rule.calls)  # however they were given
+        with self._lock:
+            self.rules.append(rule)
+        return rule
+
+    throttle = partialmethod(_add, "refuse", code=THROTTLED, message="Rate exceeded.")
+    internal_failure = partialmethod(_add, "refuse", code="InternalFailureException", status=500)
+    expire_iterators = partialmethod(_add, "refuse", code="ExpiredIteratorException", calls=("GetRecords",))
+    fail_entries = partialmethod(_add, "fail_entry", calls=("PutRecords",), code=THROTTLED)
+    empty_reads = partialmethod(_add, "empty_read", calls=("GetRecords",))
+    cut_events = partialmethod(_add, "cut_event", calls=("SubscribeToShard",))
+    fail_events = partialmethod(
+        _add, "fail_event", calls=("SubscribeToShard",), code="InternalFailureException"
+    )
+
+    def refuse(self, code: str, share: float = 1.0, **details: Unpack[Details]) -> Rule:
         """Refuse calls with any error type of the service."""
-        return self._add(
-            Rule("refuse", share, frozenset(calls), code=code, message=message, status=status, **span)
-        )
+        return self._add("refuse", share, code=code, **details)
 
     def cut(
         self,
         share: float = 1.0,
         *,
         when: Literal["before", "after", "reply"] = "before",
-        calls: Iterable[str] = (),
-        **span: Unpack[Span],
+        **details: Unpack[Details],
     ) -> Rule:
         """Cut the connection before the call is done, after it, or in the middle of the reply."""
         effects: dict[str, Effect] = {"before": "cut_before", "after": "cut_after", "reply": "cut_reply"}
-        return self._add(Rule(effects[when], share, frozenset(calls), **span))
+        return self._add(effects[when], share, **details)
 
     def crash(self, after: int = 0) -> Rule:
         """Answer so many calls, then none, as a service that died; removing the rule starts it again."""
         return self.cut(skip=after)
 
-    def delay(
-        self, delay_ms: int, share: float = 1.0, *, calls: Iterable[str] = (), **span: Unpack[Span]
-    ) -> Rule:
+    def delay(self, delay_ms: int, share: float = 1.0, **details: Unpack[Details]) -> Rule:
         """Send replies later."""
-        return self._add(Rule("delay", share, frozenset(calls), delay_ms=delay_ms, **span))
-
-    def fail_entries(
-        self,
-        share: float = 1.0,
-        *,
-        code: str = THROTTLED,
-        message: str = "Rate exceeded for this shard.",
-        **span: Unpack[Span],
-    ) -> Rule:
-        """Fail single entries of PutRecords."""
-        calls = frozenset({"PutRecords"})
-        return self._add(Rule("fail_entry", share, calls, code=code, message=message, **span))
-
-    def empty_reads(self, share: float = 1.0, **span: Unpack[Span]) -> Rule:
-        """Answer GetRecords with no records although there are some."""
-        return self._add(Rule("empty_read", share, frozenset({"GetRecords"}), **span))
-
-    def expire_iterators(self, share: float = 1.0, **span: Unpack[Span]) -> Rule:
-        """Refuse GetRecords because its iterator expired."""
-        message = "Iterator expired by a fault rule."
-        return self.refuse("ExpiredIteratorException", share, calls=["GetRecords"], message=message, **span)
-
-    def cut_events(self, share: float = 1.0, **span: Unpack[Span]) -> Rule:
-        """Cut subscriptions in the middle of an event."""
-        return self._add(Rule("cut_event", share, frozenset({"SubscribeToShard"}), **span))
-
-    def fail_events(
-        self,
-        share: float = 1.0,
-        *,
-        code: str = "InternalFailureException",
-        message: str = "Failed by a fault rule.",
-        **span: Unpack[Span],
-    ) -> Rule:
-        """End subscriptions with an exception where an event would come."""
-        calls = frozenset({"SubscribeToShard"})
-        return self._add(Rule("fail_event", share, calls, code=code, message=message, **span))
+        return self._add("delay", share, delay_ms=delay_ms, **details)
 
     def remove(self, rule: Rule) -> None:
         """Remove one rule."""
@@ -188,11 +155,6 @@ class Faults:
                 and (not rule.calls or call in rule.calls)
                 and self._draw(rule)
             ]
-
-    def _add(self, rule: Rule) -> Rule:
-        with self._lock:
-            self.rules.append(rule)
-        return rule
 
     def _draw(self, rule: Rule) -> bool:
         rule.seen += 1

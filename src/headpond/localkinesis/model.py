@@ -31,49 +31,26 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import orjson
 
 from headpond.localkinesis.settings import ServiceRefusalError, invalid_argument
+
+if TYPE_CHECKING:
+    from headpond.localkinesis.consumers import Consumer
+    from headpond.localkinesis.settings import ShardMeter
 
 STEP = 10**12
 """Distance between neighbouring ordinals of one shard."""
 _GENERATION = 10**32
 _CREATED = 10**40
 _LEAD = 49 * 10**54
-_DIGITS = 56
 
 
-class SequenceParts(NamedTuple):
-    """What a sequence number is made of; `created_ms` is the stream's creation time."""
-
-    created_ms: int
-    generation: int
-    ordinal: int
-    shard_number: int
-
-
-def pack(parts: SequenceParts) -> int:
-    """Build the number."""
-    return (
-        _LEAD
-        + parts.created_ms * _CREATED
-        + parts.generation * _GENERATION
-        + parts.ordinal * STEP
-        + parts.shard_number
-    )
-
-
-def unpack(number: int) -> SequenceParts | None:
-    """Return the parts of a number; None if this server cannot have made it."""
-    rest = number - _LEAD
-    if len(str(number)) != _DIGITS or not 0 <= rest < 10**54:
-        return None
-    created_ms, rest = divmod(rest, _CREATED)
-    generation, rest = divmod(rest, _GENERATION)
-    ordinal, shard_number = divmod(rest, STEP)
-    return SequenceParts(created_ms, generation, ordinal, shard_number)
+def first_number(created_ms: int, generation: int, shard_number: int) -> int:
+    """Return the number just below that of a shard's first record."""
+    return _LEAD + created_ms * _CREATED + generation * _GENERATION + shard_number
 
 
 MAX_HASH_KEY = 2**128 - 1
@@ -129,13 +106,14 @@ class Shard:
     number: int
     low: int
     high: int
-    start: SequenceParts
+    starting_sequence_number: int
     opened_ms: int
     parents: tuple[str, ...] = ()
     closed_ms: int | None = None
     children: list[str] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     ordinal: int = 0
+    meter: ShardMeter | None = None  # of its traffic, from the first call on
 
     @property
     def shard_id(self) -> str:
@@ -143,19 +121,19 @@ class Shard:
         return shard_id_of(self.number)
 
     @property
-    def starting_sequence_number(self) -> int:
-        """A number just below the first record's."""
-        return pack(self.start)
-
-    @property
     def ending_sequence_number(self) -> int:
         """The number above the last record's; it stays once the shard is closed."""
-        return pack(self.start._replace(ordinal=self.ordinal + 1))
+        return self.last_sequence_number + STEP
 
     @property
     def last_sequence_number(self) -> int:
         """The number of the newest record, or the starting number if there was none yet."""
-        return pack(self.start._replace(ordinal=self.ordinal))
+        return self.starting_sequence_number + self.ordinal * STEP
+
+    def gives(self, number: int) -> bool:
+        """Return whether a sequence number is one of this shard's, given already or to come."""
+        above = number - self.starting_sequence_number
+        return 0 <= above < _GENERATION and above % STEP == 0
 
     def append(
         self, partition_key: str, hash_key: int, data_base64: bytes, size_bytes: int, now_ms: int
@@ -165,7 +143,7 @@ class Shard:
         Its arrival is `now_ms`, or that of the record before if the clock stepped back.
         """
         self.ordinal += 1
-        number = self.starting_sequence_number + self.ordinal * STEP
+        number = self.last_sequence_number
         arrival_ms = max(now_ms, self.records[-1].arrival_ms) if self.records else now_ms
         head = b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%d.%03d,"Data":"' % (
             number,
@@ -189,14 +167,10 @@ class Shard:
         """Return the index of the first record that arrived at or after this time."""
         return bisect_left(self.records, time_ms, key=attrgetter("arrival_ms"))
 
-    def drop_first(self, count: int) -> None:
-        """Forget the oldest records, as retention does."""
-        del self.records[:count]
-
 
 @dataclass(slots=True)
 class Stream:
-    """A stream with its shards by name, expired ones removed."""
+    """A stream with its shards and consumers by name, expired shards removed."""
 
     name: str
     arn: str
@@ -206,6 +180,7 @@ class Stream:
     max_record_bytes: int
     settled_ms: int
     shards: dict[str, Shard] = field(default_factory=dict)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
     expired_ms: int = 0
     _next_number: int = 0
     _generation: int = 0
@@ -228,7 +203,7 @@ class Stream:
         self._generation += 1
         opened = []
         for low, high in ranges:
-            start = SequenceParts(self.created_ms, self._generation, 0, self._next_number)
+            start = first_number(self.created_ms, self._generation, self._next_number)
             shard = Shard(
                 self._next_number, low, high, start, now_ms, tuple(parent.shard_id for parent in parents)
             )
@@ -253,7 +228,7 @@ class Stream:
         horizon_ms = self.horizon_ms(now_ms)
         for shard in list(self.shards.values()):
             if shard.records and shard.records[0].arrival_ms < horizon_ms:
-                shard.drop_first(shard.index_at_time(horizon_ms))
+                del shard.records[: shard.index_at_time(horizon_ms)]
             if shard.closed_ms is not None and shard.closed_ms < horizon_ms and not shard.records:
                 del self.shards[shard.shard_id]
 

@@ -7,12 +7,13 @@ what is answered.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import uuid
 from contextlib import suppress
 from email.utils import formatdate
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 import msgspec
@@ -22,11 +23,11 @@ from aiohttp import web
 from headpond.core.errors import MissingRequirement
 from headpond.core.hosts import may_ask
 from headpond.kinesis.api.client import local_client
-from headpond.localkinesis import answers, events, requests
+from headpond.localkinesis import answers, events
 from headpond.localkinesis.consumers import Subscription
-from headpond.localkinesis.desk import Desk, Pieces
 from headpond.localkinesis.engine import Engine
 from headpond.localkinesis.faults import Faults
+from headpond.localkinesis.requests import decoder_of
 from headpond.localkinesis.settings import ServiceRefusalError, Settings, invalid, wall_clock_ms
 
 if TYPE_CHECKING:
@@ -37,47 +38,35 @@ if TYPE_CHECKING:
 
     from headpond.localkinesis.faults import Rule
 
-    Answer = bytes | Pieces | Subscription
+    Answer = bytes | list[bytes] | Subscription
 
-_R = TypeVar("_R", bound=msgspec.Struct)
-
-
-class _Call(NamedTuple):
-    decode: Callable[[bytes], Any]
-    answer: Callable[[Desk, Any], Answer]
-
-
-def _call(request: type[_R], answer: Callable[[Desk, _R], Answer]) -> _Call:
-    return _Call(msgspec.json.Decoder(request).decode, answer)
-
-
-CALLS = {
-    "CreateStream": _call(requests.CreateStream, answers.create_stream),
-    "DeleteStream": _call(requests.DeleteStream, answers.delete_stream),
-    "DescribeStream": _call(requests.DescribeStream, answers.describe_stream),
-    "DescribeStreamSummary": _call(requests.OnStream, answers.describe_stream_summary),
-    "ListStreams": _call(requests.ListStreams, answers.list_streams),
-    "ListShards": _call(requests.ListShards, answers.list_shards),
-    "SplitShard": _call(requests.SplitShard, answers.split_shard),
-    "MergeShards": _call(requests.MergeShards, answers.merge_shards),
-    "UpdateShardCount": _call(requests.UpdateShardCount, answers.update_shard_count),
-    "IncreaseStreamRetentionPeriod": _call(requests.Retention, answers.increase_retention),
-    "DecreaseStreamRetentionPeriod": _call(requests.Retention, answers.decrease_retention),
-    "UpdateMaxRecordSize": _call(requests.UpdateMaxRecordSize, answers.update_max_record_size),
-    "PutRecord": _call(requests.PutRecord, answers.put_record),
-    "PutRecords": _call(requests.PutRecords, answers.put_records),
-    "GetShardIterator": _call(requests.GetShardIterator, answers.get_shard_iterator),
-    "GetRecords": _call(requests.GetRecords, answers.get_records),
-    "RegisterStreamConsumer": _call(requests.RegisterStreamConsumer, events.register_stream_consumer),
-    "DeregisterStreamConsumer": _call(requests.OnConsumer, events.deregister_stream_consumer),
-    "DescribeStreamConsumer": _call(requests.OnConsumer, events.describe_stream_consumer),
-    "ListStreamConsumers": _call(requests.ListStreamConsumers, events.list_stream_consumers),
-    "SubscribeToShard": _call(requests.SubscribeToShard, events.subscribe_to_shard),
+CALLS: dict[str, Callable[[Engine, Any], Answer]] = {
+    "CreateStream": answers.create_stream,
+    "DeleteStream": answers.delete_stream,
+    "DescribeStream": answers.describe_stream,
+    "DescribeStreamSummary": answers.describe_stream_summary,
+    "ListStreams": answers.list_streams,
+    "ListShards": answers.list_shards,
+    "SplitShard": answers.split_shard,
+    "MergeShards": answers.merge_shards,
+    "UpdateShardCount": answers.update_shard_count,
+    "IncreaseStreamRetentionPeriod": answers.increase_retention,
+    "DecreaseStreamRetentionPeriod": answers.decrease_retention,
+    "UpdateMaxRecordSize": answers.update_max_record_size,
+    "PutRecord": answers.put_record,
+    "PutRecords": answers.put_records,
+    "GetShardIterator": answers.get_shard_iterator,
+    "GetRecords": answers.get_records,
+    "RegisterStreamConsumer": events.register_stream_consumer,
+    "DeregisterStreamConsumer": events.deregister_stream_consumer,
+    "DescribeStreamConsumer": events.describe_stream_consumer,
+    "ListStreamConsumers": events.list_stream_consumers,
+    "SubscribeToShard": events.subscribe_to_shard,
 }
-"""Call name → its request and its answer."""
+"""Call name → its answer."""
 
 
-def answer(desk: Desk, call: str, body: bytes) -> Answer:
+def answer(engine: Engine, call: str, body: bytes) -> Answer:
     """Answer one call, a JSON body for a JSON body (empty where the service answers with nothing).
 
     SubscribeToShard is answered with a subscription, whose events `events.frames` yields.
@@ -91,12 +80,12 @@ def answer(desk: Desk, call: str, body: bytes) -> Answer:
             "UnknownOperationException", f"The local Kinesis does not know {call or 'this'}."
         )
     try:
-        request = known.decode(body or b"{}")
+        request = decoder_of(call).decode(body or b"{}")
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
     except msgspec.DecodeError as error:
         raise ServiceRefusalError("SerializationException", f"The body is not JSON: {error}.") from error
-    return known.answer(desk, request)
+    return known(engine, request)
 
 
 def _invalid(fault: str) -> ServiceRefusalError:
@@ -112,36 +101,9 @@ _MAX_BODY_BYTES = 32 * 1024 * 1024  # 10 MiB of data as base64 text, with keys a
 _READ_BUFFER_BYTES = 1024 * 1024
 
 
-async def start_server(desk: Desk, host: str, port: int) -> tuple[web.AppRunner, int]:
-    """Listen on an address of this machine; return the runner, to be cleaned up, and the port bound.
-
-    Raises:
-        OSError: The address cannot be bound.
-    """
-    application = web.Application(client_max_size=_MAX_BODY_BYTES)
-    handler = _Handler(desk, host)
-    application.router.add_post("/", handler.handle)
-    application.on_cleanup.append(handler.abort_connections)
-    runner = web.AppRunner(
-        application,
-        access_log=None,
-        read_bufsize=_READ_BUFFER_BYTES,
-        shutdown_timeout=0.5,
-        handle_signals=False,
-    )
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError:
-        await runner.cleanup()
-        raise
-    return runner, int(runner.addresses[0][1])
-
-
 class _Handler:
-    def __init__(self, desk: Desk, host: str) -> None:
-        self._desk = desk
-        self._host = host
+    def __init__(self, engine: Engine, host: str) -> None:
+        self._engine, self._host = engine, host
         # A connection that is closed with bytes still unsent is known to the loop alone, which may end first.
         self._connections: WeakSet[asyncio.Transport] = WeakSet()
 
@@ -161,7 +123,7 @@ class _Handler:
             return web.Response(status=403, text="This server answers to names of its own machine alone.")
         call = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
         body = await request.read()
-        faults = {rule.effect: rule for rule in self._desk.faults.hitting(call)}
+        faults = {rule.effect: rule for rule in self._engine.faults.hitting(call)}
         if "cut_before" in faults:
             return self._cut(request)
         status, reply = self._reply(call, body, faults.get("refuse"))
@@ -171,12 +133,12 @@ class _Handler:
             return self._cut(request)
         headers = {
             "x-amzn-RequestId": str(uuid.uuid4()),
-            "Date": formatdate(self._desk.now_ms / 1000, usegmt=True),
+            "Date": formatdate(self._engine.clock() / 1000, usegmt=True),
             "Content-Type": _CONTENT_TYPE,
         }
         if isinstance(reply, Subscription):
             return await self._send_events(request, reply, headers, cutting="cut_reply" in faults)
-        if isinstance(reply, Pieces):
+        if isinstance(reply, list):
             if "cut_reply" not in faults:
                 return await self._send_pieces(request, reply, headers)
             reply = b"".join(reply)
@@ -188,15 +150,15 @@ class _Handler:
         if refusing is not None:
             return refusing.status, _refusal_json(refusing)
         try:
-            return 200, answer(self._desk, call, body)
+            return 200, answer(self._engine, call, body)
         except ServiceRefusalError as refusal:
             return refusal.status, _refusal_json(refusal)
 
     @staticmethod
     async def _send_pieces(
-        request: web.Request, pieces: Pieces, headers: dict[str, str]
+        request: web.Request, pieces: list[bytes], headers: dict[str, str]
     ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={**headers, "Content-Length": str(pieces.size_bytes)})
+        response = web.StreamResponse(headers={**headers, "Content-Length": str(sum(map(len, pieces)))})
         await response.prepare(request)
         for piece in pieces:
             await response.write(piece)
@@ -211,7 +173,7 @@ class _Handler:
         response.enable_chunked_encoding()
         await response.prepare(request)
         try:
-            async for frame, cut_here in events.frames(self._desk, subscription):
+            async for frame, cut_here in events.frames(self._engine, subscription):
                 transport = request.transport
                 if transport is None or transport.is_closing():
                     break
@@ -280,8 +242,8 @@ class LocalKinesis:
         clock: Callable[[], int] = wall_clock_ms,
         seed: int = 0,
     ) -> None:
-        self.engine = Engine(settings, clock=clock)
         self.faults = faults or Faults(seed)
+        self.engine = Engine(settings, clock=clock, faults=self.faults)
         self._host, self._port = host, port
         self._bound = 0
         self._thread: Thread | None = None
@@ -344,9 +306,22 @@ class LocalKinesis:
 
     async def _serve(self, ready: Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        runner, self._bound = await start_server(Desk(self.engine, self.faults), self._host, self._port)
-        ready.set()
+        application = web.Application(client_max_size=_MAX_BODY_BYTES)
+        handler = _Handler(self.engine, self._host)
+        application.router.add_post("/", handler.handle)
+        application.on_cleanup.append(handler.abort_connections)
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            read_bufsize=_READ_BUFFER_BYTES,
+            shutdown_timeout=0.5,
+            handle_signals=False,
+        )
+        await runner.setup()
         try:
+            await web.TCPSite(runner, self._host, self._port).start()
+            self._bound = int(runner.addresses[0][1])
+            ready.set()
             await self._stop.wait()
         finally:
             await runner.cleanup()
@@ -381,7 +356,10 @@ def serve_forever(
 
 
 def _cannot_bind(host: str, port: int, error: OSError | None) -> MissingRequirement:
-    reason = (error.strerror or str(error)) if error is not None else f"no answer in {_START_TIMEOUT_S:.0f} s"
+    reason = f"no answer in {_START_TIMEOUT_S:.0f} s"
+    if error is not None:
+        number = error.errno or 0  # an address that is not found has one below 0, and its own words
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
     return MissingRequirement(
         f"The local Kinesis cannot listen on {host}:{port}: {reason}.",
         next_step="Choose another port, or 0 for a free one.",

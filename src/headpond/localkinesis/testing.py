@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.localkinesis.server import LocalKinesis
@@ -35,7 +34,6 @@ class ManualClock:
 
     def __init__(self, now_ms: int = 1_767_225_600_000) -> None:
         self._now_ms = now_ms
-        self._lock = Lock()
 
     def __call__(self) -> int:
         """Return the time in epoch milliseconds."""
@@ -43,8 +41,7 @@ class ManualClock:
 
     def advance(self, by_ms: int) -> None:
         """Move the clock."""
-        with self._lock:
-            self._now_ms += by_ms
+        self._now_ms += by_ms
 
 
 class ReadRecord(NamedTuple):

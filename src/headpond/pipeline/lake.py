@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from headpond.core.errors import ConfigurationError
+from headpond.core.patterns import is_pattern
 from headpond.dsql.chunks import Chunks
 from headpond.dsql.config import RowChanges
 from headpond.dsql.decode import DsqlConfig
@@ -30,8 +31,10 @@ Spec = TypeVar("Spec", bound="TableEntry")
 def row_changes(pipeline: Pipeline, kind: type[RowChanges] = DsqlConfig) -> RowChanges:
     """Return the tables and rules of a pipeline whose records are changes of rows."""
     target = pipeline.target
+    entries = [_marks(table_spec(table, target.timestamps), target) for table in pipeline.tables]
     return kind(
-        tables=tuple(_marks(table_spec(table, target.timestamps), target) for table in pipeline.tables),
+        tables=tuple(entry for entry in entries if not is_pattern(entry.name)),
+        patterns=tuple(entry for entry in entries if is_pattern(entry.name)),
         cluster=pipeline.source.cluster,
         unknown_tables=target.unknown_tables,
         max_unknown_tables=target.max_unknown_tables,
@@ -45,8 +48,11 @@ def row_changes(pipeline: Pipeline, kind: type[RowChanges] = DsqlConfig) -> RowC
 def ledger_config(pipeline: Pipeline) -> LedgerConfig:
     """Return the tables and rules of a pipeline that reads QLDB records, with the saved digest."""
     target, verify = pipeline.target, pipeline.verify
+    entries = [_marks(document_spec(table), target) for table in pipeline.tables]
     return LedgerConfig(
-        tables=tuple(_marks(document_spec(table), target) for table in pipeline.tables),
+        tables=tuple(entry for entry in entries if not is_pattern(entry.name)),
+        patterns=tuple(entry for entry in entries if is_pattern(entry.name)),
+        max_unknown_tables=target.max_unknown_tables,
         raw_ion=target.raw_ion,
         canonical_json=target.canonical_json,
         honour=target.redaction == "honour",
@@ -90,7 +96,10 @@ def change_format(pipeline: Pipeline) -> ChangeFormat:
 
 
 def open_lake(pipeline: Pipeline) -> Lake:
-    """Return the lake of a pipeline, of which nothing is created or read; raises as `change_format` does."""
+    """Return the lake of a pipeline; nothing is created, or read but for the list of what patterns made.
+
+    It raises as `change_format` does.
+    """
     target = pipeline.target
     return Lake(target.path, change_format(pipeline), target.storage_options)
 

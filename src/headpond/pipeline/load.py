@@ -72,12 +72,14 @@ class Pipeline:
         verify: Verify | Mapping[str, Any] | None = None,
         monitor: Monitor | Mapping[str, Any] | None = None,
         spark: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, Any] | None = None,
         file: str | None = None,
     ) -> None:
         given: dict[str, Any] = {"source": source, "target": target, "tables": tables, "spark": spark or {}}
         given |= {"verify": verify or {}, "monitor": monitor or {}, "file": file}
         if not isinstance(source, Source):
-            given = _checked({name: part for name, part in given.items() if name != "file"}, file)
+            sections = {name: part for name, part in given.items() if name != "file"}
+            given = _checked(sections | {"defaults": defaults or {}}, file)
         for each in fields(self):
             object.__setattr__(self, each.name, given[each.name])
 
@@ -188,7 +190,8 @@ def _values(
     if format_ == "qldb":
         mistakes += rules.judged(target, rules.no_logs_of_a_ledger)
     mistakes += rules.judged(verify, *rules.OF_VERIFY)
-    tables = _tables(document.get("tables", {}), format_, target, reader, needed=tables_needed)
+    defaults = document.get("defaults", {})
+    tables = _tables(document.get("tables", {}), defaults, format_, target, reader, needed=tables_needed)
     if mistakes:
         return {}
     if source["archive"] is not None:
@@ -235,22 +238,23 @@ def _spark(raw: Any, reader: Reader) -> dict[str, str]:
 
 
 def _tables(
-    raw: Any, format_: str | None, target: Read, reader: Reader, *, needed: bool
+    raw: Any, defaults: Any, format_: str | None, target: Read, reader: Reader, *, needed: bool
 ) -> tuple[Table, ...]:
     if format_ is None:
         # Which keys an entry may have depends on it: list what is wrong whichever is meant.
         tries = [Reader(reader.environ, reader.folder) for _ in range(2)]
         for each, meant in zip(tries, ("dsql", "qldb"), strict=True):
-            _tables(raw, meant, target, each, needed=needed)
+            _tables(raw, defaults, meant, target, each, needed=needed)
         reader.mistakes += min(tries, key=lambda each: len(each.mistakes)).mistakes
         return ()
     place, ledger = Place(("tables",)), format_ == "qldb"
     if raw == {} and needed and (ledger or target.values.get("unknown_tables") != "log"):
         reader.mistakes.append(rules.no_tables(place, ledger=ledger))
     entries, tables = [], []
+    defaults = _defaults(defaults, reader, ledger=ledger)
     for name, inner in reader.table(raw, place).items():
         before = len(reader.mistakes)
-        entries.append(_entry(place[name], inner, reader, ledger=ledger))
+        entries.append(_entry(place[name], _with_defaults(inner, defaults), reader, ledger=ledger))
         if len(reader.mistakes) == before:
             table = _table(entries[-1], ledger=ledger)
             try:
@@ -260,12 +264,41 @@ def _tables(
                 reader.mistakes.append(Mistake(place[name], message, error.next_step))
             tables.append(table)
     reader.mistakes += rules.same_tables(entries, ledger=ledger)
+    reader.mistakes += rules.patterns_fit(tables)
     return tuple(tables)
+
+
+def _defaults(raw: Any, reader: Reader, *, ledger: bool) -> dict[str, Any]:
+    """Return what is said for all entries, as the file has it; `{}` where that is wrong."""
+    before = len(reader.mistakes)
+    model, format_ = (LedgerTable, "qldb") if ledger else (Table, "dsql")
+    reader.section(
+        raw, model, Place(("defaults",)), rules.refusals({}, format_), rules.NOT_TAKEN, partly=True
+    )
+    return dict(raw) if len(reader.mistakes) == before else {}
+
+
+def _with_defaults(raw: Any, defaults: Mapping[str, Any]) -> Any:
+    """Return an entry with the defaults that it does not say otherwise and that have a meaning for it."""
+    if not isinstance(raw, dict):
+        return raw
+    said = [key.names for key in keys_of(Table).values() if key.names & raw.keys()]
+    known = {name: value for name, value in defaults.items() if not any(name in names for names in said)}
+    whole = known | raw
+    keep = str(
+        whole.get("keep") or whole.get("stored_as_scd_type") or ("current" if whole.get("keys") else "log")
+    )
+    without = {"deletes"} if keep not in ("current", "1") else set()
+    without |= {"dedupe"} if keep != "log" else set()
+    without |= {"buckets"} if whole.get("keys") == [] else set()
+    return {name: value for name, value in whole.items() if name in raw or name not in without}
 
 
 def _entry(place: Place, raw: Any, reader: Reader, *, ledger: bool) -> Read:
     if ledger:
-        return reader.section(raw, LedgerTable, place, rules.refusals({}, "qldb"))
+        entry = reader.section(raw, LedgerTable, place, rules.refusals({}, "qldb"))
+        reader.mistakes += rules.judged(entry, *rules.OF_LEDGER_TABLE)
+        return entry
     if isinstance(raw, dict) and raw and not keys_of(Table).keys() & raw.keys():
         inner = next(iter(raw))
         if isinstance(raw[inner], dict):  # TOML read [tables.public.orders] as a table inside a table

@@ -72,9 +72,10 @@ def key(description: str, default: Any = None, *, secret: bool = False, **more: 
         description: in Markdown, for the page and for editors.
         default: its value in a file that does not have it; None where the type has none: `load` fills it in.
         secret: neither messages nor `repr` show the value.
-        more: `stream=True`: refused beside `archive`. `ledger=True`: for `format = "qldb"`, and only at its
-            default beside "dsql". `no_ledger="why"`: refused beside "qldb". `alias`: its name in AUTO CDC,
-            with `alias_values` and `alias_expected` where its values are others.
+        more: `each=True`: of one table, not for `[defaults]`. `stream=True`: refused beside `archive`.
+            `ledger=True`: for `format = "qldb"`, and only at its default beside "dsql". `no_ledger="why"`:
+            refused beside "qldb". `alias`: its name in AUTO CDC, with `alias_values` and `alias_expected`
+            where its values are others.
     """
     metadata = {"description": description, "secret": secret, **more}
     if isinstance(default, dict):
@@ -125,8 +126,8 @@ class Source:
     )
     max_bytes_per_trigger: Size | None = key(
         "Kinesis data that one batch takes at most, read twice for that; when not given, 10 minutes of it or "
-        "about 1 GiB, or 64 MiB of a ledger and where the embedded engine runs on a cluster. Of an archive "
-        "bytes of its files, 1 GiB where Spark runs on one machine (`local`) with the embedded engine and "
+        "about 1 GiB, or 64 MiB of a ledger and where the driver of a cluster writes the tables. Of an "
+        "archive bytes of its files, 1 GiB where Spark runs on one machine (`local`) and its driver writes "
         "DSQL changes"
     )
     max_records_per_trigger: Count | None = key("Kinesis records that one batch takes at most")
@@ -220,10 +221,11 @@ class Target:
     """`[target]`: the lake and the rules for writing to it."""
 
     path: Location = required("the lake: a folder, or the URL of an object store")
-    engine: Literal["embedded", "spark"] = key(
-        'who writes large batches into the tables: the driver; or `"spark"`: '
-        "[Spark's executors](../how-to/spark-engine.md)",
-        "embedded",
+    engine: Literal["auto", "embedded", "spark"] = key(
+        "who writes large batches into the tables: [Spark's executors](../how-to/spark-engine.md) where they "
+        "are on a cluster and the lake is in an object store, else the driver; or always the driver, "
+        '`"embedded"`, or the executors, `"spark"`',
+        "auto",
     )
     checkpoint: Location = key("Spark's checkpoint; `_headpond/checkpoint` in the lake when not given")
     trigger_ms: Span = key("pause between the starts of two batches", 5000)
@@ -281,9 +283,9 @@ class Target:
         "quarantine",
     )
     max_unknown_tables: Annotated[int, Meta(ge=0, le=MAX_INT)] = key(
-        "how many such logs are made; changes of further tables go to quarantine",
+        "how many such logs are made, and how many tables because a [pattern](#patterns-and-defaults) "
+        "matches; changes of further tables go to quarantine",
         1000,
-        no_ledger="tables that are not configured have no logs there",
     )
     max_columns: Annotated[int, Meta(ge=1, le=100000)] = key(
         "columns that one change may name, or fields of one document, and those of all that are decoded "
@@ -319,15 +321,17 @@ class Table:
 
     name: str  # as written in the file; names the folder in the lake
     schema: Text = key(
-        "the schema, when the section's name does not say it", no_ledger="a ledger has no schemas"
+        "the schema, when the section's name does not say it", no_ledger="a ledger has no schemas", each=True
     )
-    table: Text = key("the table, when the section's name does not say it")
+    table: Text = key("the table, when the section's name does not say it", each=True)
     keys: Names = required(
         "the key columns, in order; `[]` for a table without a key, which is kept as a log",
         no_ledger="the key of a document is its id, in the column _document_id",
     )
     columns: dict[str, ColumnType] = key(
-        "column = PostgreSQL type, as in `CREATE TABLE`; other columns are kept as raw JSON text", {}
+        "column = PostgreSQL type, as in `CREATE TABLE`; other columns are kept as raw JSON text",
+        {},
+        each=True,
     )
     keep: Keep = key(
         '`"current"` (the newest row per key; the default where there are keys), `"history"` (every '
@@ -337,7 +341,9 @@ class Table:
         alias_expected="1 (the newest row per key) or 2 (every version)",
     )
     rename: dict[str, Text] = key(
-        "name in the stream = name in the lake; all other keys of the section go by the new name", {}
+        "name in the stream = name in the lake; all other keys of the section go by the new name",
+        {},
+        each=True,
     )
     except_columns: Names = key("columns to leave out", (), alias="except_column_list")
     timestamps: Timestamps | None = key(
@@ -356,7 +362,9 @@ class Table:
         no_ledger="a revision is known by its document and version",
     )
     partition_by: Names = key(
-        "columns whose values name folders of the table; see [partitions](#partitions)", ()
+        "columns whose values name folders of the table, or functions of columns, as in "
+        '`["day(created_at)"]`; see [partitions](#partitions)',
+        (),
     )
     buckets: Buckets | None = key("how many folders the rows are dealt out to by a hash of their key")
     target_file_size_bytes: Size | None = key(
@@ -364,6 +372,16 @@ class Table:
         "property `delta.targetFileSize`); 100 MiB when not given"
     )
     deletion_vectors: bool | None = key("as in `[target]`, for this table")
+    table_properties: dict[str, str] = key(
+        "[properties](#table-properties) of the Delta table, such as "
+        '`{ "delta.enableChangeDataFeed" = "true" }`',
+        {},
+    )
+    comments: dict[str, str] = key(
+        "column = comment, which readers and catalogs show; of a declared column its type when not given",
+        {},
+        each=True,
+    )
 
 
 @section
@@ -371,19 +389,22 @@ class LedgerTable(Table):
     """`[tables.name]` of a pipeline that reads QLDB records."""
 
     schema: Text = key("", "", no_ledger="a ledger has no schemas")
-    table: Text = key("its name in the ledger, when the section's name is another one")
+    table: Text = key("its name in the ledger, when the section's name is another one", each=True)
     keys: Names = key("", (), no_ledger="the key of a document is its id, in the column _document_id")
     columns: dict[str, IonType] = key(
         "column = `string`, `boolean`, `bigint`, `decimal(p,s)`, `double`, `timestamp`, `binary` or "
         "`json`; any other field is canonical JSON as text",
         {},
+        each=True,
     )
     keep: Literal["current", "history"] = key(
         '`"current"` (the newest revision per document) or `"history"` (every revision)', "current"
     )
     except_columns: Names = key("columns to leave out", ())  # without its name in AUTO CDC
     partition_by: Names = key(
-        "declared columns of type `string`, `boolean` or `bigint`; see [partitions](#partitions)", ()
+        "declared columns of type `string`, `boolean` or `bigint`, or functions of declared columns; see "
+        "[partitions](#partitions)",
+        (),
     )
     buckets: Buckets | None = key(
         "how many folders the rows are dealt out to by a hash of the document's id, with the version in a "
@@ -454,9 +475,13 @@ class Monitor:
 SECTIONS: dict[str, type | None] = {
     "source": Source,
     "target": Target,
+    "defaults": Table,
     "tables": Table,
     "verify": Verify,
     "monitor": Monitor,
     "spark": None,
 }
-"""The sections of a file; `tables` has an entry per table, `spark` the names of Spark's settings."""
+"""The sections of a file; `tables` has an entry per table, `spark` the names of Spark's settings.
+
+`defaults` has what entries of `tables` say where they do not say otherwise; `load` puts it into them.
+"""

@@ -51,6 +51,11 @@ class Key:
     default: Any  # MISSING: the key must be there
     more: Mapping[str, Any]  # the arguments of `model.key`
 
+    @property
+    def names(self) -> set[str]:
+        """All names that it may have in the file."""
+        return {self.name, self.more.get("alias", self.name)}
+
 
 @cache
 def keys_of(model: type) -> dict[str, Key]:
@@ -132,8 +137,13 @@ class Reader:
         place: Place,
         refuse: Refuse = lambda _key, _place, _raw: None,
         gone: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+        *,
+        partly: bool = False,
     ) -> Read:
-        """Read a table of the file by its model; `gone` has names that it had → why, and what to do."""
+        """Read a table of the file by its model; `gone` has names that it had → why, and what to do.
+
+        With `partly` keys that it does not have are left out.
+        """
         read = Read(place, self.table(raw, place))
         if not isinstance(raw, dict):
             return read
@@ -147,6 +157,8 @@ class Reader:
             else:
                 self.mistakes.append(unknown_key(place[name], known))
         for key in keys.values():
+            if partly and not key.names & raw.keys():
+                continue
             try:
                 read.values[key.attribute] = self._of_key(raw, key, place, refuse)
             except Wrong as wrong:
@@ -159,7 +171,8 @@ class Reader:
         at = replace(place[written], secret=place.secret or key.more["secret"])
         if written not in raw:
             if key.default is MISSING:
-                raise Wrong(Mistake(at, f"{at} is missing.", f"Add it to [{place}]."))
+                also = ", or to [defaults] for all tables" if place.keys[0] == "tables" else ""
+                raise Wrong(Mistake(at, f"{at} is missing.", f"Add it to [{place}]{also}."))
             return key.default
         if (refused := refuse(key, at, raw[written])) is not None:
             raise Wrong(refused)

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+from headpond.core.patterns import STAR, is_pattern, overlap, parts_of, put_in
+from headpond.lake.engine.metadata import why_not
 from headpond.pipeline.mistakes import Mistake, Place, credentials, expectation, has_credentials
 from headpond.pipeline.reading import Key, Read, Refuse, Unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from headpond.pipeline.model import Table
 
 _PERCENT = re.compile("%[0-9A-Fa-f]{2}")
 
@@ -66,6 +70,8 @@ def refusals(source: Mapping[str, Any], format_: str | None) -> Refuse:
             what = f'source.format = "qldb": {key.more["no_ledger"]}'
         elif format_ == "dsql" and key.more.get("ledger") and raw != key.default:
             what = 'source.format = "dsql": it is for QLDB records'
+        elif place.keys[0] == "defaults" and key.more.get("each"):
+            return Mistake(place, f"{place} is of one table.", "Write it in the entries of [tables].")
         elif archive and key.more.get("stream"):
             what, fix = "source.archive: it is for streams", f"Remove {place}, or read from a stream."
         return Mistake(place, f"{place} cannot be used with {what}.", fix) if what else None
@@ -154,6 +160,9 @@ def no_tables(place: Place, *, ledger: bool) -> Mistake:
     return Mistake(place, f"There is no [tables] entry, so every {what} would be quarantined.", fix)
 
 
+_FORMS = {"current": "current rows", "history": "history", "log": "log"}
+
+
 def same_tables(entries: Iterable[Read], *, ledger: bool) -> Iterator[Mistake]:
     """Two entries do not keep the same thing."""
     seen: dict[str, Place] = {}
@@ -163,14 +172,53 @@ def same_tables(entries: Iterable[Read], *, ledger: bool) -> Iterator[Mistake]:
                 kept = f"the {entry['keep']} of {entry['table'] or entry.place.keys[-1]}"
             else:
                 schema, table = identity(entry) or ("", entry.place)
-                kept = f"the table {table} of the schema {schema}"
+                kept = f"the {_FORMS[kept_as(entry)]} of the table {table} of the schema {schema}"
         except Unread:
             continue
         if kept in seen:
-            fix = ', or write keep = "history" in one of them' if ledger else ""
+            fix = ', or keep another form in one of them: keep = "history"'
             message = f"{entry.place} and {seen[kept]} both keep {kept}."
             yield Mistake(entry.place, message, f"Keep one of the two entries{fix}.")
         seen[kept] = entry.place
+
+
+def patterns_fit(tables: Iterable[Table]) -> Iterator[Mistake]:
+    """Each table that a pattern stands for gets a name of its own."""
+    known = list(tables)
+    for number, table in enumerate(known):
+        name, at = table.name, Place(("tables", table.name))
+        source = _source(table)
+        stars = source.count(STAR)
+        if name.count(STAR) != stars or (stars > 1 and name != source):
+            yield Mistake(
+                at,
+                f"{at} stands for all tables {source}, but its name does not say what each is called.",
+                'Name it as they are, as in [tables."public.*"], or with one star for the one in schema or '
+                'table, as in [tables."history.*"] with schema = "public" and table = "*".',
+            )
+            return
+        for other in known[:number] if stars else known:
+            if _meet(table, other):
+                yield Mistake(
+                    at,
+                    f"{at} has the name that {Place(('tables', other.name))} would give to another table.",
+                    "Give one of the two another name.",
+                )
+
+
+def _meet(table: Table, other: Table) -> bool:
+    """Return whether an entry has a name that a pattern would give to another table."""
+    if table is other or not is_pattern(other.name):
+        return False
+    if is_pattern(table.name):
+        as_called = table.name == _source(table) and other.name == _source(other)
+        return not as_called and overlap(table.name, other.name)
+    parts = parts_of(table.name, other.name)
+    return parts is not None and put_in(_source(other), map(unquote, parts)) != _source(table)
+
+
+def _source(table: Table) -> str:
+    return f"{table.schema}.{table.table}" if table.schema else table.table
 
 
 def identity(entry: Read) -> tuple[str, str] | None:
@@ -237,7 +285,24 @@ def new_names_are_used(entry: Read) -> Iterator[Mistake]:
                 yield Mistake(entry.place[key], f"{entry.place[key]} {message}", f"Write {new} in {key}.")
 
 
+def properties_are_kept(entry: Read) -> Iterator[Mistake]:
+    """A table has no property that headpond's own commits would not live up to."""
+    for name, value in entry["table_properties"].items():
+        if (found := why_not(name, value, rows_go=kept_as(entry) != "log")) is not None:
+            why, fix = found
+            at = entry.place["table_properties"][name]
+            yield Mistake(at, f"{at} {why}.", fix)
+
+
 OF_SOURCE = (one_origin, consumer_with_fan_out)
 OF_TARGET = (readable_path, endpoints_without_keys)
 OF_VERIFY = (digest_is_used,)
-OF_TABLE = (has_identity, keys_for_rows, keys_are_kept, new_names_differ, new_names_are_used)
+OF_TABLE = (
+    has_identity,
+    keys_for_rows,
+    keys_are_kept,
+    new_names_differ,
+    new_names_are_used,
+    properties_are_kept,
+)
+OF_LEDGER_TABLE = (properties_are_kept,)

@@ -99,12 +99,7 @@ def tables_of(database: Database) -> dict[tuple[str, str], DatabaseTable]:
 def proposal(
     tables: Mapping[tuple[str, str], DatabaseTable], entries: Iterable[TableSpec] = ()
 ) -> dict[str, Any]:
-    """Return the `[tables]` that a database's catalog asks for, as plain values.
-
-    Args:
-        tables: what `tables_of` returned.
-        entries: the tables that are configured already.
-    """
+    """Return the `[tables]` that a catalog asks for, as plain values; `entries` are configured already."""
     configured = {(entry.schema, entry.table): entry.name for entry in entries}
     found: dict[str, Any] = {}
     for place, table in tables.items():

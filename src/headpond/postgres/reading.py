@@ -132,15 +132,10 @@ class Snapshot:
 
 
 @contextmanager
-def snapshot(
-    database: Database, *, margin_ms: int = MARGIN_MS, lasts_s: float | None = None
-) -> Iterator[Snapshot]:
-    """Open a snapshot: its moment is `margin_ms` before the database's time, taken before it begins.
+def snapshot(database: Database, *, lasts_s: float | None = None) -> Iterator[Snapshot]:
+    """Open a snapshot: its moment is `MARGIN_MS` before the database's time, taken before it begins.
 
-    Args:
-        database: what to read.
-        margin_ms: how long a change may have its commit time before others can see it.
-        lasts_s: how long the transaction is used; by default `LASTS_S` in Aurora DSQL, else without end.
+    The transaction is used for `lasts_s`: by default `LASTS_S` in Aurora DSQL, else without end.
     """
     lasts_s = (LASTS_S if database.is_dsql else float("inf")) if lasts_s is None else lasts_s
     with database.connect() as connection, database.errors():
@@ -149,7 +144,7 @@ def snapshot(
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
         with connection.transaction(force_rollback=True):
-            yield Snapshot(database, connection, now[0] * 1000 - margin_ms * 1_000_000, lasts_s)
+            yield Snapshot(database, connection, now[0] * 1000 - MARGIN_MS * 1_000_000, lasts_s)
 
 
 def _query(

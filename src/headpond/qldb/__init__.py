@@ -3,7 +3,7 @@
 ::
 
     bytes      files                        cut files and exported objects into records
-               records · export · hash      one record, one exported block, strictly: the judge
+               records · hash               one record, one exported block, strictly: the judge
                batch · schemas · columns    many records to Arrow tables, documents to typed columns
                shapes/                      the same for records of one shape, faster; frozen
     meaning    decode · config              user records to revisions by table, and facts of the journal

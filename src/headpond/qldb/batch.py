@@ -7,7 +7,7 @@
                                                                     ├─► blocks   │ one row each; `index`
                                                                     └─► revisions┘ is the record's place
 
-The result is that of `records.read` and `export.read_block` on every record, which the tests compare.
+The result is that of `records.read` and `records.read_block` on every record, which the tests compare.
 """
 
 from __future__ import annotations
@@ -21,18 +21,15 @@ import pyarrow.compute as pc
 from headpond.core.errors import UsageError
 from headpond.ion.binary import MAX_DEPTH
 from headpond.qldb import shapes
-from headpond.qldb.export import is_down_converted, read_block
-from headpond.qldb.files import Datum, split_export
-from headpond.qldb.records import OK, BlockSummary, Control, DownConverted, Reader, Record, Refused, read
+from headpond.qldb.files import Datum, is_down_converted, split_export
+from headpond.qldb.records import OK, DownConverted, Reader, Record, Refused, read, read_block
 from headpond.qldb.schemas import (
     BLOCKS_SCHEMA,
     CONTENT_CHECKS,
     CONTROLS_SCHEMA,
     REVISIONS_SCHEMA,
     VERDICTS_SCHEMA,
-    block_row,
-    control_row,
-    revision_row,
+    checks_of,
 )
 
 _SCHEMAS = {"CONTROL": CONTROLS_SCHEMA, "BLOCK_SUMMARY": BLOCKS_SCHEMA, "REVISION_DETAILS": REVISIONS_SCHEMA}
@@ -88,18 +85,13 @@ def decode_qldb(
         if isinstance(record, Refused):
             refused[index] = record
             continue
-        name, row = _row_of(record, index, verify=verify)
-        tables[name].one(index, row)
-        types[index] = _TYPE_NUMBERS[name]
+        tables[record.type].one(index, _row(record, index, verify=verify))
+        types[index] = _TYPE_NUMBERS[record.type]
     return DecodedQldb(_verdicts(types, refused), *(table.result() for table in tables.values()))
 
 
-def _row_of(record: Record, index: int, *, verify: bool) -> tuple[str, dict[str, Any]]:
-    if isinstance(record, Control):
-        return "CONTROL", control_row(index, record)
-    if isinstance(record, BlockSummary):
-        return "BLOCK_SUMMARY", block_row(index, record, verify=verify)
-    return "REVISION_DETAILS", revision_row(index, record, verify=verify)
+def _row(record: Record, index: int, *, verify: bool) -> dict[str, Any]:
+    return {**record.row, "index": index, **(checks_of(record) if verify else {})}
 
 
 def _verdicts(types: np.ndarray[Any, np.dtype[np.int8]], refused: dict[int, Refused]) -> pa.Table:
@@ -184,12 +176,12 @@ class ExportRows:
             self.verdicts[number] = {"verdict": found.verdict, "detail": detail, "record_type": None}
             return
         index, exact = self._indexes[number], kind is Reader
-        row = block_row(index, found.block, verify=self.verify)
+        row = _row(found.block, index, verify=self.verify)
         if not exact:
             row.update(dict.fromkeys(CONTENT_CHECKS))
         self._blocks.one(number, row)
         for place, one in enumerate(found.revisions):
-            self._revisions.one(number, revision_row(index, one, verify=self.verify and exact), place)
+            self._revisions.one(number, _row(one, index, verify=self.verify and exact), place)
 
     def tables(self) -> tuple[pa.Table, pa.Table]:
         """Read what is left, and return blocks and revisions in the order of `add`."""
@@ -209,13 +201,13 @@ class ExportRows:
         return self._blocks.result(), self._revisions.result()
 
 
-def decode_export(data: bytes, *, verify: bool = True, max_depth: int = MAX_DEPTH) -> DecodedQldb:
+def decode_export(data: bytes) -> DecodedQldb:
     """Read an object of a journal export: Ion binary, Ion text or JSON Lines, not compressed.
 
     `index` is the place of a block in it. In JSON Lines the hashes of contents, and what compares them, are
     null.
     """
-    rows = ExportRows(verify=verify, max_depth=max_depth)
+    rows = ExportRows()
     exact = rows.add(data, 0, step=1)
     blocks, revisions = rows.tables()
     verdicts = pa.Table.from_pylist(rows.verdicts, VERDICTS_SCHEMA)

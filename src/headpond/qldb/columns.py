@@ -18,35 +18,24 @@ import numpy as np
 import pyarrow as pa
 
 from headpond.core.arrow import Ints, valid
+from headpond.core.formats import NameBound
 from headpond.ion.binary import STRUCT, fields
-from headpond.ion.column_types import JSON, CannotCast, Instant, IonType, cast_ion, parse_ion_type
-from headpond.ion.stream import IonPart
+from headpond.ion.column_types import JSON, CannotCast, IonType, cast_ion, parse_ion_type
+from headpond.ion.stream import IonPart, only_value
 from headpond.ion.text import canonical_json, field_name, numbered
 from headpond.qldb import shapes
-from headpond.qldb.shapes import ColumnPart
+from headpond.qldb.shapes import ColumnPart, column_of
 
 _LEAST_FIELD_BYTES = 2
 """A symbol's number and a value's first byte."""
 
 
 @dataclass(slots=True)
-class IonColumn:
-    """A field of many structs."""
-
-    type: IonType
-    values: pa.Array
-    """Null where the field is absent, null, or failed."""
-    offsets: pa.Array | None
-    """Of timestamps: minutes east of UTC (int16), null where unknown; None for other types."""
-    failures: dict[int, str] = field(default_factory=dict)
-    """Row to `cast_error` or `out_of_range`."""
-
-
-@dataclass(slots=True)
 class IonColumns:
     """The fields of many structs, in order of first appearance, declared ones first."""
 
-    columns: dict[str, IonColumn]
+    columns: dict[str, ColumnPart]
+    """Each of all rows: null where the field is absent, null, or failed."""
     repeated: dict[int, list[str]] = field(default_factory=dict)
     """Rows whose struct has a field more than once, with the names; see `ion_columns`."""
     refused: dict[int, str] = field(default_factory=dict)
@@ -57,7 +46,6 @@ def ion_columns(
     data: Any,
     declared: Mapping[str, str | IonType] | None = None,
     *,
-    others: bool = True,
     max_columns: int | None = None,
 ) -> IonColumns:
     """Return the fields of structs as columns.
@@ -68,7 +56,6 @@ def ion_columns(
     Args:
         data: Arrow binary, each null or one Ion struct that can be read alone (`data` of the revisions).
         declared: Field to type, one of `column_types.NAMES`.
-        others: Return fields that are not declared too, as canonical JSON.
         max_columns: Bound on the fields of one struct, and on the columns of all of them together: each is
             an array over all rows. Structs beyond it are `refused`; which, depends on their order.
 
@@ -80,9 +67,9 @@ def ion_columns(
         name: parse_ion_type(kind) if isinstance(kind, str) else kind
         for name, kind in (declared or {}).items()
     }
-    gathered = _Gathered(types, others=others, max_columns=max_columns)
+    gathered = _Gathered(types, max_columns=max_columns)
     left = valid(data).copy()
-    for found in shapes.fields(data, types, others=others, most=max_columns):
+    for found in shapes.fields(data, types, most=max_columns):
         gathered.many(found.rows, found.parts[0])
         left[found.rows] = False
     for row in np.flatnonzero(left).tolist():
@@ -93,10 +80,9 @@ def ion_columns(
 class _Gathered:
     """Fields by name, as they are found: of one struct, or of many alike."""
 
-    def __init__(self, types: Mapping[str, IonType], *, others: bool, max_columns: int | None) -> None:
+    def __init__(self, types: Mapping[str, IonType], *, max_columns: int | None) -> None:
         self.types = types
-        self.others = others
-        self.most = max_columns
+        self.bound = NameBound(max_columns, "the document has {} fields", set(types))
         self.refused: dict[int, str] = {}
         self.values: dict[str, dict[int, Any]] = {name: {} for name in types}
         self.failures: dict[str, dict[int, str]] = {}
@@ -107,20 +93,23 @@ class _Gathered:
 
     def one(self, row: int, raw: bytes) -> None:
         """Add a struct that is read by itself."""
-        part = IonPart.alone(raw)
+        part = only_value(raw)
         if part.node.kind != STRUCT or part.node.is_null:
             return
-        if self._too_many(row, part):
-            return
+        most = self.bound.most
+        if most is not None and len(part.data) >= _LEAST_FIELD_BYTES * most:  # before names are made of them
+            count = sum(1 for _ in fields(part.data, part.node))
+            if count > most:
+                self.refused[row] = f"the document has {count} fields, more than {most}"
+                return
         members = _members(part, row, self.repeated)
-        if self._crowded([row], [name for name, _ in members]):
+        if (why := self.bound.refuses([name for name, _ in members])) is not None:
             self.repeated.pop(row, None)
+            self.refused[row] = why
             return
         for place, (name, member) in enumerate(members):
             kind = self.types.get(name)
             if kind is None:
-                if not self.others:
-                    continue
                 kind = JSON
                 self._see(name, row, place)
             try:
@@ -133,37 +122,14 @@ class _Gathered:
 
     def many(self, rows: Ints, columns: dict[str, ColumnPart]) -> None:
         """Keep what was taken of structs that are alike."""
-        if self._crowded(rows.tolist(), list(columns)):
+        if (why := self.bound.refuses(list(columns))) is not None:
+            self.refused.update(dict.fromkeys(rows.tolist(), why))
             return
         for place, (name, taken) in enumerate(columns.items()):
             self._see(name, int(rows[0]), place)
             self.parts.setdefault(name, []).append((rows, taken))
             for at, why in (taken.failures or {}).items():
                 self.failures.setdefault(name, {})[int(rows[at])] = why
-
-    def _too_many(self, row: int, part: IonPart) -> bool:
-        if self.most is None or len(part.data) < _LEAST_FIELD_BYTES * self.most:
-            return False
-        count = sum(1 for _ in fields(part.data, part.node))
-        if count <= self.most:
-            return False
-        self.refused[row] = f"the document has {count} fields, more than {self.most}"
-        return True
-
-    def _crowded(self, rows: list[int], names: list[str]) -> bool:
-        """Refuse rows whose fields would be too many columns together with those of others."""
-        if self.most is None or not self.others:
-            return False
-        new = sum(name not in self.seen and name not in self.types for name in names)
-        have = len(self.seen.keys() | self.types.keys()) if new else 0
-        if have + new <= self.most:
-            return False
-        why = (
-            f"the document has {new} fields beside the {have} of others of its batch; together they are more "
-            f"than {self.most}"
-        )
-        self.refused.update(dict.fromkeys(rows, why))
-        return True
 
     def _see(self, name: str, row: int, place: int) -> None:
         self.seen[name] = min((row, place), self.seen.get(name, (row, place)))
@@ -174,19 +140,15 @@ class _Gathered:
         result = IonColumns({}, dict(sorted(self.repeated.items())), dict(sorted(self.refused.items())))
         for name in (*self.types, *(name for _, name in others)):
             kind, failures = self.types.get(name, JSON), dict(sorted(self.failures.get(name, {}).items()))
-            parts = self.parts.get(name, [])
             values = self.values.get(name, {})
-            if not parts:
-                result.columns[name] = _column(kind, values, rows, failures)
-                continue
             alone = np.array(sorted(values), np.int64)
-            column = _column(kind, {at: values[row] for at, row in enumerate(alone.tolist())}, len(alone), {})
-            parts = [*parts, (alone, ColumnPart(column.values, column.offsets))]
+            part = column_of(kind, [values[row] for row in alone.tolist()])
+            parts = [*self.parts.get(name, []), (alone, part)]
             offsets = None
-            if column.offsets is not None:
+            if part.offsets is not None:
                 offsets = _placed([(at, taken.offsets) for at, taken in parts], rows)
             placed = _placed([(at, taken.values) for at, taken in parts], rows)
-            result.columns[name] = IonColumn(kind, placed, offsets, failures)
+            result.columns[name] = ColumnPart(placed, offsets, failures)
         return result
 
 
@@ -213,23 +175,6 @@ def _members(part: IonPart, row: int, repeated: dict[int, list[str]]) -> list[tu
     return [(shown, members[at][1]) for shown, (_, _, at) in pairs]
 
 
-def _column(kind: IonType, values: dict[int, Any], rows: int, failures: dict[int, str]) -> IonColumn:
-    column: list[Any] = [None] * rows
-    offsets: list[int | None] | None = None
-    if kind.name == "timestamp":
-        offsets = [None] * rows
-        for row, value in values.items():
-            if isinstance(value, Instant):
-                column[row] = value.us
-                offsets[row] = value.offset_minutes
-        return IonColumn(
-            kind, pa.array(column, pa.int64()).cast(kind.arrow), pa.array(offsets, pa.int16()), failures
-        )
-    for row, value in values.items():
-        column[row] = value
-    return IonColumn(kind, pa.array(column, kind.arrow), None, failures)
-
-
 def ion_json_column(data: Any) -> pa.Array:
     """Return the canonical JSON of each value that can be read alone; null stays null."""
     left = valid(data).copy()
@@ -238,6 +183,6 @@ def ion_json_column(data: Any) -> pa.Array:
         parts.append((found.rows, found.parts[0]["json"]))
         left[found.rows] = False
     alone = np.flatnonzero(left)
-    values = [IonPart.alone(data[row].as_py()) for row in alone.tolist()]
+    values = [only_value(data[row].as_py()) for row in alone.tolist()]
     texts = [canonical_json(one.data, one.node, one.symbols) for one in values]
     return _placed([*parts, (alone, pa.array(texts, pa.string()))], len(data))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import pyarrow as pa
 
+from headpond.core.derived import derived_of
 from headpond.core.formats import TableEntry, wrong_entry
 from headpond.ion.column_types import parse_ion_type
 
@@ -28,7 +30,7 @@ class DocumentSpec(TableEntry):
     Args:
         columns: column → type of `ion.column_types`; others hold canonical JSON.
         keep: `current` (the newest revision of each document) or `history` (every revision).
-        partition_by: declared columns of `PARTITION_TYPES`.
+        partition_by: declared columns of `PARTITION_TYPES`, or functions of declared columns.
 
     Raises:
         ConfigurationError: the parts contradict each other.
@@ -40,18 +42,17 @@ class DocumentSpec(TableEntry):
     def __post_init__(self) -> None:
         for kind in self.columns.values():
             parse_ion_type(kind)
-        if left_out := set(self.columns) & set(self.except_columns):
-            raise wrong_entry(
-                self.name, f"leaves out the column {min(left_out)!r}, which it declares", "Keep one of both."
-            )
-        if renamed := set(self.columns) & (set(self.rename) - set(self.rename.values())):
-            raise wrong_entry(
-                self.name, f"declares {min(renamed)!r}, which it renames", "Use the new name in columns."
-            )
+        wrong, declared = partial(wrong_entry, self.name), set(self.columns)
+        if left_out := declared & set(self.except_columns):
+            raise wrong(f"leaves out the column {min(left_out)!r}, which it declares", "Keep one of both.")
+        if renamed := declared & (set(self.rename) - set(self.rename.values())):
+            raise wrong(f"declares {min(renamed)!r}, which it renames", "Use the new name in columns.")
+        self.check_derived()
         for column in self.partition_by:
+            if derived_of(column) is not None:
+                continue
             if parse_ion_type(self.columns.get(column, "json")).name not in PARTITION_TYPES:
-                raise wrong_entry(
-                    self.name,
+                raise wrong(
                     f"is partitioned by {column!r}, which is not declared as a type that can name folders",
                     f"Declare it as one of {', '.join(sorted(PARTITION_TYPES))}.",
                 )

@@ -36,6 +36,7 @@ from headpond.core.formats import (
     unwritable,
     wrong_entry,
 )
+from headpond.core.patterns import Entries
 from headpond.core.schemas import (
     ORIGIN_COLUMNS,
     OWN,
@@ -46,6 +47,7 @@ from headpond.core.schemas import (
     whole,
 )
 from headpond.ion.binary import MAX_DEPTH
+from headpond.ion.column_types import parse_ion_type
 from headpond.qldb.batch import decode_user_data
 from headpond.qldb.columns import ion_columns, ion_json_column
 from headpond.qldb.config import AGAIN, OFFSET
@@ -53,10 +55,7 @@ from headpond.qldb.journal.facts import journal_facts, once
 from headpond.qldb.records import OK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headpond.qldb.batch import DecodedQldb
-    from headpond.qldb.columns import IonColumn
     from headpond.qldb.config import DocumentSpec
     from headpond.qldb.journal.proof import SavedDigest
 
@@ -211,18 +210,14 @@ REVISION_FIELDS = [
 ]
 """Own columns of a typed batch of revisions, before its `c:` columns."""
 
-_DECODED_AS = {
-    "m:revision": "version",
-    "m:block_sequence_no": "sequence_no",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerConfig:
+class LedgerConfig(Entries["DocumentSpec"]):
     """The records of a QLDB ledger: tables and rules of one pipeline. It is a `ChangeFormat`.
 
     Args:
         tables: the configured tables; one of the ledger may be there twice, as current state and as history.
+        patterns: entries that stand for every table whose name matches.
         raw_ion: rows have the bytes of `data` in `_ion`.
         canonical_json: rows have the whole `data` as canonical JSON in `_json`.
         honour: the contents of a redacted revision are dropped; else they stay where they came with data.
@@ -234,6 +229,7 @@ class LedgerConfig:
             decoded together.
         unknown_tables: revisions of tables that are not configured go to quarantine, or nowhere, counted as
             `ignored`. The journal's proof holds them either way.
+        max_unknown_tables: how many tables are made because a pattern matches.
 
     Raises:
         ConfigurationError: two tables have one name, or keep the same thing.
@@ -242,6 +238,7 @@ class LedgerConfig:
     kept_as: ClassVar[str] = "documents"
 
     tables: tuple[DocumentSpec, ...]
+    patterns: tuple[DocumentSpec, ...] = ()
     raw_ion: bool = False
     canonical_json: bool = False
     honour: bool = False
@@ -251,11 +248,12 @@ class LedgerConfig:
     max_depth: int = MAX_DEPTH
     max_columns: int = MAX_COLUMNS
     unknown_tables: Literal["quarantine", "ignore"] = "quarantine"
+    max_unknown_tables: int = 1_000
 
     def __post_init__(self) -> None:
         names: set[str] = set()
         places: set[tuple[str, str]] = set()
-        for spec in self.tables:
+        for spec in (*self.tables, *self.patterns):
             if spec.name in names or (spec.table, spec.keep) in places:
                 raise wrong_entry(
                     spec.name,
@@ -264,10 +262,6 @@ class LedgerConfig:
                 )
             names.add(spec.name)
             places.add((spec.table, spec.keep))
-
-    def of_table(self, table: str) -> Iterator[DocumentSpec]:
-        """Return the entries of one table of the ledger."""
-        return (spec for spec in self.tables if spec.table == table)
 
     def for_run(self, *, only: str | None, keep_data: bool) -> Self:
         """Return the rules of one run: these, for revisions always keep their record."""
@@ -295,10 +289,11 @@ class LedgerConfig:
             nameless = own.filter(pc.is_null(names))
             why = "the block does not name the document's table"
             refused.append(_again(nameless, ["unknown_table"] * len(nameless), [why] * len(nameless)))
+        entries = self.entries_of((name,) for name in names.dictionary.to_pylist())
         for code, name in enumerate(names.dictionary.to_pylist()):
             at = pa.array(np.flatnonzero(pc.fill_null(pc.equal(names.indices, code), fill_value=False)))
             rows, revisions = own.take(at), found.revisions.take(at)
-            specs = list(self.of_table(name))
+            specs = entries[name,]
             if not specs and self.unknown_tables == "ignore":
                 counters["ignored"] += len(rows)
             elif not specs:
@@ -327,32 +322,27 @@ class LedgerConfig:
 
 def _own_columns(records: pa.Table, found: DecodedQldb, config: LedgerConfig) -> pa.Table:
     revisions = found.revisions
-    origin = records.take(revisions["index"])
-    columns: dict[str, Any] = {}
-    for field in REVISION_FIELDS:
-        name = field.name.removeprefix(OWN)
-        if name == "tx_time":
-            values = pc.floor_temporal(
-                revisions["tx_time_ns"].cast(pa.timestamp("ns", "UTC")), unit="microsecond"
-            )
-        elif name == "ion":
-            values = revisions["data"] if config.raw_ion else pa.nulls(revisions.num_rows, field.type)
-        elif name == "json":
-            data = whole(revisions["data"])
-            values = ion_json_column(data) if config.canonical_json else pa.nulls(len(data), field.type)
-        elif name in (*ORIGIN_COLUMNS, "data"):
-            values = origin[name]
-        else:
-            values = revisions[_DECODED_AS.get(field.name, name)]
-        columns[field.name] = values.cast(field.type)
-    return pa.table(columns, schema=pa.schema(REVISION_FIELDS))
+    data = whole(revisions["data"])
+    nothing = pa.nulls(len(data))
+    columns: dict[str, Any] = {name: revisions[name] for name in revisions.column_names}
+    columns |= {name: records[name].take(revisions["index"]) for name in (*ORIGIN_COLUMNS, "data")}
+    columns |= {
+        "revision": revisions["version"],
+        "tx_time": _time(revisions["tx_time_ns"]),
+        "block_sequence_no": revisions["sequence_no"],
+        "ion": data if config.raw_ion else nothing,
+        "json": ion_json_column(data) if config.canonical_json else nothing,
+    }
+    own = {field.name: columns[field.name.removeprefix(OWN)].cast(field.type) for field in REVISION_FIELDS}
+    return pa.table(own, schema=pa.schema(REVISION_FIELDS))
 
 
 def _typed(
     spec: DocumentSpec, rows: pa.Table, data: pa.ChunkedArray, max_columns: int
 ) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
     """Return the rows whose declared fields are what they should be, and quarantine rows of the others."""
-    taken = ion_columns(data.combine_chunks(), spec.types_by_field(), max_columns=max_columns)
+    types = {name: parse_ion_type(kind) for name, kind in spec.types_by_field().items()}
+    taken = ion_columns(data.combine_chunks(), types, max_columns=max_columns)
     columns: dict[str, Any] = {}
     failures = {row: ("too_many_columns", why) for row, why in taken.refused.items()}
     for name, column in taken.columns.items():
@@ -361,8 +351,8 @@ def _typed(
             continue
         while VALUE + target in columns:  # the data has both `a` and, called so, what `a` makes way to
             target += AGAIN
-        for row, reason in column.failures.items():
-            failures.setdefault(row, (reason, _why(name, column)))
+        for row, reason in (column.failures or {}).items():
+            failures.setdefault(row, (reason, f"the field {name[:200]!r} cannot be {types[name]}"))
         if target in spec.partition_by:
             for row in unwritable(target, column.values):
                 why = f"the field {name[:200]!r} is longer than a folder's name"
@@ -379,10 +369,6 @@ def _typed(
     found = [failures[row] for row in sorted(failures)]
     bad = _again(rows.filter(pa.array(at)), [reason for reason, _ in found], [why for _, why in found])
     return one_batch(rows.filter(pa.array(~at))), [bad]
-
-
-def _why(name: str, column: IonColumn) -> str:
-    return f"the field {name[:200]!r} cannot be {column.type}"
 
 
 def _again(rows: pa.Table, reasons: list[str], details: list[str]) -> pa.RecordBatch:

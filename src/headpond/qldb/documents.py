@@ -107,15 +107,10 @@ def keys_of(document_ids: Any, revisions: Any | None = None) -> pa.Array:
 
 
 def ranked(rows: pa.Table, *, past: bool, honour: bool, listed: AbstractSet[Listing]) -> pa.Table:
-    """Return typed revisions with what `latest_step` compares.
+    """Return typed revisions with what `latest_step` compares: key, version, hash and whether it is a delete.
 
-    These are `m:key`, `m:version`, `m:image_hash` and `m:delete`.
-
-    Args:
-        rows: typed revisions (`REVISION_FIELDS` and values).
-        past: for a history, where every version is a row and a delete is one, too.
-        honour: a redacted form beats the data.
-        listed: what the blocks list that contested revisions name.
+    With `past` they are for a history, where every version is a row and a delete is one, too; with `honour` a
+    redacted form beats the data. `listed` is what the blocks list that contested revisions name.
     """
     kinds = rows["m:kind"]
     redacted = pc.equal(kinds, REDACTED)
@@ -176,12 +171,9 @@ _PAIR = ("document_id", "revision")
 
 @dataclass(frozen=True, slots=True)
 class Contested:
-    """Documents and versions with more than one hash.
+    """Documents and versions with more than one hash, and the sequence numbers of the blocks these name.
 
-    Attributes:
-        pairs: (document, version).
-        blocks: sequence numbers of the blocks that the contenders name.
-        deleted: contenders of which only a tombstone is known, as typed revisions.
+    `deleted` are contenders of which only a tombstone is known, as typed revisions.
     """
 
     pairs: AbstractSet[tuple[str, int]]
@@ -200,12 +192,10 @@ class Contested:
 
 
 def contested(rows: pa.Table, known: pa.Table, dead: pa.Table) -> Contested | None:
-    """Return the contested revisions; None when there are none.
+    """Return the contested ones of typed revisions; None when there are none.
 
-    Args:
-        rows: typed revisions.
-        known: what the table has of their documents: `document_id`, `revision`, `hash`, `block_sequence_no`.
-        dead: tombstones of their documents: `key`, `version`.
+    `known` is what the table has of their documents (`document_id`, `revision`, `hash`, `block_sequence_no`),
+    `dead` their tombstones (`key`, `version`).
     """
     gone = [
         (json.loads(key)[0], decode_version(version))

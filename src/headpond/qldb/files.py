@@ -9,22 +9,30 @@
                                               record or the end
     $ion_1_0 …, {blockAddress: …              Ion text of an export: a datum of Ion binary per block;
                                               damaged text stays as it is
+    <strand>.<first>-<last>.ion | .json       an object of an export: blocks one after the other
+    <export>.<strand>.completed.manifest      { keys: [ object, … ] }
 
 Each record begins with a version marker of its own. A value that shares one is returned with the symbol
 tables before it, so that it can be read alone. Damage costs the datum it lies in: the search for the next one
 goes from marker to marker until the value there holds.
+
+An exported object is Ion text, Ion binary or JSON Lines. The last are a down-conversion: types are lost, so
+hashes of contents cannot be computed again; hashes of blocks and the chain can.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from headpond.core.formats import one_batch
+from headpond.core.schemas import filled
 from headpond.ion import binary
 from headpond.ion.binary import MARKER, Node, RefusedIon, annotation_ids, header, node
 from headpond.ion.stream import next_value, values
@@ -33,11 +41,13 @@ from headpond.ion.text_reader import text_values
 from headpond.ion.write import restated
 from headpond.kpl import MAGIC
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA
-from headpond.qldb.records import Refused
+from headpond.qldb.records import DownConverted, ExportedBlock, Reader, Refused, read_block
 
 MAX_DATUM_BYTES = 16 * 1024 * 1024
 """Bytes a datum may have; a Kinesis record has at most 10 MiB."""
 _NEWLINES = b"\r\n"
+_MARKER, _AGGREGATE, _LINE = (re.compile(re.escape(mark)) for mark in (MARKER, MAGIC, b"\n{"))
+_END = re.compile(b"|".join(map(re.escape, (MARKER, MAGIC, b"\n"))))
 _SYMBOL_TABLE = 3
 _LARGE_TABLES = 8 * 1024
 """Symbol tables beyond so many bytes are not repeated with each value that they serve."""
@@ -73,7 +83,11 @@ def split_datums(
         if stop > at:
             at = stop
             continue
-        resume = _resume(data, at + 1, max_depth, max_datum_bytes)
+        resume = _first_sound(
+            (match.start() for match in _MARKER.finditer(data, at + 1)),
+            lambda at: values(data, at, min(len(data), at + max_datum_bytes), max_depth=max_depth),
+            len(data),
+        )
         yield Datum(at, resume, data[at:resume])
         at = resume
 
@@ -186,18 +200,13 @@ def _by_length(data: bytes, at: int, end: int) -> int | None:
     return stop
 
 
-def _resume(data: bytes, at: int, max_depth: int, max_datum_bytes: int) -> int:
-    """Return where the next marker lies whose value holds, else the end."""
-    while True:
-        at = data.find(MARKER, at)
-        if at < 0:
-            return len(data)
-        try:
-            if next(values(data, at, min(len(data), at + max_datum_bytes), max_depth=max_depth), None):
+def _first_sound(places: Iterable[int], values_at: Callable[[int], Iterator[Any]], end: int) -> int:
+    """Return the first of some places at which a value holds, else the end."""
+    for at in places:
+        with suppress(RefusedIon):
+            if next(values_at(at), None):
                 return at
-        except RefusedIon:
-            pass
-        at += 1
+    return end
 
 
 _TEXT = re.compile(rb"\s*(\$ion_1_0\s|\{\s*blockAddress\s*:)")
@@ -225,8 +234,7 @@ def ion_records(content: bytes, *, stream: str, file: str) -> Iterator[pa.Record
             "sequence_number": pa.array([str(number) for number in range(first, first + count)]),
             "data": pa.array(some, pa.binary()),
         }
-        arrays = [columns.get(each.name, pa.nulls(count, each.type)) for each in KINESIS_RECORD_SCHEMA]
-        yield pa.RecordBatch.from_arrays(arrays, schema=KINESIS_RECORD_SCHEMA)
+        yield one_batch(filled(columns, KINESIS_RECORD_SCHEMA, count))
         first += count
 
 
@@ -240,7 +248,7 @@ def split_mixed(data: bytes) -> Iterator[bytes]:
     at = 0
     while at < len(data):
         if data.startswith(MAGIC, at):
-            stop = _end_of_aggregate(data, at)
+            stop = _digest_holds(data, at) or _next_aggregate(data, at + len(MAGIC))  # one that is damaged
             yield data[at:stop]
             at = stop
             while data[at : at + 1] in (b"\n", b"\r"):
@@ -253,20 +261,8 @@ def split_mixed(data: bytes) -> Iterator[bytes]:
 
 def _next_aggregate(data: bytes, at: int) -> int:
     """Return where the next aggregate begins whose digest holds; the end where there is none."""
-    found = data.find(MAGIC, at)
-    while found >= 0:
-        if _digest_holds(data, found) is not None:
-            return found
-        found = data.find(MAGIC, found + 1)
-    return len(data)
-
-
-def _end_of_aggregate(data: bytes, at: int) -> int:
-    stop = _digest_holds(data, at)
-    if stop is not None:
-        return stop
-    # Damaged: it costs the bytes up to the next aggregate that holds.
-    return _next_aggregate(data, at + len(MAGIC))
+    found = (match.start() for match in _AGGREGATE.finditer(data, at))
+    return next((place for place in found if _digest_holds(data, place) is not None), len(data))
 
 
 def _digest_holds(data: bytes, at: int) -> int | None:
@@ -286,15 +282,8 @@ def _digest_holds(data: bytes, at: int) -> int | None:
 
 def _ends(data: bytes, at: int) -> Iterator[int]:
     """Places at or after `at` where a record may end: before a marker, an aggregate, a newline, the end."""
-    nexts = {mark: data.find(mark, at) for mark in (MARKER, MAGIC, b"\n")}
-    while True:
-        stop = min((found for found in nexts.values() if found >= 0), default=len(data))
-        yield stop
-        if stop >= len(data):
-            return
-        for mark, found in nexts.items():
-            if found == stop:
-                nexts[mark] = data.find(mark, stop + 1)
+    yield from (match.start() for match in _END.finditer(data, at))
+    yield len(data)
 
 
 def split_export(data: bytes, *, max_depth: int = binary.MAX_DEPTH) -> Iterator[Datum]:
@@ -311,21 +300,30 @@ def split_export(data: bytes, *, max_depth: int = binary.MAX_DEPTH) -> Iterator[
                 stop = value.stop
         except RefusedIon as error:
             # Damage costs the lines up to the next that begins a value that holds.
-            at = _next_line(data, max(stop, at), max_depth)
+            lines = (match.end() - 1 for match in _LINE.finditer(data, max(stop, at)))
+            at = _first_sound(lines, lambda at: text_values(data, at, max_depth=max_depth), len(data))
             yield Datum(stop, at, data[stop:at], Refused(error.reason, error.detail, error.offset))
         else:
             return
 
 
-def _next_line(data: bytes, at: int, max_depth: int) -> int:
-    """Return where the next struct that holds begins at the start of a line; else the end."""
-    while True:
-        at = data.find(b"\n{", at)
-        if at < 0:
-            return len(data)
-        at += 1
-        try:
-            if next(text_values(data, at, max_depth=max_depth), None):
-                return at
-        except RefusedIon:
-            pass
+def is_down_converted(data: bytes) -> bool:
+    """Return whether an exported object is JSON Lines: these begin with a brace and a quote."""
+    start = data[:4096].lstrip()
+    return start[:1] == b"{" and start[1:].lstrip()[:1] == b'"'
+
+
+def read_export(data: bytes, *, max_depth: int = binary.MAX_DEPTH) -> Iterator[ExportedBlock | Refused]:
+    """Yield the blocks of an exported object of any kind, not compressed; never raises."""
+    kind = DownConverted if is_down_converted(data) else Reader
+    for found in split_export(data, max_depth=max_depth):
+        yield found.refused or read_block(found.data, kind, max_depth=max_depth)
+
+
+def read_manifest(data: bytes) -> list[str]:
+    """Return the object keys that a `.completed.manifest` lists; raises `RefusedIon` where it is none."""
+    if not data.startswith(MARKER):
+        data = next((value.datum for value in text_values(data)), MARKER)
+    reader, top = Reader.of(data, binary.MAX_DEPTH)
+    members = reader.struct(top, "the manifest", frozenset({"keys"}))
+    return [reader.text(item, "keys item") for item in members.items("keys")]

@@ -13,9 +13,10 @@
 
 Field order is free, unknown fields are left alone, annotations are ignored, a symbol is text, a repeated name
 is `wrong_type`. A field whose name cannot be read may be any of these, so the record is rejected. An exported
-block has the payload of a BLOCK_SUMMARY, with `revisions` for `revisionSummaries`.
+block has the payload of a BLOCK_SUMMARY, with `revisions` for `revisionSummaries`: revisions as above, whose
+table is the one that transactionInfo.documents names, and `{hash}` alone for one of the system.
 
-`read` is the strict scalar reader and the oracle of `batch`.
+`read` and `read_block` are the strict scalar reader and the oracle of `batch`.
 Source: Amazon QLDB Developer Guide, "QLDB stream records in Kinesis".
 """
 
@@ -34,7 +35,6 @@ from headpond.ion.symbols import Symbols, is_table
 from headpond.ion.timestamps import Timestamp, parse_text, read_timestamp
 
 RecordType = Literal["CONTROL", "BLOCK_SUMMARY", "REVISION_DETAILS"]
-Kind = Literal["insert", "update", "delete", "redacted"]
 
 OK = "ok"
 VERDICTS = (
@@ -46,100 +46,19 @@ VERDICTS = (
 RECORD_TYPES: tuple[RecordType, ...] = ("CONTROL", "BLOCK_SUMMARY", "REVISION_DETAILS")
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
-    """A stream began or ended: `CREATED`, `COMPLETED`, or another word, kept as it is."""
+class Record(NamedTuple):
+    """A record that was read."""
 
-    stream_arn: str
-    control_record_type: str
+    type: RecordType
+    row: dict[str, Any]
+    """Its row of the schema that `schemas` has for its type, without `index` and what `checks_of` adds.
 
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement of a block's transaction."""
-
-    statement: str
-    start_time: Timestamp
-    statement_digest: bytes
-
-
-class DocumentInfo(NamedTuple):
-    """A document a transaction wrote, its table, and by which statements (from 0)."""
-
-    document_id: str
-    table_name: str
-    table_id: str
-    statements: tuple[int, ...]
-
-
-class Redaction(NamedTuple):
-    """A revision that a block asks to redact."""
-
-    document_id: str
-    version: int
-    table_id: str
-    strand_id: str
-    sequence_no: int
-
-
-class RevisionSummary(NamedTuple):
-    """A revision of a block; one without a document id is a system revision."""
-
-    hash: bytes
-    document_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class BlockSummary:
-    """A block of the journal: one transaction. Hashes have 32 bytes; `previous_block_hash` 32 or none."""
-
-    stream_arn: str | None
-    """None where it comes from a journal export."""
-    strand_id: str
-    sequence_no: int
-    transaction_id: str
-    block_timestamp: Timestamp
-    block_hash: bytes
-    entries_hash: bytes
-    previous_block_hash: bytes
-    entries_hash_list: tuple[bytes, ...]
-    statements: tuple[Statement, ...]
-    documents: tuple[DocumentInfo, ...]
-    redactions: tuple[Redaction, ...]
-    revision_summaries: tuple[RevisionSummary, ...]
-    """In the order of the hash tree."""
-    transaction_info: IonPart | None
-    redaction_info: IonPart | None
-
-
-@dataclass(frozen=True, slots=True)
-class RevisionDetails:
-    """A revision of a document."""
-
-    stream_arn: str | None
-    table_name: str | None
-    """None, as is `table_id`, only in a journal export whose block does not name the document's table."""
-    table_id: str | None
-    strand_id: str
-    sequence_no: int
-    hash: bytes
-    document_id: str
-    version: int
-    tx_time: Timestamp
-    tx_id: str
-    metadata: IonPart
-    data: IonPart | None
-    data_hash: bytes | None
-
-    @property
-    def kind(self) -> Kind:
-        """What the revision did to the document."""
-        if self.data is not None:
-            return "update" if self.version else "insert"
-        return "delete" if self.data_hash is None else "redacted"
-
-
-Record = Control | BlockSummary | RevisionDetails
+    A control's word is `CREATED`, `COMPLETED`, or another one, kept as it is. `stream_arn` is None in an
+    export; a revision's `table_name` and `table_id` only there, where the block does not name the document's
+    table. In `revision_summaries`, in the order of the hash tree, one without a document is of the system.
+    """
+    parts: dict[str, IonPart | None]
+    """The values that are hashed whole: `transaction_info`, `redaction_info`; `metadata`, `data`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +96,8 @@ def _record(reader: Reader, top: Node, kind: list[str]) -> Record:
     kind.append(record_type)
     arn = record.text("qldbStreamArn")
     if record_type == "CONTROL":
-        payload = record.struct("payload", frozenset({"controlRecordType"}))
-        return Control(arn, payload.text("controlRecordType"))
+        word = record.struct("payload", frozenset({"controlRecordType"})).text("controlRecordType")
+        return Record("CONTROL", {"stream_arn": arn, "control_record_type": word}, {})
     if record_type == "BLOCK_SUMMARY":
         payload = record.struct("payload", BLOCK_FIELDS | {"revisionSummaries"})
         return block(payload, arn, _summaries(payload))
@@ -192,11 +111,12 @@ REVISION_FIELDS = frozenset({"blockAddress", "hash", "data", "dataHash", "metada
 _METADATA = frozenset({"id", "version", "txTime", "txId"})
 
 
-def revision(members: Struct, arn: str | None, table: tuple[str, str] | tuple[None, None]) -> RevisionDetails:
+def revision(members: Struct, arn: str | None, table: tuple[str, str] | tuple[None, None]) -> Record:
     """Read the struct `revision` of a record, or an element of `revisions` of an exported block."""
     reader = members.reader
-    strand_id, sequence_no = members.block_address()
-    revision_hash = members.hash("hash")
+    row: dict[str, Any] = {"stream_arn": arn, "table_name": table[0], "table_id": table[1]}
+    row |= members.block_address()
+    row["hash"] = members.hash("hash")
     metadata = members.struct("metadata", _METADATA, whole=True)
     data = members.get("data")
     if data is not None:
@@ -206,39 +126,40 @@ def revision(members: Struct, arn: str | None, table: tuple[str, str] | tuple[No
             refuse("wrong_type", data.start, "data: expected a struct, found a symbol table")
         reader.check_inside(data)
     data_hash = None if members.get("dataHash") is None else members.hash("dataHash")
-    return RevisionDetails(
-        stream_arn=arn,
-        table_name=table[0],
-        table_id=table[1],
-        strand_id=strand_id,
-        sequence_no=sequence_no,
-        hash=revision_hash,
-        document_id=metadata.text("id"),
-        version=metadata.count("version"),
-        tx_time=metadata.time("txTime"),
-        tx_id=metadata.text("txId"),
-        metadata=reader.part(metadata.node),
-        data=None if data is None else reader.part(data),
-        data_hash=data_hash,
-    )
+    part = None if data is None else reader.part(data)
+    row |= {
+        "document_id": metadata.text("id"),
+        "version": metadata.count("version"),
+        **_times("tx_time", metadata.time("txTime")),
+        "tx_id": metadata.text("txId"),
+        "data": None if part is None else part.raw,
+        "data_hash_given": data_hash,
+    }
+    of_data = "update" if row["version"] else "insert"
+    row["kind"] = of_data if part is not None else "delete" if data_hash is None else "redacted"
+    return Record("REVISION_DETAILS", row, {"metadata": reader.part(metadata.node), "data": part})
 
 
-def inspect_view(data: bytes, *, max_depth: int = binary.MAX_DEPTH) -> dict[str, Any]:
+def _times(name: str, time: Timestamp) -> dict[str, Any]:
+    """A timestamp as two columns: its text, and nanoseconds since 1970 where they fit 64 bits."""
+    ns = time.ns
+    return {name: time.text, f"{name}_ns": ns if -(2**63) <= ns < 2**63 else None}
+
+
+def inspect_view(data: bytes) -> dict[str, Any]:
     """Return what `headpond inspect --as qldb` prints: `verdict`, `record_type`, `identity`, `detail`."""
-    record = read(data, max_depth=max_depth)
-    view = {"verdict": OK, "record_type": None, "identity": None, "detail": None}
+    record = read(data)
     if isinstance(record, Refused):
-        return view | {
-            "verdict": record.verdict, "record_type": record.record_type, "detail": record.detail
-        }  # fmt: skip
-    name, members = _IDENTITIES[type(record)]
-    return view | {"record_type": name, "identity": {each: getattr(record, each) for each in members}}
+        found = {"verdict": record.verdict, "record_type": record.record_type}
+        return found | {"identity": None, "detail": record.detail}
+    identity = {name: record.row[name] for name in _IDENTITIES[record.type]}
+    return {"verdict": OK, "record_type": record.type, "identity": identity, "detail": None}
 
 
 _IDENTITIES = {
-    Control: ("CONTROL", ("stream_arn", "control_record_type")),
-    BlockSummary: ("BLOCK_SUMMARY", ("strand_id", "sequence_no")),
-    RevisionDetails: ("REVISION_DETAILS", ("table_name", "table_id", "document_id", "version")),
+    "CONTROL": ("stream_arn", "control_record_type"),
+    "BLOCK_SUMMARY": ("strand_id", "sequence_no"),
+    "REVISION_DETAILS": ("table_name", "table_id", "document_id", "version"),
 }
 
 
@@ -410,10 +331,10 @@ class Struct:
         """Return a required timestamp."""
         return self.reader.time(self.need(name), name)
 
-    def block_address(self) -> tuple[str, int]:
-        """Return strand and sequence number of the required field `blockAddress`."""
+    def block_address(self) -> dict[str, Any]:
+        """Return `strand_id` and `sequence_no` of the required field `blockAddress`."""
         address = self.struct("blockAddress", frozenset({"strandId", "sequenceNo"}))
-        return address.text("strandId"), address.count("sequenceNo")
+        return {"strand_id": address.text("strandId"), "sequence_no": address.count("sequenceNo")}
 
 
 BLOCK_FIELDS = frozenset({
@@ -425,83 +346,128 @@ _DOCUMENT = frozenset({"tableName", "tableId", "statements"})
 _REDACTION = frozenset({"blockAddress", "tableId", "documentId", "version"})
 
 
-def block(members: Struct, arn: str | None, revision_summaries: tuple[RevisionSummary, ...]) -> BlockSummary:
+def block(members: Struct, arn: str | None, revision_summaries: list[dict[str, Any]]) -> Record:
     """Read the fields that stream records and exported blocks share."""
     reader = members.reader
-    strand_id, sequence_no = members.block_address()
+    row: dict[str, Any] = {"stream_arn": arn, **members.block_address()}
+    row |= {"statements": [], "documents": [], "redactions": []}
     entries = members.need("entriesHashList")
-    statements: tuple[Statement, ...] = ()
-    documents: tuple[DocumentInfo, ...] = ()
-    info = None
+    parts: dict[str, IonPart | None] = {"transaction_info": None, "redaction_info": None}
     if "transactionInfo" in members:
         info = members.struct("transactionInfo", frozenset({"statements", "documents"}), whole=True)
-        statements, documents = _statements(info), _documents(info)
-    redactions: tuple[Redaction, ...] = ()
-    redaction_info = None
+        row |= {"statements": _statements(info), "documents": _documents(info)}
+        parts["transaction_info"] = reader.part(info.node)
     if "redactionInfo" in members:
-        redaction_info = members.struct("redactionInfo", frozenset({"revisions"}), whole=True)
-        redactions = _redactions(redaction_info)
-    return BlockSummary(
-        stream_arn=arn,
-        strand_id=strand_id,
-        sequence_no=sequence_no,
-        transaction_id=members.text("transactionId"),
-        block_timestamp=members.time("blockTimestamp"),
-        block_hash=members.hash("blockHash"),
-        entries_hash=members.hash("entriesHash"),
-        previous_block_hash=members.hash("previousBlockHash", or_empty=True),
-        entries_hash_list=tuple(
+        info = members.struct("redactionInfo", frozenset({"revisions"}), whole=True)
+        row["redactions"] = _redactions(info)
+        parts["redaction_info"] = reader.part(info.node)
+    row |= {
+        "transaction_id": members.text("transactionId"),
+        **_times("block_timestamp", members.time("blockTimestamp")),
+        "block_hash": members.hash("blockHash"),
+        "entries_hash": members.hash("entriesHash"),
+        "previous_block_hash": members.hash("previousBlockHash", or_empty=True),
+        "entries_hash_list": [
             reader.hash(item, "entriesHashList item") for item in reader.items(entries, "entriesHashList")
-        ),
-        statements=statements,
-        documents=documents,
-        redactions=redactions,
-        revision_summaries=revision_summaries,
-        transaction_info=None if info is None else reader.part(info.node),
-        redaction_info=None if redaction_info is None else reader.part(redaction_info.node),
-    )
+        ],
+        "revision_summaries": revision_summaries,
+        **{f"has_{name}": part is not None for name, part in parts.items()},
+    }
+    return Record("BLOCK_SUMMARY", row, parts)
 
 
-def _summaries(payload: Struct) -> tuple[RevisionSummary, ...]:
+def _summaries(payload: Struct) -> list[dict[str, Any]]:
     found = []
     for item in payload.items("revisionSummaries") if "revisionSummaries" in payload else ():
         one = payload.reader.struct(item, "revisionSummaries item", frozenset({"hash", "documentId"}))
-        document = one.text("documentId") if "documentId" in one else None
-        found.append(RevisionSummary(one.hash("hash"), document))
-    return tuple(found)
+        document_id = one.text("documentId") if "documentId" in one else None
+        found.append({"hash": one.hash("hash"), "document_id": document_id})
+    return found
 
 
-def _statements(info: Struct) -> tuple[Statement, ...]:
+def _statements(info: Struct) -> list[dict[str, Any]]:
     items = (info.reader.struct(item, "statements item", _STATEMENT) for item in info.items("statements"))
-    return tuple(
-        Statement(one.text("statement"), one.time("startTime"), one.hash("statementDigest")) for one in items
-    )
+    return [
+        {
+            "statement": one.text("statement"),
+            **_times("start_time", one.time("startTime")),
+            "statement_digest": one.hash("statementDigest"),
+        }
+        for one in items
+    ]
 
 
-def _documents(info: Struct) -> tuple[DocumentInfo, ...]:
-    reader, found = info.reader, dict[str, DocumentInfo]()
+def _documents(info: Struct) -> list[dict[str, Any]]:
+    """The documents that a transaction wrote, their tables, and by which statements (from 0)."""
+    reader, found = info.reader, dict[str, dict[str, Any]]()
     if "documents" not in info:
-        return ()
+        return []
     for sid, item in fields(reader.data, info.struct("documents", frozenset()).node):
         document_id = reader.name(sid, item.start)
         if document_id in found:
             refuse("wrong_type", item.start, f"documents has the field {document_id} twice")
         one = reader.struct(item, "a document", _DOCUMENT)
         numbers = one.items("statements")
-        found[document_id] = DocumentInfo(
-            document_id,
-            one.text("tableName"),
-            one.text("tableId"),
-            tuple(reader.count(number, "statements item") for number in numbers),
-        )
-    return tuple(found.values())
+        found[document_id] = {
+            "document_id": document_id,
+            "table_name": one.text("tableName"),
+            "table_id": one.text("tableId"),
+            "statements": [reader.count(number, "statements item") for number in numbers],
+        }
+    return list(found.values())
 
 
-def _redactions(info: Struct) -> tuple[Redaction, ...]:
-    found = []
-    for item in info.items("revisions"):
-        one = info.reader.struct(item, "redactionInfo.revisions item", _REDACTION)
-        strand_id, sequence_no = one.block_address()
-        document_id, version, table_id = one.text("documentId"), one.count("version"), one.text("tableId")
-        found.append(Redaction(document_id, version, table_id, strand_id, sequence_no))
-    return tuple(found)
+def _redactions(info: Struct) -> list[dict[str, Any]]:
+    """The revisions that a block asks to redact."""
+    items = info.items("revisions")
+    named = (info.reader.struct(item, "redactionInfo.revisions item", _REDACTION) for item in items)
+    return [
+        {
+            **one.block_address(),
+            "document_id": one.text("documentId"),
+            "version": one.count("version"),
+            "table_id": one.text("tableId"),
+        }
+        for one in named
+    ]
+
+
+class ExportedBlock(NamedTuple):
+    """A block of an exported object and its revisions."""
+
+    block: Record
+    revisions: list[Record]
+
+
+def read_block(
+    data: bytes, kind: type[Reader] = Reader, *, max_depth: int = binary.MAX_DEPTH
+) -> ExportedBlock | Refused:
+    """Read one block of a journal export (`files`) from a datum of Ion binary; never raises."""
+    try:
+        reader, top = kind.of(data, max_depth)
+        return _exported(reader, top)
+    except RefusedIon as error:
+        return Refused(error.reason, error.detail, error.offset)
+
+
+def _exported(reader: Reader, top: Node) -> ExportedBlock:
+    members = reader.struct(top, "the block", BLOCK_FIELDS | {"revisions"})
+    listed: list[dict[str, Any]] = []
+    of_users: list[Node] = []
+    for item in members.items("revisions") if "revisions" in members else ():
+        facts = reader.struct(item, "revisions item", frozenset({"hash", "metadata"}))
+        document_id = None
+        if "metadata" in facts:
+            document_id = facts.struct("metadata", frozenset({"id"})).text("id")
+            of_users.append(item)
+        listed.append({"hash": facts.hash("hash"), "document_id": document_id})
+    summary = block(members, None, listed)
+    tables = {one["document_id"]: (one["table_name"], one["table_id"]) for one in summary.row["documents"]}
+    ids = (one["document_id"] for one in listed if one["document_id"])
+    return ExportedBlock(
+        summary,
+        [
+            revision(reader.struct(item, "revision", REVISION_FIELDS), None, tables.get(each, (None, None)))
+            for item, each in zip(of_users, ids, strict=True)
+        ],
+    )

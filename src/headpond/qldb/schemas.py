@@ -1,4 +1,4 @@
-"""The Arrow tables a batch of QLDB records becomes, and rows of them from records read one by one.
+"""The Arrow tables a batch of QLDB records becomes, and what verifying adds to a row.
 
 ::
 
@@ -14,12 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headpond.ion.timestamps import Timestamp
 from headpond.qldb.hash import dot, merkle_root, revision_hash_ok
-from headpond.qldb.records import BlockSummary, Control, RevisionDetails
+from headpond.qldb.records import Record
 
 HASH = pa.binary(32)
-_INT64 = 2**63
 
 VERDICTS_SCHEMA = pa.schema(
     [
@@ -103,87 +101,23 @@ CONTENT_CHECKS = BLOCK_CHECKS[:4]
 REVISION_CHECKS = REVISIONS_SCHEMA.names[REVISIONS_SCHEMA.get_field_index("metadata_hash") :]
 
 
-_OF_BLOCKS = (
-    "stream_arn", "strand_id", "sequence_no", "transaction_id", "block_hash", "entries_hash",
-    "previous_block_hash", "entries_hash_list",
-)  # fmt: skip
-_OF_REVISIONS = (
-    "stream_arn", "table_name", "table_id", "strand_id", "sequence_no", "hash", "document_id", "version",
-    "tx_id", "kind",
-)  # fmt: skip
-"""Columns that are attributes of the record."""
-
-
-def ns_or_none(time: Timestamp) -> int | None:
-    """Nanoseconds since 1970 where they fit 64 bits."""
-    ns = time.ns
-    return ns if -_INT64 <= ns < _INT64 else None
-
-
-def control_row(index: int, record: Control) -> dict[str, Any]:
-    """Return a row of `CONTROLS_SCHEMA`."""
-    return {
-        "index": index,
-        "stream_arn": record.stream_arn,
-        "control_record_type": record.control_record_type,
-    }
-
-
-def block_row(index: int, record: BlockSummary, *, verify: bool) -> dict[str, Any]:
-    """Return a row of `BLOCKS_SCHEMA`."""
-    row: dict[str, Any] = {name: getattr(record, name) for name in _OF_BLOCKS}
-    row |= {
-        "index": index,
-        "block_timestamp": record.block_timestamp.text,
-        "block_timestamp_ns": ns_or_none(record.block_timestamp),
-        "statements": [
-            {
-                "statement": one.statement,
-                "start_time": one.start_time.text,
-                "start_time_ns": ns_or_none(one.start_time),
-                "statement_digest": one.statement_digest,
-            }
-            for one in record.statements
-        ],
-        "documents": [one._asdict() for one in record.documents],
-        "redactions": [one._asdict() for one in record.redactions],
-        "revision_summaries": [one._asdict() for one in record.revision_summaries],
-        "has_transaction_info": record.transaction_info is not None,
-        "has_redaction_info": record.redaction_info is not None,
-    }
-    row.update(_block_checks(record) if verify else dict.fromkeys(BLOCK_CHECKS))
-    return row
-
-
-def _block_checks(record: BlockSummary) -> dict[str, Any]:
-    entries = record.entries_hash_list
+def checks_of(record: Record) -> dict[str, Any]:
+    """Return the columns that verifying adds to a record's row."""
+    row = record.row
+    hashes = {name: None if part is None else part.ion_hash() for name, part in record.parts.items()}
+    if record.type == "REVISION_DETAILS":
+        metadata, data = hashes["metadata"], hashes["data"]
+        assert metadata is not None
+        is_right = revision_hash_ok(row["hash"], metadata, data, row["data_hash_given"])
+        return {"metadata_hash": metadata, "data_hash_computed": data, "revision_hash_ok": is_right}
     checks: dict[str, Any] = {}
-    for name, part in (("transaction", record.transaction_info), ("redaction", record.redaction_info)):
-        found = None if part is None else part.ion_hash()
-        checks[f"{name}_info_hash"] = found
-        checks[f"{name}_info_in_entries"] = None if found is None else found in entries
-    root = merkle_root([one.hash for one in record.revision_summaries])
-    checks["revisions_in_entries"] = root in entries if root else None
-    checks["entries_hash_ok"] = merkle_root(entries) == record.entries_hash
-    checks["block_hash_ok"] = dot(record.entries_hash, record.previous_block_hash) == record.block_hash
+    for name, found in hashes.items():
+        checks[f"{name}_hash"] = found
+        checks[f"{name}_in_entries"] = None if found is None else found in row["entries_hash_list"]
+    if record.type == "BLOCK_SUMMARY":
+        entries, own = row["entries_hash_list"], row["entries_hash"]
+        root = merkle_root([one["hash"] for one in row["revision_summaries"]])
+        checks["revisions_in_entries"] = root in entries if root else None
+        checks["entries_hash_ok"] = merkle_root(entries) == own
+        checks["block_hash_ok"] = dot(own, row["previous_block_hash"]) == row["block_hash"]
     return checks
-
-
-def revision_row(index: int, record: RevisionDetails, *, verify: bool) -> dict[str, Any]:
-    """Return a row of `REVISIONS_SCHEMA`."""
-    row: dict[str, Any] = {name: getattr(record, name) for name in _OF_REVISIONS}
-    row |= {
-        "index": index,
-        "tx_time": record.tx_time.text,
-        "tx_time_ns": ns_or_none(record.tx_time),
-        "data": None if record.data is None else record.data.raw,
-        "data_hash_given": record.data_hash,
-        **dict.fromkeys(REVISION_CHECKS),
-    }
-    if verify:
-        metadata_hash = record.metadata.ion_hash()
-        data_hash = None if record.data is None else record.data.ion_hash()
-        row["metadata_hash"] = metadata_hash
-        row["data_hash_computed"] = data_hash
-        row["revision_hash_ok"] = revision_hash_ok(record.hash, metadata_hash, data_hash, record.data_hash)
-    return row

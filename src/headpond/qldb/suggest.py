@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headpond.ion import binary
 from headpond.ion.binary import decimal_parts, fields, integer
-from headpond.ion.stream import IonPart
+from headpond.ion.stream import only_value
 from headpond.ion.text import field_name
 from headpond.ion.timestamps import read_timestamp
 from headpond.qldb.batch import decode_user_data
@@ -138,29 +138,18 @@ class LedgerTableSeen:
 
     def add(self, raw: bytes) -> None:
         """Look at the contents of one revision."""
-        part = IonPart.alone(raw)
+        part = only_value(raw)
         for sid, node in fields(part.data, part.node):
             name = field_name(part.symbols, sid, node)
-            seen = self.fields.get(name)
-            if seen is None:
-                if len(self.fields) == MAX_FIELDS:
-                    self.left += 1
-                    continue
-                seen = self.fields[name] = FieldSeen()
-            seen.add(part.data, node)
+            if name not in self.fields and len(self.fields) == MAX_FIELDS:
+                self.left += 1
+            else:
+                self.fields.setdefault(name, FieldSeen()).add(part.data, node)
 
 
 @dataclass(slots=True)
 class LedgerSurvey:
-    """What was seen of a ledger's records so far.
-
-    Attributes:
-        records: user records.
-        refused: how many of them are not QLDB records, by reason.
-        blocks: block summaries, and blocks of exports.
-        controls: control records.
-        tables: by name, in the order of appearance.
-    """
+    """What was seen of a ledger's records so far: user records, and those that are not QLDB's, by reason."""
 
     records: int = 0
     refused: Counter[str] = field(default_factory=Counter)

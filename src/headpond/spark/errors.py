@@ -13,6 +13,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from headpond.core.errors import HeadpondError
@@ -40,13 +41,15 @@ def carry(error: HeadpondError) -> CarriedError:
     return CarriedError(f"{words}\nHEADPOND{json.dumps(fields, default=str)}")
 
 
-def sentences_in_notebooks() -> None:
-    """Have IPython, where this runs in it, show our errors in Spark's as sentences and nothing else.
+def sentences_for_people() -> None:
+    """Have our errors in Spark's shown as sentences: in IPython alone, by a program behind its stack trace.
 
     A handler that the user has set stays.
     """
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
+    if shell is None and sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _sentence_last
     if shell is None or shell.custom_exceptions:
         return
     from pyspark.errors import PySparkException
@@ -57,6 +60,12 @@ def sentences_in_notebooks() -> None:
         shell.showtraceback(shown, tb_offset=tb_offset)
 
     shell.set_custom_exc((PySparkException,), show)
+
+
+def _sentence_last(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    found = headpond_error_of(error)
+    shown = (kind, error) if found is None else (type(found), found)
+    sys.__excepthook__(*shown, trace)
 
 
 def carried(function: Callable[P, R]) -> Callable[P, R]:

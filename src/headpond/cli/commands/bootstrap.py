@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,10 +12,9 @@ from rich.text import Text
 from headpond.cli.inputs import with_output
 from headpond.cli.output import Output, many, number
 from headpond.core.errors import UsageError
-from headpond.lake.maintenance.bootstrap import Bootstrap
-from headpond.lake.maintenance.catch_up import CaughtUp, catch_up_from_log
-from headpond.lake.maintenance.parquet import ParquetSource
-from headpond.lake.maintenance.snapshot import Loaded
+from headpond.lake.maintenance.bootstrap import Bootstrap, ParquetSource
+from headpond.lake.maintenance.catch_up import catch_up_from_log
+from headpond.lake.maintenance.snapshot import Loaded, SnapshotRows
 from headpond.pipeline import Pipeline, load
 from headpond.pipeline.lake import open_lake
 
@@ -65,18 +64,25 @@ def bootstrap(
             "A TABLE is loaded from one of four: PARQUET files, --from-database, --from-log, --from-start.",
             next_step='As in `headpond bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns TIME`.',
         )
+    pipeline = load(file)
+    if parquet:
+        SnapshotRows.of(open_lake(pipeline), table)  # an unknown table is said before all else
     if bool(parquet) != (moment is not None) or (missing_as_null and not parquet):
         raise UsageError(
             "PARQUET files need --ts-ns, the moment of their snapshot; --ts-ns and --missing-as-null have no "
             "meaning without them.",
             next_step="Give the files with --ts-ns, or leave both options out.",
         )
-    pipeline = load(file)
     if moment is None:
         with output.progress(f"headpond bootstrap {table}") as show:
-            caught_up = (_from_log if from_log else _from_start)(
-                pipeline, table, lambda words: show(f"{table}: {words}")
-            )
+            if from_log:
+                caught_up = catch_up_from_log(
+                    open_lake(pipeline), table, say=lambda words: show(f"{table}: {words}")
+                )
+            else:
+                from headpond.spark.following.run import catch_up_from_start
+
+                caught_up = catch_up_from_start(pipeline, table, say=lambda words: show(f"{table}: {words}"))
         document = {
             "table": table,
             "from": "log" if from_log else "start",
@@ -204,16 +210,6 @@ def _compared(document: dict[str, Any]) -> RenderableType:
             )
             lines.append(f"  {word} {key}{of}")
     return Text("\n".join(lines))
-
-
-def _from_log(pipeline: Pipeline, table: str, say: Callable[[str], None]) -> CaughtUp:
-    return catch_up_from_log(open_lake(pipeline), table, say=say)
-
-
-def _from_start(pipeline: Pipeline, table: str, say: Callable[[str], None]) -> CaughtUp:
-    from headpond.spark.following.run import catch_up_from_start
-
-    return catch_up_from_start(pipeline, table, say=say)
 
 
 def _told(document: dict[str, Any]) -> str:

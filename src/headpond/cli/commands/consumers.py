@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 
 from headpond.cli.inputs import with_output
+from headpond.cli.main import NamingGroup
 from headpond.cli.output import Output
 from headpond.kinesis.api.calls import calls_of
 from headpond.kinesis.api.settings import ConnectionSettings
@@ -34,7 +35,7 @@ def _consumers(stream: str, **options: str | None) -> Consumers:
     return Consumers(calls_of(settings), settings)
 
 
-@click.group()
+@click.group(cls=NamingGroup)
 def consumers() -> None:
     """List, register and deregister the consumers of a stream.
 

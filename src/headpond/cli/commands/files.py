@@ -14,7 +14,7 @@ from rich.text import Text
 from headpond.cli.inputs import with_output
 from headpond.cli.output import Output, many, next_command
 from headpond.core.errors import HeadpondError, UsageError
-from headpond.pipeline import Pipeline, load
+from headpond.pipeline import load, loads
 
 STYLES = {"ok": "green", "BAD": "red", "?": "yellow"}
 
@@ -92,7 +92,7 @@ def init(
     What is not given is asked for. Keys and types are proposed as by `headpond suggest`, with the evidence as
     comments: look at every line. A FILE that is there already is left alone.
     """
-    from headpond.cli.commands.suggest import propose
+    from headpond.cli.commands.suggest import propose, quoted
 
     place = Path(file)
     if place.exists():
@@ -105,9 +105,12 @@ def init(
               "endpoint_url": endpoint_url}  # fmt: skip
     given = {name: value for name, value in source.items() if value is not None}
     sections = [("source", given), ("target", {"path": lake})]
-    head = "\n\n".join(_section(name, values) for name, values in sections) + "\n"
+    head = "\n".join(
+        "".join([f"[{name}]\n", *(f"{key} = {quoted(value)}\n" for key, value in values.items())])
+        for name, values in sections
+    )
     # Checked as a file is, but for the tables, which come now.
-    pipeline = _without_tables(head, place)
+    pipeline = loads(head, place.parent, tables_needed=False)
     with output.progress(f"headpond init {file}") as show:
         proposal, tables = propose(pipeline, records, show)
     if not proposal["tables"]:
@@ -127,18 +130,6 @@ def init(
 
 def _asked(question: str, default: str | None = None) -> str:
     return str(click.prompt(question, default=default, show_default=bool(default), err=True)).strip()
-
-
-def _section(name: str, values: dict[str, str]) -> str:
-    from headpond.cli.commands.suggest import quoted
-
-    return "\n".join([f"[{name}]", *(f"{key} = {quoted(value)}" for key, value in values.items())])
-
-
-def _without_tables(text: str, place: Path) -> Pipeline:
-    from headpond.pipeline import loads
-
-    return loads(text, place.parent, tables_needed=False)
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,14 +24,24 @@ if TYPE_CHECKING:
     from headpond.pipeline import Pipeline
 
 
+def _freshness(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str | None, int]:
+    """Return the limit of each table that is named, and of all (None)."""
+    found: dict[str | None, int] = {}
+    for value in values:
+        table, named, span = value.rpartition("=")
+        limit = as_span(ctx, param, span)
+        assert limit is not None
+        found[table if named else None] = limit
+    return found
+
+
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.option("--max-age", callback=as_span, default="2 minutes", metavar="SPAN", show_default=True,
               help="Since Spark last reported a batch, or that there is nothing to read.")  # fmt: skip
 @click.option("--max-lag", callback=as_span, metavar="SPAN", help="Of any shard; asks the stream.")
-@click.option(
-    "--max-freshness", callback=as_span, metavar="SPAN", help="Age of the newest change of all tables."
-)
+@click.option("--max-freshness", callback=_freshness, multiple=True, metavar="[TABLE=]SPAN",
+              help="Age of the newest change of all tables, or of one; repeatable.")  # fmt: skip
 @click.option("--max-quarantined", type=click.IntRange(0), metavar="N", help="Records in quarantine.")
 @click.option("--max-pending", type=click.IntRange(0), metavar="N", help="Records that wait for others.")
 @with_output
@@ -40,7 +51,7 @@ def health(
     *,
     max_age: int,
     max_lag: int | None,
-    max_freshness: int | None,
+    max_freshness: dict[str | None, int],
     max_quarantined: int | None,
     max_pending: int | None,
 ) -> int:
@@ -56,7 +67,7 @@ def health(
         )
     wanted: list[tuple[str, int | None, Callable[[Pipeline], int | None]]] = [
         ("lag_ms", max_lag, _lag_ms),
-        ("freshness_ms", max_freshness, _age_ms),
+        *((_named(table), limit, partial(_age_ms, table=table)) for table, limit in max_freshness.items()),
         ("quarantined", max_quarantined, lambda pipeline: _lake(pipeline).quarantine.count()),
         ("pending", max_pending, lambda pipeline: _lake(pipeline).pending.count()),
     ]
@@ -116,10 +127,14 @@ def _lag_ms(pipeline: Pipeline) -> int | None:
     return max((lag for lag in lags.values() if lag is not None), default=0)
 
 
-def _age_ms(pipeline: Pipeline) -> int | None:
+def _named(table: str | None) -> str:
+    return "freshness_ms" if table is None else f"freshness_ms of {table}"
+
+
+def _age_ms(pipeline: Pipeline, table: str | None) -> int | None:
     from headpond.api.looking import age_ms_of
 
-    return age_ms_of(pipeline)
+    return age_ms_of(pipeline, table)
 
 
 def _lake(pipeline: Pipeline) -> Lake:

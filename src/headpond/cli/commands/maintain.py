@@ -10,10 +10,9 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from headpond.cli.inputs import with_output
+from headpond.cli.inputs import as_span, with_output
 from headpond.cli.output import Output, advice, grid, next_command
 from headpond.core.errors import InvalidData, UsageError
-from headpond.core.options import parse_span
 from headpond.lake.maintenance.glue import Registered
 from headpond.lake.maintenance.glue import register as register_lake
 from headpond.lake.maintenance.optimize import Optimized, check_retention, optimize_file
@@ -26,7 +25,7 @@ from headpond.pipeline import Pipeline, load
 from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.spark.following.checkpoint import take_away, torn_file
 
-RETAIN = "7 days"
+RETAIN_MS = 7 * 86_400_000
 
 
 @click.command()
@@ -107,7 +106,9 @@ def _requeued_drawn(document: dict[str, Any], file: str) -> RenderableType:
 @click.argument("file", type=click.Path(path_type=str))
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @click.option("--vacuum", is_flag=True, help="Also remove files that no recent version needs.")
-@click.option("--retain", metavar="SPAN", help=f"How far back versions stay readable; {RETAIN}.")
+@click.option(
+    "--retain", callback=as_span, metavar="SPAN", help="How far back versions stay readable; 7 days."
+)
 @click.option("--unsafe-retention", is_flag=True, help="Allow less than 7 days, with the lake at rest.")
 @click.option("--order", is_flag=True, help="Also put rows in order of their keys; rewrites all files.")
 @click.option(
@@ -120,7 +121,7 @@ def optimize(
     tables: tuple[str, ...],
     *,
     vacuum: bool,
-    retain: str | None,
+    retain: int | None,
     unsafe_retention: bool,
     order: bool,
     repartition: bool,
@@ -132,7 +133,7 @@ def optimize(
     """
     if not vacuum and (retain is not None or unsafe_retention):
         raise UsageError("--retain and --unsafe-retention are for --vacuum.", next_step="Add --vacuum.")
-    retain_ms = _retained(retain or RETAIN) if vacuum else None
+    retain_ms = (RETAIN_MS if retain is None else retain) if vacuum else None
     check_retention(retain_ms, unsafe=unsafe_retention)
     pipeline = load(file)
     lake = open_lake(pipeline)
@@ -161,15 +162,6 @@ def optimize(
             )
             done[name] = _optimized(found)
     output.result({"tables": done}, lambda: _optimized_drawn(done, file))
-
-
-def _retained(text: str) -> int:
-    try:
-        return parse_span(text)
-    except ValueError as error:
-        raise UsageError(
-            f"--retain {text!r} is not a span of time: expected {error}.", next_step='Write it as "7 days".'
-        ) from error
 
 
 def _optimized(found: Optimized) -> dict[str, Any]:

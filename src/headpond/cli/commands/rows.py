@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from decimal import Decimal
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -49,7 +50,7 @@ def show(
     rows = chosen.to_arrow(where=where, limit=limit)
     if output.json:
         for row in rows.to_pylist():
-            output.result({name: _plain(value) for name, value in row.items()})
+            output.result(_plain(row))
         return
     words = f"{table}, version {chosen.version}: {number(rows.num_rows)} of {many(len(chosen), 'row')}"
     drawn = RowsDrawn(words, rows.column_names, [list(row.values()) for row in rows.to_pylist()])
@@ -103,9 +104,8 @@ def _first(found: Quarantine, reason: str | None, table: str | None, limit: int)
 
 def _document(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record as JSON has it: its text where it is one, and its bytes in base64."""
-    return {name: _plain(value) for name, value in record.items() if name != "format_version"} | {
-        "text": _text(record["data"])
-    }
+    plain: dict[str, Any] = _plain({name: each for name, each in record.items() if name != "format_version"})
+    return plain | {"text": _text(record["data"])}
 
 
 def _text(data: bytes | None) -> str | None:
@@ -168,10 +168,4 @@ def _export(found: Quarantine, reason: str | None, table: str | None, place: Pat
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON can have it: bytes in base64, decimals as text."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, dict):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, Decimal) else value
+    return msgspec.to_builtins(value, builtin_types=(datetime, date), str_keys=True)

@@ -102,7 +102,7 @@ def drawn_batches(rows: Sequence[Mapping[str, Any]], last: int) -> list[Renderab
     """Draw the last ones of some batches as a table, and all of them as rows of blocks."""
     parts: list[RenderableType] = []
     if last:
-        names = ("took", "records", "data", "applied", "duplicates", "stale", "quarantined", "lag")
+        names = ("took", "records", "data", "applied", "duplicates", "older", "quarantined", "lag")
         table = grid("batch", names)
         for row in rows[-last:]:
             lag = "" if row["lag_ms"] is None else said_ms(row["lag_ms"])

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headpond.cli.inputs import with_output
+from headpond.cli.main import NamingGroup
 from headpond.cli.output import Output
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.window_values import ValueFormat
@@ -36,7 +37,7 @@ _OPENED_BY = {
 _directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=str))
 
 
-@click.group()
+@click.group(cls=NamingGroup)
 def store() -> None:
     """Show and migrate Kafka Streams' window stores.
 

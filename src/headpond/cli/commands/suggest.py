@@ -162,8 +162,14 @@ def from_database(dsn: str, pipeline: Pipeline | None) -> dict[str, Any]:
 
     database = Database(dsn, profile=None if pipeline is None else pipeline.source.profile)
     has_rows = pipeline is not None and pipeline.source.format == "dsql"
-    entries = row_changes(pipeline).tables if pipeline is not None and has_rows else ()
-    return {"database": database.name, **proposal(tables_of(database), entries)}
+    tables = tables_of(database)
+    entries = _entries(row_changes(pipeline), tables) if pipeline is not None and has_rows else []
+    return {"database": database.name, **proposal(tables, entries)}
+
+
+def _entries(config: Any, places: Iterable[tuple[str, ...]]) -> list[Any]:
+    """Return the entries that tables have, by their name or a pattern."""
+    return [entry for found in config.entries_of(places).values() for entry in found]
 
 
 def propose(pipeline: Pipeline, records: int, show: Show) -> tuple[dict[str, Any], str]:
@@ -179,5 +185,6 @@ def propose(pipeline: Pipeline, records: int, show: Show) -> tuple[dict[str, Any
         place = (log.entry.schema, log.entry.table)
         if place not in found.tables:
             found.add_log(*place, log.newest(records))
-    proposal = proposed(found, lake.config.tables)
+    places = [name if isinstance(name, tuple) else (name,) for name in found.tables]
+    proposal = proposed(found, _entries(lake.config, places))
     return proposal, written(proposal)

@@ -123,6 +123,8 @@ def verify(
     wrong = bool(anomalies or malformed or (digest is not None and digest["verdict"] == "mismatch"))
     page = f"headpond verify {' '.join(files)} --html report.html"
     after = [next_command(page, "a page to hand on")] if wrong and html_file is None else []
+    if not (document["counts"]["distinct_blocks"] or document["counts"]["distinct_revisions"]):
+        after = [next_command(f"headpond inspect {files[0]}", "what it holds")]
     output.result(document, lambda: Group(_shown(document, summary), *after))
     return int(wrong)
 

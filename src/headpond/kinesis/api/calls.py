@@ -60,7 +60,7 @@ class StreamCalls(Protocol):
 class ServiceCalls:
     """The calls on boto3, by a `client` that is made where none is given.
 
-    `pace` are the limits to keep to; by default the service's, unless the endpoint is on this machine.
+    `pace` are the limits to keep to; by default the service's, on this machine not before one is met.
     """
 
     def __init__(
@@ -73,8 +73,9 @@ class ServiceCalls:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.settings, self.patience, self._sleep = settings, patience, sleep
+        self._pace = pace or Pace()
         # A service on this machine is a stand-in, which by default has no limits.
-        self._pace = Pace() if pace is None and not settings.is_loopback else pace
+        self._keeps_pace = pace is not None or not settings.is_loopback
         self._clients = Renewing(lambda: self._connected(client), fixed=client is not None)
         self._date: str | None = None  # of the newest reply
         self._date_ms = 0
@@ -131,20 +132,16 @@ class ServiceCalls:
             place["StartingSequenceNumber"] = number
         if time_ms is not None:
             place["Timestamp"] = datetime.fromtimestamp(time_ms / 1000, UTC)
-        self._keep_pace(shard_id, "iterator")
-        doing = f"finding a place in {shard_id}"
-        reply = self.call(doing, "get_shard_iterator", ShardId=shard_id, ShardIteratorType=kind, **place)
+        place |= {"ShardId": shard_id, "ShardIteratorType": kind}
+        reply = self.call(f"finding a place in {shard_id}", "get_shard_iterator", shard_id, **place)
         return str(reply["ShardIterator"])
 
     def page(self, iterator: str, shard_id: str, limit: int) -> Page:
         """Read on."""
         arn = self.settings.stream_arn
-        which = {} if arn is None else {"StreamARN": arn}
-        self._keep_pace(shard_id, "page")
-        doing = f"reading {shard_id}"
-        page = page_of(self.call(doing, "get_records", ShardIterator=iterator, Limit=limit, **which))
-        if self._pace is not None:
-            self._pace.count(shard_id, sum(record.size_bytes for record in page.records))
+        place = {"ShardIterator": iterator, "Limit": limit} | ({} if arn is None else {"StreamARN": arn})
+        page = page_of(self.call(f"reading {shard_id}", "get_records", shard_id, **place))
+        self._pace.count(shard_id, page.about_bytes)
         return page
 
     # The server's clock
@@ -171,12 +168,10 @@ class ServiceCalls:
 
     # Any call
 
-    def _keep_pace(self, shard_id: str, call: Literal["iterator", "page"]) -> None:
-        if self._pace is not None and (wait_s := self._pace.wait_s(shard_id, call)) > 0:
-            self._sleep(wait_s)
-
-    def call(self, doing: str, operation: str, **arguments: Any) -> Any:
+    def call(self, doing: str, operation: str, shard_id: str | None = None, /, **arguments: Any) -> Any:
         """Call what a method of boto3's client is named after, and wait out failures that pass.
+
+        Calls that read a shard (`shard_id`) keep its pace.
 
         Raises:
             IteratorExpired: The iterator is too old.
@@ -186,6 +181,8 @@ class ServiceCalls:
         """
         waited_s, attempt = 0.0, 0
         while True:
+            if shard_id is not None and self._keeps_pace:
+                self._sleep(self._pace.wait_s(shard_id, operation))
             try:
                 return self.once(doing, operation, **arguments)
             except StreamNotFound:
@@ -193,9 +190,8 @@ class ServiceCalls:
             except RetryableError as error:
                 if waited_s >= error.patience_s:
                     raise translate(error.failure, self.settings, doing=doing) from None
-                code = error_code(error.failure)
-                if self._pace is None and code == "ProvisionedThroughputExceededException":
-                    self._pace = Pace()  # a stand-in that keeps the service's limits
+                if error_code(error.failure) == "ProvisionedThroughputExceededException":
+                    self._keeps_pace = True  # a stand-in that has the service's limits
             wait_s = self.patience.wait_s(attempt)
             self._sleep(wait_s)
             waited_s, attempt = waited_s + wait_s, attempt + 1

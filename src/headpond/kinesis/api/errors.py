@@ -7,8 +7,10 @@ passwords; only its error code is, and for a refused action the action's name.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Any
 
+import boto3
 from botocore import exceptions as boto
 
 from headpond.core.errors import (
@@ -122,6 +124,12 @@ def _client_side(
     elif cut or isinstance(error, (boto.ConnectionError, boto.HTTPClientError)):
         kind, fact = EndpointUnreachable, f"Kinesis did not answer{during}{on} {settings.where} ({code})."
         advice = "Check endpoint_url, region, network and proxy; for `headpond local`, that it runs."
+        regions = boto3.Session().get_available_regions("kinesis") if settings.endpoint_url is None else []
+        near = get_close_matches(settings.region or "", regions)
+        if near and settings.region not in regions:
+            advice = (
+                f"AWS has no region {settings.region} that boto3 knows. The nearest are {', '.join(near)}."
+            )
     elif isinstance(error, (boto.ParamValidationError, boto.InvalidRegionError, boto.UnknownEndpointError)):
         kind, advice = ConfigurationError, "Check region, endpoint_url and the names that were given."
         fact = f"The AWS client does not take these settings for stream {settings.stream} ({code})."

@@ -11,7 +11,7 @@ import random
 import time
 from collections import defaultdict
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from botocore.eventstream import ParserError
 from urllib3.exceptions import HTTPError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 CALLS_PER_SECOND = 5
 BYTES_PER_SECOND = 2 << 20
 
-Call = Literal["iterator", "page"]
 CUT = (HTTPError, OSError, ParserError)
 """What reading an event stream raises when the connection breaks or what comes is damaged."""
 
@@ -125,17 +124,17 @@ class Pace:
     ) -> None:
         self._clock, self._lock = clock, Lock()
         # By shard and call, and by shard.
-        self._calls = defaultdict[tuple[str, Call], Bucket](lambda: Bucket(calls_per_second, capacity=1))
+        self._calls = defaultdict[tuple[str, str], Bucket](lambda: Bucket(calls_per_second, capacity=1))
         self._bytes = defaultdict[str, Bucket](lambda: Bucket(bytes_per_second))
 
-    def wait_s(self, shard_id: str, call: Call) -> float:
+    def wait_s(self, shard_id: str, operation: str) -> float:
         """Count a call that is about to be made, and say how long it has to wait."""
         with self._lock:
             now_ms = self._clock()
-            calls = self._calls[shard_id, call]
+            calls = self._calls[shard_id, operation]
             wait_ms = calls.wait_ms(1, now_ms)
             calls.take(1)
-            if call == "page":
+            if operation == "get_records":
                 wait_ms = max(wait_ms, self._bytes[shard_id].wait_ms(1, now_ms))
             return wait_ms / 1000
 

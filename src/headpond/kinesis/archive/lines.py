@@ -22,15 +22,16 @@ Relied on: a line ends with LF or CRLF; a file may lack the last one.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headpond.core.arrow import bytes_of, int64_array, offsets_of
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA
 
 SHARDS = ("shard", "shard_id", "shardId")
@@ -38,8 +39,8 @@ NUMBERS = ("sequenceNumber", "sequence_number")
 KEYS = ("partitionKey", "partition_key")
 ARRIVALS = ("approximateArrivalTimestamp", "approximate_arrival_timestamp")
 """The spellings of each, the one that wins first."""
-TEXT_BYTES = 4 << 20
-"""Lines read at once: 16 MiB are new memory each time, 1 MiB more calls; both take a third more CPU."""
+TEXT_BYTES = 1 << 20
+"""Lines read at once: 4 MiB are new memory each time and take a fifth more CPU."""
 MAX_DIGITS = 200  # more than any service gives; a bound for what is turned into an integer later
 LEAST_MS = 10**11  # 1973 as milliseconds, the year 5138 as seconds: no stream holds either
 MIN_ARRIVAL_US = -62_135_596_800_000_000  # the beginning of the year 1
@@ -59,6 +60,8 @@ _LINE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
 
 BAD_LINE = "archive_bad_line"
 _COLUMNS = list(KINESIS_RECORD_SCHEMA)[1:]
+_NINE = 9
+_COUNTED = 1 << 18  # bytes compared at once: what comes of it stays in the processor's cache
 
 
 class BadLine(ValueError):
@@ -90,10 +93,60 @@ def read_lines(lines: Iterable[bytes], *, stream: str, file: str, first_line: in
 
 
 def read_text(text: bytes, *, stream: str, file: str, first_line: int = 1) -> pa.RecordBatch:
-    """Turn a text of lines into a batch of Kinesis records; as `read_lines` otherwise."""
+    """Turn a text of lines into a batch of Kinesis records; as `read_lines` otherwise.
+
+    Lines that are all records with an identity of their own are read together: line by line an archive takes
+    a quarter more CPU from its files to the tables.
+    """
     # A file may expand to very many empty lines.
-    lines = () if text.isspace() else io.BytesIO(text)
-    return read_lines(lines, stream=stream, file=file, first_line=first_line)
+    lines = [] if text.isspace() else text.removesuffix(b"\n").split(b"\n")
+    try:
+        if not text.isascii():
+            text.decode()  # the decoder does not look at members that it passes over
+        columns = _columns(list(map(_LINE.decode, lines)))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadLine, pa.ArrowTypeError):
+        columns = None
+    if columns is None:
+        return read_lines(lines, stream=stream, file=file, first_line=first_line)
+    return pa.RecordBatch.from_arrays(
+        [pa.repeat(pa.scalar(stream), len(lines)), *columns], schema=KINESIS_RECORD_SCHEMA
+    )
+
+
+def _columns(values: list[Any]) -> list[pa.Array] | None:
+    """Return the columns of lines that are read, but for the stream; None where one is not such a record."""
+    data = list(map(attrgetter("data"), values))
+    shards, numbers = _texts(values, SHARDS), _texts(values, NUMBERS)
+    if None in data or shards is None or numbers is None or not _are_numbers(numbers):
+        return None
+    keys = _texts(values, KEYS)
+    if keys is None:
+        keys = pa.array([_text(value, KEYS) for value in values], pa.string())
+    arrivals: list[Any] = list(map(attrgetter(ARRIVALS[0]), values))
+    if set(map(type, arrivals)) == {int} and min(arrivals) >= LEAST_MS and max(arrivals) <= MAX_ARRIVAL_MS:
+        arrived = int64_array(np.array(arrivals, np.int64) * 1000)
+    else:
+        arrived = pa.array(map(_arrival_us, values), pa.int64())
+    problem = pa.nulls(len(values), pa.string())
+    arrived = arrived.cast(_COLUMNS[3].type)
+    return [shards, numbers, keys, arrived, problem, pa.array(data, pa.binary())]
+
+
+def _texts(values: list[Any], names: tuple[str, ...]) -> pa.Array | None:
+    """Return what all lines say under the first of these names that any has; None where one lacks it."""
+    for name in names:
+        found = list(map(attrgetter(name), values))
+        if found.count(None) < len(found):
+            texts = pa.array(found, pa.string())
+            return None if texts.null_count else texts
+    return None
+
+
+def _are_numbers(texts: pa.Array) -> bool:
+    """Return whether all of these are decimal numbers, as `read_line` takes them."""
+    offsets = offsets_of(texts)
+    sizes, digits = np.diff(offsets), bytes_of(texts)[offsets[0] : offsets[-1]]
+    return bool(0 < sizes.min() <= sizes.max() <= MAX_DIGITS and (digits - ord("0") <= _NINE).all())
 
 
 def cut_text(content: bytes, size_bytes: int = TEXT_BYTES) -> Iterator[tuple[bytes, int]]:
@@ -109,11 +162,15 @@ def cut_text(content: bytes, size_bytes: int = TEXT_BYTES) -> Iterator[tuple[byt
             # A line that is longer than a piece goes on to its own end.
             end = content.rfind(b"\n", start, end) + 1 or content.find(b"\n", end) + 1 or len(content)
         piece = content[start:end]
-        ends = int(
-            np.count_nonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
-        )  # in a fifth of the time that `count` takes
-        yield piece, ends + (not piece.endswith(b"\n"))
+        yield piece, count_lines(piece) + (not piece.endswith(b"\n"))
         start = end
+
+
+def count_lines(content: bytes) -> int:
+    """Return how many lines end in bytes, in a fifth of the time that `bytes.count` takes."""
+    octets = np.frombuffer(content, np.uint8)
+    parts = (octets[at : at + _COUNTED] for at in range(0, len(octets), _COUNTED))
+    return sum(int(np.count_nonzero(part == ord("\n"))) for part in parts)
 
 
 def read_line(text: bytes, *, file: str, line: int) -> tuple[str, str, str | None, int | None, None, bytes]:

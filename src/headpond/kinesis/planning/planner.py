@@ -207,14 +207,12 @@ class Planner:
         last_ms = UNBOUNDED if settings.end_ms is None else settings.end_ms - 1
         self._states = {shard_id: self._state_at(shard_id, positions[shard_id]) for shard_id in chosen}
         step_ms = self._step_ms(newest_ms, limits)
-        waiting = []
-        for shard_id, state in self._states.items():
-            # Of a shard that is closed all counts, unless the batch ends before a time.
-            is_closed = self._stream.listed[shard_id].closed and settings.end_ms is None and step_ms is None
-            counts_ms = UNBOUNDED if is_closed else min(newest_ms if step_ms is None else step_ms, last_ms)
-            state.begin(counts_ms, is_closed=is_closed, over_gaps=until_ms is not None)
-            if not state.is_done and state.idle_until_s <= asked_s:
-                waiting.append(state)
+        for state in self._states.values():
+            state.begin(
+                min(newest_ms if step_ms is None else step_ms, last_ms), over_gaps=until_ms is not None
+            )
+        every = self._states.values()
+        waiting = [state for state in every if not state.is_done and state.idle_until_s <= asked_s]
         if limits.looks_ahead:
             self._share_out(waiting, limits)
         else:

@@ -34,7 +34,7 @@ LOOK_BYTES = 1 << 20
 """What a shard takes in a second at its limit; costs less to look at than a few more calls."""
 
 _LOOK_RECORDS = 5_000
-_FEW = 1_250  # records, where the shard may have more: so many are always taken
+_FEW, _FEW_BYTES = 1_250, LOOK_BYTES // 4  # where the shard may have more: so many are always taken
 _FIRST_LOOK = 10  # records, while their size is not known: a reply may have 10 MiB
 _FIRST_SPAN_MS = 4_000
 _SPAN_GROWTH = 8
@@ -86,15 +86,14 @@ class ShardState:
         self.waited, self.idle_until_s = 0, float("-inf")
         self.begin()
 
-    def begin(self, newest_ms: int = UNBOUNDED, *, is_closed: bool = False, over_gaps: bool = False) -> None:
+    def begin(self, newest_ms: int = UNBOUNDED, *, over_gaps: bool = False) -> None:
         """Begin a batch.
 
         Args:
             newest_ms: What arrived after that does not count, nor what follows it.
-            is_closed: Whether the shard is known to be closed, and all of it counts.
             over_gaps: Whether a gap without end is an error; else the next batch goes on in it.
         """
-        self._newest_ms, self._is_closed, self._over_gaps = newest_ms, is_closed, over_gaps
+        self._newest_ms, self._over_gaps = newest_ms, over_gaps
         self.begun = self.position
         self.records: int | None = 0
         self.size_bytes = 0
@@ -171,7 +170,7 @@ class ShardState:
         of a batch; with `about_bytes` it is as much shorter as the records that were looked at are dense.
         """
         # The first look tells how large records are, and may be all it takes.
-        while not self._has_seen_all and self._held_bytes < LOOK_BYTES // 4 and len(self._marks) < _FEW:
+        while not self._has_seen_all and self._held_bytes < _FEW_BYTES and len(self._marks) < _FEW:
             self._see(self._worth(LOOK_BYTES, _LOOK_RECORDS))
         self._first_ms = self._marks[0].arrival_ms if self._marks else 0
         self.take()
@@ -184,11 +183,7 @@ class ShardState:
             if cut_ms < self._calls.date_ms() and self._jump(cut_ms, 1):  # times to come are refused
                 self.take(1)
                 return
-        if self._is_closed:
-            self._marks.clear()
-            self.position, self.records = END, None
-        else:
-            self._close_in()
+        self._close_in()
 
     def _close_in(self) -> None:
         """Go to the newest record that counts; what may be a MiB, by what was seen, is read through."""
@@ -200,7 +195,8 @@ class ShardState:
             else:
                 moment_ms = max((hit_ms + miss_ms) // 2, miss_ms - span_ms)
                 span_ms *= _SPAN_GROWTH
-                if not self._jump(moment_ms, self._worth(LOOK_BYTES, _LOOK_RECORDS)):
+                # Two at least, or they would not tell how dense they are.
+                if not self._jump(moment_ms, 1 + self._worth(_FEW_BYTES, _LOOK_RECORDS)):
                     miss_ms = moment_ms
             self.take()
 

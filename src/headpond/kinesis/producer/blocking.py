@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from itertools import islice
-from threading import Condition, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Self
 
 from headpond.core.errors import UsageError
@@ -55,10 +55,8 @@ class BlockingProducer:
     ) -> None:
         self._stream = connection.stream
         self._producer = Producer(connection, settings, metrics=metrics)
-        bounds = self._producer.settings
-        self._records, self._bytes = bounds.max_outstanding_records, bounds.max_outstanding_bytes
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._changed = Condition()  # guards the loop, and the room for so many records and bytes
+        self._lock = Lock()  # what began before the end is done before the producer is closed
         self._thread: Thread | None = None
 
     def __enter__(self) -> Self:
@@ -84,13 +82,12 @@ class BlockingProducer:
             raise
 
     def close(self) -> None:
-        """Flush and disconnect; does nothing the second time. Threads that wait for room get a UsageError."""
-        with self._changed:
-            loop, self._loop = self._loop, None  # what began before is done before the producer is closed
+        """Flush and disconnect; does nothing the second time. What waits for room is still sent."""
+        with self._lock:
+            loop, self._loop = self._loop, None
             if loop is None:
                 return
             future = asyncio.run_coroutine_threadsafe(self._producer.close(), loop)
-            self._changed.notify_all()
         assert self._thread is not None
         try:
             future.result()
@@ -111,16 +108,18 @@ class BlockingProducer:
 
         Raises:
             InvalidUserRecord: The data is not bytes.
-            UsageError: The producer is not running, or is closed while this waits.
+            UsageError: The producer is not running.
         """
-        data = _kept(data)
-        with self._changed:
-            # The last record may be larger than what was left.
-            self._changed.wait_for(lambda: self._loop is None or (self._records > 0 and self._bytes > 0))
-            future = self._begin(self._producer.put(partition_key, data, explicit_hash_key, tags))
-            self._records -= 1
-            self._bytes -= len(data)
-        future.add_done_callback(lambda _: self._give_back(len(data)))
+        kept, entered = _kept(data), Event()
+
+        async def put() -> PutResult:
+            result = await self._producer.submit(partition_key, kept, explicit_hash_key, tags)
+            entered.set()
+            return await result
+
+        future = self._begin(put())
+        future.add_done_callback(lambda _: entered.set())
+        entered.wait()
         return future
 
     def put_all(self, records: Iterable[Puttable]) -> list[PutResult]:
@@ -216,7 +215,7 @@ class BlockingProducer:
         return self._producer.failed
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        with self._changed:
+        with self._lock:
             if self._loop is not None:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()
@@ -232,12 +231,6 @@ class BlockingProducer:
         except TimeoutError:
             future.cancel()
             raise
-
-    def _give_back(self, size_bytes: int) -> None:
-        with self._changed:
-            self._records += 1
-            self._bytes += size_bytes
-            self._changed.notify_all()
 
 
 def _kept(data: Any) -> bytes:

@@ -27,9 +27,8 @@ from headpond.kinesis.producer.dispatcher import Dispatcher
 from headpond.kinesis.producer.lanes import Router
 from headpond.kinesis.producer.metrics import Metrics, NoMetrics
 from headpond.kinesis.producer.records import Bundle, Ledger, Pending, PutFailed, PutResult
-from headpond.kinesis.producer.sender import CALL_FAILURES, Reply, list_shards, put_records
+from headpond.kinesis.producer.sender import Reply, list_shards, put_records
 from headpond.kinesis.producer.settings import ProducerSettings
-from headpond.kinesis.producer.shard_map import ShardMap
 from headpond.kpl import UserRecord, validate
 
 if TYPE_CHECKING:
@@ -95,12 +94,17 @@ class Producer:
             connection.stream, self.settings.max_outstanding_records, self.settings.max_outstanding_bytes
         )
         self._router = Router(self.settings, clock())
-        draw = random.Random(seed)
         self._dispatcher = Dispatcher(
-            self.settings, self._router, self._ledger, metrics or NoMetrics(), self._send, clock, draw
+            self.settings,
+            self._router,
+            self._ledger,
+            metrics or NoMetrics(),
+            self._send,
+            self._list_shards,
+            clock,
+            random.Random(seed),
         )
-        self._map = ShardMap(self._list_shards, CALL_FAILURES, self._dispatcher.shards_changed, clock)
-        self._dispatcher.shard_map = self._map
+        self._map = self._dispatcher.shard_map
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
@@ -312,10 +316,9 @@ class Producer:
             return await self._in_thread(put, self._clients.client)
         return reply
 
-    async def _list_shards(self, closed_too: bool) -> list[Shard]:  # noqa: FBT001 - a callback's only argument
+    async def _list_shards(self) -> list[Shard]:
         assert self._clients is not None
-        listing = partial(list_shards, self._connection, closed_too=closed_too)
-        return await self._in_thread(listing, self._clients.client)
+        return await self._in_thread(partial(list_shards, self._connection), self._clients.client)
 
     async def _in_thread(self, function: Callable[[KinesisClient], T], client: KinesisClient) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, client)

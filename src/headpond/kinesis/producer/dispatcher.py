@@ -13,20 +13,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.kinesis.api.errors import WRONG_CALL
-from headpond.kinesis.producer.lanes import Part, backoff_ms, choose
+from headpond.kinesis.producer.lanes import Part, backoff_ms, choose, has_enough
 from headpond.kinesis.producer.records import Attempt, Bundle, Pending
-from headpond.kinesis.producer.sender import Stored, inside, remedy
+from headpond.kinesis.producer.sender import CALL_FAILURES, Stored, inside, remedy
+from headpond.kinesis.producer.shard_map import ShardMap
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Iterator
 
+    from headpond.kinesis.api.shards import Shard
     from headpond.kinesis.producer.lanes import Lane, Router
     from headpond.kinesis.producer.metrics import Metrics
     from headpond.kinesis.producer.records import Ledger
     from headpond.kinesis.producer.sender import Reply
     from headpond.kinesis.producer.settings import ProducerSettings
-    from headpond.kinesis.producer.shard_map import OpenShards, ShardMap
+    from headpond.kinesis.producer.shard_map import OpenShards
 
 _DOUBT_AGAIN_S = 1.0
 _USUAL_MOST_BYTES = 1 << 20  # of a Kinesis record; UpdateMaxRecordSize raises it for a stream
@@ -58,12 +60,13 @@ class Dispatcher:
         ledger: Ledger,
         metrics: Metrics,
         send: Callable[[list[Bundle]], Awaitable[Reply]],
+        list_shards: Callable[[], Awaitable[list[Shard]]],
         clock: Callable[[], float],
         draw: random.Random,
     ) -> None:
         self._settings, self._router, self._ledger, self._metrics = settings, router, ledger, metrics
         self._send, self._clock, self._draw = send, clock, draw
-        self.shard_map: ShardMap | None = None
+        self.shard_map = ShardMap(list_shards, CALL_FAILURES, self._shards_changed, clock)
         self.is_due = False
         self.hurry = 0
         self._epoch = 0
@@ -82,7 +85,7 @@ class Dispatcher:
             self._ledger.fail([record], self._stopped, "The producer stopped.")
             return
         lane, ready = self._router.add(record)
-        if ready and not lane.in_flight and self._has_enough(lane):
+        if ready and not lane.in_flight and has_enough([lane], self._settings):
             self._pump_soon()
         if record.deadline_ms < self._wake_ms:
             self._wake_at(record.deadline_ms)
@@ -108,7 +111,7 @@ class Dispatcher:
             if again_ms < math.inf:
                 self._wake_at(again_ms)
 
-    def shards_changed(self, open_shards: OpenShards | None) -> None:
+    def _shards_changed(self, open_shards: OpenShards | None) -> None:
         """Go over to other shards, or to none known; then judge what waited for their ranges."""
         with self._or_stop():
             self._epoch += 1
@@ -119,7 +122,7 @@ class Dispatcher:
                     self._judge(each)
                 unknown = {each.stored.shard_id for each in self._parked}
                 for shard_id in unknown:
-                    asyncio.get_running_loop().call_later(_DOUBT_AGAIN_S, self._doubt, shard_id)
+                    asyncio.get_running_loop().call_later(_DOUBT_AGAIN_S, self._doubt_again, shard_id)
             self._pump_soon()
 
     def stop(self, reason: str) -> None:
@@ -186,7 +189,7 @@ class Dispatcher:
         for lane, bundles in returned.items():
             self._bring_back(lane, bundles, request.epoch)
         for shard_id in doubted:
-            self._doubt(shard_id, request.start_ms)
+            self.shard_map.doubt(shard_id, request.start_ms)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
@@ -240,7 +243,7 @@ class Dispatcher:
     def _judge(self, stored: _Parked) -> None:
         """Judge an aggregate in a shard that was not predicted; wait if the shard's range is not known."""
         bundle, (shard_id, _), attempt = stored
-        keys = self.shard_map.range_of(shard_id) if self.shard_map is not None else None
+        keys = self.shard_map.range_of(shard_id)
         if keys is None:
             self._parked.append(stored)
             return
@@ -261,9 +264,8 @@ class Dispatcher:
                 record.deadline_ms = min(now_ms + wait_ms, record.expiry_ms)
                 self.take_in(record)
 
-    def _doubt(self, shard_id: str, seen_ms: float | None = None) -> None:
-        if self.shard_map is not None:
-            self.shard_map.doubt(shard_id, self._clock() if seen_ms is None else seen_ms)
+    def _doubt_again(self, shard_id: str) -> None:
+        self.shard_map.doubt(shard_id, self._clock())
 
     def _expire(self, records: list[Pending]) -> None:
         if records:
@@ -297,12 +299,6 @@ class Dispatcher:
         self._ledger.acknowledge(records, places, stored, attempt)
 
     # Time and measurements
-
-    def _has_enough(self, lane: Lane) -> bool:
-        return (
-            lane.ready_bytes >= self._settings.collection_max_shard_size
-            or len(lane.ready) >= self._settings.collection_max_count
-        )
 
     def _pump_soon(self) -> None:
         if not self.is_due:

@@ -160,13 +160,10 @@ class Lane:
             expired += [record for record in bundle.records if record.expiry_ms <= now_ms]
             left = [record for record in bundle.records if record.expiry_ms > now_ms]
             if left and self._open is not None:
-                again: Aggregator[Pending] = Aggregator(self._open.max_size, self._open.max_count)
+                again = Aggregator[Pending]()
                 for record in left:
-                    for packed in again.add(record):
-                        self._append(packed)
-                rest = again.close()
-                if rest is not None:
-                    self._append(rest)
+                    again.add(record)
+                self._append(Packed(left, again.data_bytes))
         return expired
 
     @property
@@ -275,12 +272,13 @@ def choose(
         return [], look_again_ms
     free.sort(key=lambda lane: lane.ready[0].deadline_ms)
     due_ms = free[0].ready[0].deadline_ms
-    if not (hurry or due_ms <= now_ms or _has_enough(free, settings)):
+    if not (hurry or due_ms <= now_ms or has_enough(free, settings)):
         return [], min(look_again_ms, due_ms)
     return _fill(free, settings, now_ms), now_ms
 
 
-def _has_enough(free: list[Lane], settings: ProducerSettings) -> bool:
+def has_enough(free: list[Lane], settings: ProducerSettings) -> bool:
+    """Return whether what is ready makes up a request, which then goes at once."""
     return (
         any(lane.ready_bytes >= settings.collection_max_shard_size for lane in free)
         or sum(lane.ready_bytes for lane in free) >= settings.collection_max_size

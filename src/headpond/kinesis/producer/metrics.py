@@ -89,16 +89,6 @@ class MemoryMetrics:
             return self._seen.get((name, shard_id, code), Statistics())
 
 
-class Meter(Protocol):
-    """What is used of `opentelemetry.metrics.Meter`, which an installation may lack."""
-
-    def create_counter(self, name: str, unit: str) -> Any:
-        """Make something with `add`."""
-
-    def create_histogram(self, name: str, unit: str) -> Any:
-        """Make something with `record`."""
-
-
 class OpenTelemetryMetrics:
     """Counters and histograms named `kinesis.producer.<KPL name>`, with `shard_id` and `code` as attributes.
 
@@ -106,17 +96,16 @@ class OpenTelemetryMetrics:
 
     Args:
         stream: Goes with every measurement as `stream`.
-        meter: Of your provider; by default that of the global provider.
+        meter: `opentelemetry.metrics.Meter` of your provider; by default that of the global provider.
 
     Raises:
         MissingRequirement: OpenTelemetry is not installed.
     """
 
-    def __init__(self, stream: str, meter: Meter | None = None) -> None:
+    def __init__(self, stream: str, meter: Any = None) -> None:
         if meter is None:
             library = needed("opentelemetry.metrics", "OpenTelemetryMetrics", "headpond[otel]")
             meter = library.get_meter("headpond.kinesis.producer")
-        assert meter is not None
         self._stream = stream
         prefix = "kinesis.producer."
         self._counters = {name: meter.create_counter(prefix + name, unit) for name, unit in COUNTS.items()}

@@ -130,11 +130,10 @@ def put_records(
     )
 
 
-def list_shards(connection: ConnectionSettings, client: KinesisClient, *, closed_too: bool) -> list[Shard]:
-    """List the open shards, or all that are held."""
+def list_shards(connection: ConnectionSettings, client: KinesisClient) -> list[Shard]:
+    """List all shards that are held."""
     found: list[Shard] = []
-    more = {} if closed_too else {"ShardFilter": {"Type": "AT_LATEST"}}
-    reply = client.list_shards(MaxResults=1000, **connection.stream_argument, **more)  # type: ignore[arg-type]
+    reply = client.list_shards(MaxResults=1000, **connection.stream_argument)
     while True:
         found += map(shard_of, reply["Shards"])
         token = reply.get("NextToken")

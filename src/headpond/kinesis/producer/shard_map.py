@@ -1,9 +1,8 @@
 """The producer's picture of the open shards: INVALID → UPDATING → READY, and again when it proves wrong.
 
 While it is not ready nothing is aggregated. A failed listing is tried again after 1 s, then 1.5 times
-longer each time, up to 30 s. Ranges of shards that vanished are kept a minute, so that late results
-can be judged. A shard that a result names and nobody knows makes the map refresh, too, and if the
-open shards do not have it, all shards are listed.
+longer each time, up to 30 s. Closed shards are listed as well, so that late results can be judged; a shard
+that a result names and nobody knows makes the map refresh, too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE_MS = 1_000
 _PAUSE_GROWTH = 1.5
 _LONGEST_PAUSE_MS = 30_000
-_KEEP_CLOSED_MS = 60_000
 _KEYS = 1 << 128
 
 
@@ -52,13 +50,13 @@ class ShardMap:
     """Keeps the open shards known.
 
     Args:
-        list_shards: Lists the open shards, or with True all that are held; may raise any of `failures`.
+        list_shards: Lists all shards that are held; may raise any of `failures`.
         changed: Called with the new open shards, or with None as soon as they are in doubt.
     """
 
     def __init__(
         self,
-        list_shards: Callable[[bool], Awaitable[list[Shard]]],
+        list_shards: Callable[[], Awaitable[list[Shard]]],
         failures: tuple[type[Exception], ...],
         changed: Callable[[OpenShards | None], None],
         clock: Callable[[], float],
@@ -69,8 +67,6 @@ class ShardMap:
         self._list_shards, self._failures = list_shards, failures
         self._changed, self._clock, self._pause = changed, clock, pause
         self._known: dict[str, HashKeyRange] = {}
-        self._closed_ms: dict[str, float] = {}
-        self._wanted: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         self._first_try = asyncio.Event()
 
@@ -93,33 +89,34 @@ class ShardMap:
         await self._first_try.wait()
 
     def range_of(self, shard_id: str) -> HashKeyRange | None:
-        """Return the hash keys of a shard that is open or was lately."""
+        """Return the hash keys of a shard that was listed."""
         return self._known.get(shard_id)
 
     def doubt(self, shard_id: str, seen_ms: float) -> None:
         """A request that began at `seen_ms` found a record in this shard, which was not predicted."""
-        unknown = shard_id not in self._known
-        if unknown:
-            self._wanted.add(shard_id)
         # A result older than the map says nothing new, unless of a shard the map never saw.
-        if unknown or seen_ms > self.updated_ms:
+        if shard_id not in self._known or seen_ms > self.updated_ms:
             self.start()
 
     async def _update(self) -> None:
         pause_ms: float = _FIRST_PAUSE_MS
-        while True:
+        found: list[Shard] = []
+        while not found:
             try:
-                found = await self._list_open()
+                listed = await self._list_shards()
             except self._failures as error:
                 _LOG.warning(
                     "Listing the shards failed (%s); next try in %d ms.", type(error).__name__, pause_ms
                 )
-                found = None
+            else:
+                open_shards = [shard for shard in listed if not shard.closed]
+                if tile(open_shards):  # else it was caught between two states of the stream
+                    found = open_shards
+                    self._known = {shard.shard_id: shard.hash_keys for shard in listed}
             self._first_try.set()
-            if found is not None:
-                break
-            await self._pause(pause_ms)
-            pause_ms = min(pause_ms * _PAUSE_GROWTH, _LONGEST_PAUSE_MS)
+            if not found:
+                await self._pause(pause_ms)
+                pause_ms = min(pause_ms * _PAUSE_GROWTH, _LONGEST_PAUSE_MS)
         self.updated_ms = self._clock()
         self.state = "READY"
         self._changed(OpenShards(found))
@@ -130,29 +127,3 @@ class ShardMap:
         if not task.cancelled() and task.exception() is not None:
             self.state = "INVALID"
             task.result()
-
-    async def _list_open(self) -> list[Shard] | None:
-        """List the open shards; None if the listing was caught between two states of the stream."""
-        found = await self._list_shards(False)  # noqa: FBT003 - a callback's only argument
-        if not tile(found):
-            return None
-        self._learn(found)
-        missing = self._wanted - self._known.keys()
-        self._wanted.clear()
-        if missing:
-            # Opened and closed again since: its range is still listed among all shards.
-            self._known.update(_ranges(await self._list_shards(True)))  # noqa: FBT003 - as above
-        return found
-
-    def _learn(self, found: list[Shard]) -> None:
-        now_ms = self._clock()
-        for shard_id in self._known.keys() - _ranges(found).keys():
-            self._closed_ms.setdefault(shard_id, now_ms)
-        for shard_id in [each for each, at in self._closed_ms.items() if now_ms - at > _KEEP_CLOSED_MS]:
-            del self._closed_ms[shard_id]
-            del self._known[shard_id]
-        self._known.update(_ranges(found))
-
-
-def _ranges(shards: Iterable[Shard]) -> dict[str, HashKeyRange]:
-    return {shard.shard_id: shard.hash_keys for shard in shards}

@@ -40,13 +40,18 @@ _KINDS = ("add", "remove", "metaData", "protocol", "txn")
 VECTORS = "deletionVectors"
 WITH_VECTORS = "delta.enableDeletionVectors"
 """Table property that says whether writers may mark rows instead of rewriting files."""
-_HARMLESS = frozenset({VECTORS, "appendOnly", "timestampNtz", "vacuumProtocolCheck", "domainMetadata"})
+EXPRESSION = "delta.generationExpression"
+"""Key of a column's metadata: how its value follows from other columns."""
+_HARMLESS = frozenset(
+    {
+        *(VECTORS, "appendOnly", "timestampNtz", "vacuumProtocolCheck", "domainMetadata"),
+        *("changeDataFeed", "generatedColumns"),
+    }
+)
 # Features that ask nothing of a writer while a property or a column's metadata does not use them.
 _DORMANT = {
     "invariants": "delta.invariants",
     "checkConstraints": "delta.constraints.",
-    "changeDataFeed": "delta.enableChangeDataFeed",
-    "generatedColumns": "delta.generationExpression",
     "columnMapping": "delta.columnMapping.mode",
     "identityColumns": "delta.identity.",
     "allowColumnDefaults": "CURRENT_DEFAULT",
@@ -167,6 +172,13 @@ class Snapshot:
     def partition_columns(self) -> list[str]:
         """The columns by which files are dealt out."""
         return list(self.metadata.get("partitionColumns") or ())
+
+    @property
+    def expressions(self) -> dict[str, str]:
+        """How columns follow from others, of those that do."""
+        fields = orjson.loads(self.metadata["schemaString"])["fields"]
+        found = {each["name"]: each.get("metadata", {}).get(EXPRESSION) for each in fields}
+        return {name: text for name, text in found.items() if text is not None}
 
     @property
     def schema(self) -> pa.Schema:

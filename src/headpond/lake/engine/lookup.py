@@ -107,7 +107,8 @@ def look_up(
     shape = pa.schema(
         [pa.field(FILE, pa.int64()), pa.field(ROW, pa.int64()), *(schema.field(name) for name in names)]
     )
-    if wanted.rows.num_rows == 0:
+    files = list(files)
+    if wanted.rows.num_rows == 0 or not files:
         return shape.empty_table()
     keys = wanted.rows.select(list(wanted.on))
     keys = keys.cast(pa.schema([schema.field(name) for name in wanted.on]))
@@ -169,6 +170,8 @@ def places(rows: pa.Table, among: pa.Table, on: Sequence[str]) -> Ints:
 
     Nulls are equal. Of several equal ones the last counts.
     """
+    if rows.num_rows == 0 or among.num_rows == 0:
+        return np.full(rows.num_rows, -1, np.int64)
     codes, different = np.zeros(rows.num_rows + among.num_rows, np.int64), 1
     for name in on:
         both = [*rows[name].chunks, *(among[name].cast(rows[name].type)).chunks]

@@ -36,9 +36,8 @@ import pyarrow.compute as pc
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import filled
 from headpond.lake.engine import vectors
+from headpond.lake.engine.changes import changed_rows, write_changes
 from headpond.lake.engine.log import (
-    VECTORS,
-    WITH_VECTORS,
     Log,
     Overtaken,
     Version,
@@ -46,6 +45,7 @@ from headpond.lake.engine.log import (
     milliseconds,
 )
 from headpond.lake.engine.lookup import FILE, ROW, Wanted, look_up, places
+from headpond.lake.engine.metadata import APPEND_ONLY, CHANGES, alteration, is_true
 from headpond.lake.engine.parquet import FILE_BYTES, GROUP_BYTES, Shape, opened, write_files
 
 if TYPE_CHECKING:
@@ -170,8 +170,8 @@ class Writing:
 
 
 def paths_of(added: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the files that actions add."""
-    return [unquote(action["add"]["path"]) for action in added]
+    """Return the files that actions add, or that have what they change."""
+    return [unquote(each["path"]) for action in added for each in action.values()]
 
 
 def write_here(writing: Writing, again: Again, new: pa.Table) -> list[dict[str, Any]]:
@@ -257,10 +257,11 @@ class Engine:
         file that rows go from.
         """
         snapshot = self.log.newest()
-        going, new, done = self._changes(snapshot, merge)
+        going, new, done, changes = self._changes(snapshot, merge)
         if new.num_rows + len(going):
             plan = self._plan(snapshot, going)
-            self._commit(snapshot, plan, new, "MERGE", transaction, done, alone=alone)
+            told = self._told(snapshot, changes) if going else []
+            self._commit(snapshot, plan, new, "MERGE", transaction, done, told, alone=alone)
         return done
 
     def merge_parts(
@@ -285,10 +286,18 @@ class Engine:
             self._commit(snapshot, plan, snapshot.schema.empty_table(), "MERGE", transaction, done, added)
         return done
 
+    def _told(self, snapshot: Snapshot, changes: pa.Table | None) -> list[dict[str, Any]]:
+        """Write the rows that a commit changes, where the table asks for that; return the actions."""
+        return [] if changes is None else write_changes(self.folder, self._shape(snapshot), changes)
+
     def _changes(
         self, snapshot: Snapshot, merge: Merge
-    ) -> tuple[dict[str, vectors.Positions], pa.Table, Merged]:
-        """Look up and decide; return which rows of which files go, the rows that come, and the figures."""
+    ) -> tuple[dict[str, vectors.Positions], pa.Table, Merged, pa.Table | None]:
+        """Look up and decide.
+
+        Returns:
+            Which rows of which files go, the rows that come, the figures, and what a feed of changes has.
+        """
         snapshot.refuse_unknown()
         schema = snapshot.schema
         rows = merge.rows if merge.on else merge.rows.slice(0, 0)
@@ -304,16 +313,21 @@ class Engine:
         insert = ~gone if merge.insert is None else _mask(merge.insert)
         insert[at] = False
         going, coming = met.filter(pa.array(hit)), source.filter(pa.array(hit))
-        brings = ~gone[at[hit]]
+        brings, feed = ~gone[at[hit]], is_true(snapshot.properties.get(CHANGES))
+        stays, replaced = pa.array(brings), None
+        if merge.update is not None or feed:
+            replaced = self._whole(snapshot, going.filter(stays))
+        coming = coming.filter(stays)
         if merge.update is not None:
-            replaced = going.filter(pa.array(brings))
-            whole = self._whole(snapshot, replaced)
-            coming = merge.update(whole, coming.filter(pa.array(brings)))
-        else:
-            coming = coming.filter(pa.array(brings))
-        new = pa.concat_tables([_fit(coming, schema), _fit(merge.rows.filter(pa.array(insert)), schema)])
+            coming = merge.update(replaced, coming)
+        updated, inserted = _fit(coming, schema), _fit(merge.rows.filter(pa.array(insert)), schema)
+        changes = None
+        if feed:
+            removed = self._whole(snapshot, going.filter(pa.array(~brings)))
+            changes = changed_rows(replaced, updated, removed, inserted)
         done = Merged(int(insert.sum()), int(brings.sum()), int((~brings).sum()))
-        return dict(_by_file(list(snapshot.files), going)), new, done
+        new = pa.concat_tables([updated, inserted])
+        return dict(_by_file(list(snapshot.files), going)), new, done, changes
 
     def compact(self, choose: Choose, *, file_bytes: int | None = None, alone: Alone | None = None) -> int:
         """Write files again, those that are chosen of a partition together, about `ROUND_BYTES` of them.
@@ -343,26 +357,14 @@ class Engine:
         self._commit(snapshot, plan, nothing, "OPTIMIZE", None, Merged(), file_bytes=file_bytes, alone=alone)
         return len(chosen)
 
-    def allow_marks(self, *, allowed: bool) -> None:
-        """Say in the table whether its rows may be marked; the protocol names the feature once they may."""
+    def alter(
+        self, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str | None]] | None = None
+    ) -> None:
+        """Set properties of the table and metadata of its columns, in one commit; in none where all is so."""
         snapshot = self.log.newest()
-        if snapshot.marks == allowed:
-            return
-        snapshot.refuse_unknown()
-        protocol = dict(snapshot.protocol)
-        if allowed and VECTORS not in (protocol.get("writerFeatures") or ()):
-            for side in ("readerFeatures", "writerFeatures"):
-                protocol[side] = sorted({*(protocol.get(side) or ()), VECTORS})
-            protocol |= {"minReaderVersion": 3, "minWriterVersion": 7}
-        said = snapshot.properties | {WITH_VECTORS: "true" if allowed else "false"}
-        metadata = {**snapshot.metadata, "configuration": said}
-        metadata["format"] = {"provider": "parquet", "options": {}}
-        actions = [
-            information("SET TBLPROPERTIES", snapshot, milliseconds()),
-            {"protocol": protocol},
-            {"metaData": metadata},
-        ]
-        self.log.commit(snapshot, actions)
+        if actions := alteration(snapshot, properties, columns or {}):
+            snapshot.refuse_unknown()
+            self.log.commit(snapshot, actions)
 
     def _found(self, snapshot: Snapshot, wanted: Wanted) -> pa.Table:
         """Return the rows that are wanted, of what was looked up before if that says it."""
@@ -412,7 +414,7 @@ class Engine:
         if file_bytes is not None:
             shape = replace(shape, file_bytes=file_bytes)
         gone = [*plan.gone, *(file for file, _ in plan.marked), *(file for file, _ in plan.rewritten)]
-        if gone and change and snapshot.properties.get("delta.appendOnly", "").lower() == "true":
+        if gone and change and is_true(snapshot.properties.get(APPEND_ONLY)):
             raise ConfigurationError(
                 f"The Delta table at {self.folder.uri} is append-only (delta.appendOnly): no row may go.",
                 next_step="Take that property off the table, or keep it as a log.",
@@ -484,7 +486,7 @@ class Engine:
     def _shape(self, snapshot: Snapshot) -> Shape:
         said = snapshot.properties.get("delta.targetFileSize", "")
         most = int(said) if said.isdigit() else FILE_BYTES
-        return Shape(snapshot.schema, snapshot.partition_columns, most, self.group_bytes)
+        return Shape(snapshot.schema, snapshot.partition_columns, most, self.group_bytes, snapshot.marks)
 
 
 class PartEngine(Engine):
@@ -498,8 +500,9 @@ class PartEngine(Engine):
     def merge(self, merge: Merge, **_: Any) -> Merged:
         """Write the new rows, and note what goes."""
         snapshot = self.log.newest()
-        going, new, done = self._changes(snapshot, merge)
+        going, new, done, changes = self._changes(snapshot, merge)
         added = Writing(self.folder, self._shape(snapshot), data_change=True)((), new)
+        added += self._told(snapshot, changes)
         self.parts.append(Part(added, going, done))
         return done
 

@@ -6,8 +6,11 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from headpond.core.errors import ConfigurationError
 from headpond.lake.engine import vectors
+from headpond.lake.engine.changes import FOLDER
 from headpond.lake.engine.log import ENTRY, Log, is_whole, milliseconds
+from headpond.lake.engine.metadata import RETENTION, interval_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,10 +25,12 @@ _NUMBERED = re.compile(r"_delta_log/(\d{20})\..*")
 def vacuum(folder: Folder, retain_ms: int) -> int:
     """Remove files older than `retain_ms` that neither the newest version needs nor one of that time.
 
-    Vectors are files like others. Whatever begins with `_` or `.` is somebody else's, but for partitions.
+    A table that asks for more (`RETENTION`) gets it. Vectors are files like others, and so is what a commit
+    says that it changed. Whatever begins with `_` or `.` is somebody else's, but for partitions.
     """
-    since_ms = milliseconds() - retain_ms
     snapshot = Log(folder, removed=True).newest()
+    asked = snapshot.properties.get(RETENTION)
+    since_ms = milliseconds() - max(retain_ms, 0 if asked is None else _asked_ms(folder, asked))
     needed: set[str] = set()
     for action in (
         *(file.add for file in snapshot.files.values()),
@@ -79,7 +84,20 @@ def _files_of(action: Mapping[str, Any]) -> set[str]:
     return {unquote(action["path"]), *([marks] if marks else [])}
 
 
+def _asked_ms(folder: Folder, asked: str) -> int:
+    if (found := interval_ms(asked)) is None:
+        raise ConfigurationError(
+            f"The Delta table at {folder.uri} has {RETENTION} = {asked!r}, which is not an interval as "
+            '"interval 30 days": no file is removed.',
+            next_step="Correct the property.",
+            table=folder.uri,
+        )
+    return found
+
+
 def _is_data(path: str) -> bool:
+    if path.startswith(f"{FOLDER}/"):
+        return True
     return not any(part.startswith(("_", ".")) and "=" not in part for part in path.split("/"))
 
 

@@ -31,7 +31,7 @@ from headpond.lake.targets.log import BY_PLACE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headpond.dsql.config import RowChanges, TableSpec
+    from headpond.dsql.config import TableSpec
     from headpond.lake.lake import Lake
     from headpond.lake.targets.log import LogTable
 
@@ -68,7 +68,7 @@ def catch_up_from_log(
     """
     kept = RowTables.of(lake)
     config = kept.config
-    spec = configured(config, table)
+    spec = configured(lake, table)
     unknown = kept.unknown.find(spec.schema, spec.table)
     if unknown is None or not unknown.log.typed.file.exists():
         raise UsageError(
@@ -77,7 +77,7 @@ def catch_up_from_log(
             "changes were quarantined, with `headpond requeue --reason unknown_table`.",
             table=table,
         )
-    lake.typed[table].prepare()
+    lake.make([table])
     done = CaughtUp()
     for first_ns, last_ns in _spans(unknown.log, rows_at_once, bytes_at_once):
         where = f'"_ts_ns" BETWEEN {first_ns} AND {last_ns}'
@@ -95,16 +95,18 @@ def catch_up_from_log(
     return done
 
 
-def configured(config: RowChanges, table: str) -> TableSpec:
-    """Return the entry of a configured table."""
-    spec = next((spec for spec in config.tables if spec.name == table), None)
+def configured(lake: Lake, table: str) -> TableSpec:
+    """Return the entry of a configured table, which the lake has from then on if a pattern stands for it."""
+    config = RowTables.of(lake).config
+    spec = config.entry(table)
     if spec is None:
-        names = ", ".join(spec.name for spec in config.tables) or "none"
+        names = ", ".join(spec.name for spec in (*config.tables, *config.patterns)) or "none"
         raise UsageError(
             f"The pipeline has no table {table!r}.",
             next_step=f"It has {names}. Add a [tables] entry first.",
             table=table,
         )
+    lake.take_in([table])
     return spec
 
 

@@ -40,16 +40,9 @@ _LONGEST_CELL = 32
 class Comparison:
     """What is different: counts, and the first keys of each kind as JSON arrays.
 
-    Attributes:
-        rows_there: rows that there should be.
-        rows_here: rows of the lake's table.
-        missing: keys that the table lacks.
-        extra: keys that it should not have, and rows of a key beyond the first.
-        different: keys whose rows differ.
-        newer: keys that differ, and were changed here after the moment of the snapshot.
-        newest_ns: the newest commit time of the table's rows.
-        columns: column → in how many rows it differs.
-        keys: kind → the first keys of that kind; of `different` with the columns.
+    `extra` counts rows of a key beyond the first, too; `newer` the keys that differ and were changed here
+    after the moment of the snapshot. `newest_ns` is the newest commit time here, `columns` in how many rows
+    each one differs. `keys` of the kind `different` come with the columns.
     """
 
     rows_there: int = 0

@@ -218,8 +218,7 @@ class DatabaseLoad:
     def _table(self, name: str, taken: Snapshot, say: Callable[[str], None]) -> bool:
         """Go on with a table; return whether all of it is written."""
         source, done = self._tables[name], self.done[name]
-        typed = self.lake.typed[name]
-        typed.prepare()
+        self.lake.make([name])
         mark = self._mark(name)
         if mark["done"]:
             say(f"{name}: loaded before, {mark['rows']:,} rows")

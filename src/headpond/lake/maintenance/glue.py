@@ -53,12 +53,7 @@ class Registered:
 
 
 def register(lake: Lake, glue: Any, database: str) -> Registered:
-    """Make the configured tables of a lake that are there known to a database of Glue.
-
-    Args:
-        lake: a lake in S3.
-        glue: boto3's client of Glue.
-        database: the database, which must be there.
+    """Make the configured tables of a lake that are there known to a database of Glue (boto3's client).
 
     Raises:
         UsageError: the lake is not in S3, or a name stands for another place already.

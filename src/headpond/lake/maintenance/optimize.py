@@ -27,7 +27,8 @@ from deltalake import write_deltalake
 
 from headpond.core.errors import UsageError
 from headpond.lake.delta import Size, plain, quoted, selected, writer_of
-from headpond.lake.naming import BUCKET, PROPERTY, bucket_of
+from headpond.lake.engine.log import EXPRESSION
+from headpond.lake.naming import BUCKET, PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -102,6 +103,10 @@ def optimize_file(
     return Optimized(before, file.size(), vacuumed, rewritten)
 
 
+def _texts(field: pa.Field) -> dict[str, str | None]:
+    return {name.decode(): text.decode() for name, text in (field.metadata or {}).items()}
+
+
 _PARTS_AHEAD = 4
 _PAUSE_S = 0.2
 
@@ -120,26 +125,25 @@ def repartition(target: Target) -> bool:
         )
     wanted = typed.wanted_partitions()
     have = wanted.of_file(file)
-    if (have.columns, have.buckets) == (wanted.columns, wanted.buckets):
+    if have.way == wanted.way:
         return False
     schema = file.schema()
-    if missing := [column for column in wanted.columns if column not in schema.names]:
+    needed = [column for column in wanted.columns if column not in wanted.expressions]
+    needed += [typed.column(each.column) for each in typed.derived.values()]
+    if missing := [column for column in needed if column not in schema.names]:
         raise UsageError(
             f"The table {typed.name!r} has no column {missing[0]!r} yet.",
             next_step="Let the pipeline run once without partition_by: it adds declared columns.",
             table=typed.name,
         )
-    kept = [field for field in schema if field.name != BUCKET]
-    made = pa.schema([*kept, *([pa.field(BUCKET, pa.int32())] if wanted.buckets else [])])
-
-    def dealt(part: pa.Table) -> pa.Table:
-        if wanted.buckets:
-            part = part.append_column(BUCKET, bucket_of(target.key_texts(part), wanted.buckets))
-        return pa.table(part.columns, schema=made)
+    dealing = {BUCKET, *have.expressions}
+    kept = [field for field in schema if field.name not in dealing]
+    made = pa.schema([*kept, *(field.remove_metadata() for field in typed.dealing_fields)])
 
     def attempt(table: DeltaTable) -> None:
         with _rows_of(table, [field.name for field in kept]) as parts:
-            batches = (batch for part in parts for batch in dealt(part).to_batches())
+            dealt = (typed.dealt(part, made, target.key_texts) for part in parts)
+            batches = (batch for part in dealt for batch in part.to_batches())
             write_deltalake(
                 table,
                 pa.RecordBatchReader.from_batches(made, batches),
@@ -150,9 +154,11 @@ def repartition(target: Target) -> bool:
                 writer_properties=writer_of(table),
             )
 
-    file.set_property(PROPERTY, "0")
+    # deltalake would compute the columns that follow from others, and does not know all functions.
+    file.alter({PROPERTY: "0"}, {name: {EXPRESSION: None} for name in have.expressions})
     file.committing(attempt)
-    file.set_property(PROPERTY, str(wanted.buckets or 0))
+    said = {field.name: _texts(field) for field in typed.dealing_fields}
+    file.alter({PROPERTY: str(wanted.buckets or 0)}, said)
     return True
 
 

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headpond.core.errors import UsageError
-from headpond.lake.delta import literal, quoted
+from headpond.lake.delta import literal
 from headpond.lake.engine.merge import marked
 from headpond.lake.engine.vacuum import cut_log
+from headpond.lake.maintenance.requeue import parts
 from headpond.lake.state.ledger import LedgerTables
 from headpond.lake.storage import is_remote
 from headpond.qldb.batch import decode_qldb
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from headpond.lake.delta import DeltaFile
     from headpond.lake.lake import Lake
 
-ROWS_AT_ONCE = 1_000
-"""Quarantined records that are looked at together."""
 REMOVED = "its contents were removed: the ledger redacted them"
 
 
@@ -81,32 +80,21 @@ def redact(lake: Lake, *, on_step: Callable[[str], None] = lambda _: None) -> Re
 
 
 def _clear_quarantine(lake: Lake, gone: pa.Table, done: Redacted) -> None:
-    quarantine = lake.quarantine
-    if gone.num_rows == 0 or not quarantine.file.exists():
+    if gone.num_rows == 0:
         return
     pairs = set(zip(gone["document_id"].to_pylist(), gone["version"].to_pylist(), strict=True))
-    identity = list(quarantine.identity)
-    for rows in _parts(lake):
+    quarantine = lake.quarantine
+    for rows in parts(quarantine, f"detail IS NULL OR detail <> {literal(REMOVED)}"):
         held = list(_holds(rows, pairs))
         done.unreadable += held.count(None)
         hit = rows.filter(pa.array([each is True for each in held], pa.bool_()))
         if hit.num_rows == 0:
             continue
         done.quarantined += hit.num_rows
-        cleared = hit.select(identity)
+        cleared = hit.select(list(quarantine.identity))
         cleared = cleared.append_column("detail", pa.repeat(REMOVED, hit.num_rows))
         cleared = cleared.append_column("data", pa.array([b""] * hit.num_rows, pa.binary()))
         quarantine.replace(cleared, ["detail", "data"])
-
-
-def _parts(lake: Lake) -> Iterator[pa.Table]:
-    """Yield the rows of the quarantine in parts, without those whose contents are gone."""
-    quarantine = lake.quarantine
-    where = f"detail IS NULL OR detail <> {literal(REMOVED)}"
-    keys = quarantine.file.query([quoted("sequence_number")], where)["sequence_number"].unique()
-    for at in range(0, len(keys), ROWS_AT_ONCE):
-        wanted = ", ".join(map(literal, keys.slice(at, ROWS_AT_ONCE).to_pylist()))
-        yield quarantine.read(None, f"({where}) AND sequence_number IN ({wanted})")
 
 
 def _holds(rows: pa.Table, pairs: set[tuple[str, int]]) -> Iterator[bool | None]:

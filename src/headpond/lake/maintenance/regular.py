@@ -74,6 +74,7 @@ class Maintenance:
         if self._now_ms() < self._tidy_at:
             return
         self._tidy_at = self._now_ms() + TIDY_MS
+        self._lake.look()
         there = dict(self._lake.files())
         for name, file in there.items():
             self._tidied[name] = file.tidy(self._tidied.get(name, file.engine.version), self._held)

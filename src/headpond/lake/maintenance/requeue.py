@@ -94,7 +94,8 @@ def requeue(
     # The bytes stay with each change: one that is too late goes back with them.
     config = lake.config.for_run(only=None, keep_data=True)
     done, members = Requeued(), _Members()
-    for rows in _parts(lake.quarantine, reason, rows_at_once, bytes_at_once):
+    where = None if reason == ALL else f"reason = {literal(reason)}"
+    for rows in parts(lake.quarantine, where, rows_at_once, bytes_at_once):
         done.read += rows.num_rows
         no_data = pc.equal(pc.fill_null(pc.binary_length(rows["data"]), 0), 0)
         empty = pc.and_(pc.equal(rows["reason"], "too_late"), no_data)
@@ -130,11 +131,15 @@ def requeue(
     return done
 
 
-def _parts(quarantine: FactTable, reason: str, rows_at_once: int, bytes_at_once: int) -> Iterator[pa.Table]:
-    """Read the rows of a reason as they are now, in parts; rows that come meanwhile are left."""
+def parts(
+    quarantine: FactTable,
+    where: str | None,
+    rows_at_once: int = ROWS_AT_ONCE,
+    bytes_at_once: int = BYTES_AT_ONCE,
+) -> Iterator[pa.Table]:
+    """Read the rows that are `where`, as they are now, in parts; rows that come meanwhile are left."""
     if not quarantine.file.exists():
         return
-    where = None if reason == ALL else f"reason = {literal(reason)}"
     # DataFusion measures no binary values, only texts.
     size_of = "octet_length(encode(\"data\", 'hex')) / 2 AS size"
     light = quarantine.file.query([*map(quoted, IDENTITY), size_of], where)

@@ -20,10 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import HeadpondError, InvalidData, UsageError
-from headpond.core.schemas import OWN_FIELDS
-from headpond.dsql.pg_types import CastOptions
-from headpond.dsql.rows import canonical, columns_named, image_hashes
-from headpond.dsql.versions import cast_values, encode_versions, key_column
+from headpond.core.schemas import OWN_FIELDS, filled
+from headpond.dsql.rows import cast_columns, columns_named, image_hashes
+from headpond.dsql.versions import encode_versions, key_column
 from headpond.lake.maintenance.catch_up import configured
 from headpond.lake.state.rows import RowTables
 
@@ -67,7 +66,7 @@ class SnapshotRows:
             UsageError: there is no such table, or it is a log.
         """
         config = RowTables.of(lake).config
-        spec = configured(config, table)
+        spec = configured(lake, table)
         if spec.keep == "log":
             raise UsageError(
                 f"The table {table!r} is a log: its entries are changes, and a snapshot holds none.",
@@ -92,55 +91,34 @@ class SnapshotRows:
 
     def typed(self, tokens: Mapping[str, pa.Array], ts_ns: int, unfit: UnfitError) -> tuple[pa.Table, int]:
         """Return tokens as typed rows of a moment, and how many values were out of range."""
-        options = CastOptions(infinity=self.config.infinity, special_numeric=self.config.special_numeric)
-        spec, count, out_of_range = self.spec, len(next(iter(tokens.values()))), 0
-        kept = {
-            name: column
-            for name, column in tokens.items()
-            if spec.rename.get(name, name) not in spec.except_columns
-        }
-        values = {
-            name: pa.nulls(count, spec.type_of(name))
-            for name in spec.columns
-            if name not in spec.except_columns
-        }
-        for original, column in kept.items():
-            name = spec.rename.get(original, original)
-            cast = cast_values(spec, name, column, options)
-            if cast.failures:
-                row, code = next(iter(cast.failures.items()))
-                declared = spec.columns.get(name, "any")
-                raise unfit(original, f"holds a value that is not a valid {declared} ({code})", row)
-            is_raw_key = name in spec.keys and spec.is_raw(name)
-            values[name] = canonical(column).cast(pa.string()) if is_raw_key else spec.values_of(cast.values)
-            out_of_range += cast.out_of_range
-            if name in spec.keys and values[name].null_count:
-                raise unfit(original, "is a key and null", values[name].is_null().index(value=True).as_py())
-        named = columns_named(list(tokens), count, spec)
-        return self._with_own(kept, values, named, ts_ns), out_of_range
-
-    def _with_own(
-        self, tokens: Mapping[str, pa.Array], values: Mapping[str, pa.Array], named: pa.Array, moment_ns: int
-    ) -> pa.Table:
-        count = len(named)
+        spec, count = self.spec, len(next(iter(tokens.values())))
+        named_here = {spec.rename.get(name, name): name for name in tokens}
+        here = {new: tokens[name] for new, name in named_here.items()}
+        values, failures, out_of_range = cast_columns(spec, here, count, self.config)
+        for name, row, code in failures:
+            declared = spec.columns.get(name, "any")
+            raise unfit(named_here[name], f"holds a value that is not a valid {declared} ({code})", row)
+        for key in spec.keys:
+            if values[key].null_count:
+                at = values[key].is_null().index(value=True).as_py()
+                raise unfit(named_here[key], "is a key and null", at)
+        kept = {named_here[new]: column for new, column in here.items() if new not in spec.except_columns}
         delete = pa.array(np.zeros(count, bool))
-        ts_ns = pa.repeat(pa.scalar(moment_ns, pa.int64()), count)
-        tx_id = pa.repeat(pa.scalar("", pa.string()), count)
+        moments, tx_id = pa.repeat(pa.scalar(ts_ns, pa.int64()), count), pa.repeat("", count)
         own: dict[str, Any] = {
-            "m:columns": named,
-            "m:key": key_column(self.spec, values),
-            "m:version": encode_versions(ts_ns, tx_id, delete),
-            "m:op": pa.repeat(pa.scalar("c"), count),
+            "m:columns": columns_named(list(tokens), count, spec),
+            "m:key": key_column(spec, values),
+            "m:version": encode_versions(moments, tx_id, delete),
+            "m:op": pa.repeat("c", count),
             "m:delete": delete,
-            "m:ts_ns": ts_ns,
+            "m:ts_ns": moments,
             "m:tx_id": tx_id,
-            "m:image_hash": image_hashes(tokens, delete),
+            "m:image_hash": image_hashes(kept, delete),
         }
-        schema = pa.schema(
-            [*OWN_FIELDS, *(pa.field(f"c:{name}", each.type) for name, each in values.items())]
-        )
-        arrays = [own.get(each.name, pa.nulls(count, each.type)) for each in OWN_FIELDS]
-        return pa.table([*arrays, *values.values()], schema=schema)
+        rows = filled(own, pa.schema(OWN_FIELDS), count)
+        for name, column in values.items():
+            rows = rows.append_column(f"c:{name}", column)
+        return rows, out_of_range
 
 
 def refuse_before_horizon(lake: Lake, table: str, moment_ns: int) -> None:

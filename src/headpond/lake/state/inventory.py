@@ -12,6 +12,7 @@ be made again and have only what comes from then on; files of another archive wo
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING
 
 from headpond.core.errors import ConfigurationError, InvalidData
@@ -19,6 +20,8 @@ from headpond.lake.storage import read_document, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 NAME = "tables.json"
@@ -91,6 +94,12 @@ class Inventory:
         """Write the list, if it says something else; the source stays where none is given."""
         tables, before = self.read()
         source = source or before
+        for name in sorted(tables.difference(there)):
+            logger.warning(
+                "The table %s has no entry in the pipeline file any more: it stays as it is, and its changes "
+                "are those of an unknown table from now on",
+                name,
+            )
         if (tables, before) != (set(there), source):
             document = {"format_version": FORMAT_VERSION, "source": source, "tables": sorted(there)}
             content = json.dumps(document, ensure_ascii=False).encode() + b"\n"

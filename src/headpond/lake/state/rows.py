@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Mapping
 
-    from headpond.dsql.config import RowChanges
+    from headpond.dsql.config import RowChanges, TableSpec
     from headpond.lake.apply import Applied
     from headpond.lake.delta import DeltaFile
     from headpond.lake.lake import Lake
@@ -62,7 +62,8 @@ class RowTables:
 
     def __init__(self, config: RowChanges, own: Callable[[str], DeltaFile]) -> None:
         self.config = config
-        self.schema_changes = SchemaChanges(own("schema_changes"), config.tables)
+        self.schema_changes = SchemaChanges(own("schema_changes"))
+        self.entries: dict[str, TableSpec] = {}
         self.unknown = UnknownTables(own, config.max_unknown_tables)
 
     @classmethod
@@ -92,6 +93,8 @@ class RowTables:
 
     def target(self, entry: Any, file: DeltaFile) -> RowTable:
         """Return the table of an entry."""
+        self.entries[entry.name] = entry
+        self.schema_changes.declare(entry)
         form, own = _KEPT["soft" if entry.deletes == "soft" else entry.keep or "current"]
         return form(TypedTable(entry.name, file, entry.declared(), own, entry), entry)
 
@@ -106,9 +109,7 @@ class RowTables:
     def end(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> None:  # noqa: ARG002
         """Note which columns had values."""
         step.before_write("schema changes")
-        known = {
-            spec.name: batch.tables[spec.name] for spec in self.config.tables if spec.name in batch.tables
-        }
+        known = {name: rows for name, rows in batch.tables.items() if name in self.entries}
         self.schema_changes.record(known, transaction=step.transaction)
 
     def close(self, *, ended: bool) -> None:
@@ -116,16 +117,18 @@ class RowTables:
 
     def summary(self, applied: Applied | None) -> dict[str, Any]:
         """Return the tables that are not configured and have a log."""
-        configured = {(spec.schema, spec.table): spec.name for spec in self.config.tables}
         found: dict[str, Any] = {}
-        for name, unknown in self.unknown.all().items():
+        logs = self.unknown.all()
+        configured = self.config.entries_of((log.schema, log.table) for log in logs.values())
+        for name, unknown in logs.items():
             file = unknown.log.typed.file
+            entries = configured[unknown.schema, unknown.table]
             found[name.removeprefix(UNKNOWN)] = {
                 "schema": unknown.schema,
                 "table": unknown.table,
                 "rows": file.count() if file.exists() else 0,
                 "path": file.uri,
-                "configured_as": configured.get((unknown.schema, unknown.table)),
+                "configured_as": entries[0].name if entries else None,
                 **({} if applied is None else applied.figures(name, unknown.log.figures)),
             }
         return {"unknown_tables": found}

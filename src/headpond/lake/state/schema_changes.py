@@ -273,10 +273,14 @@ def _updated(t: pa.Table, s: pa.Table) -> pa.Table:
 class SchemaChanges:
     """The schema changes of a lake; columns that no entry declares hold raw JSON text."""
 
-    def __init__(self, file: DeltaFile, specs: Iterable[TableSpec]) -> None:
+    def __init__(self, file: DeltaFile) -> None:
         self.file = file
-        self._declared = {spec.name: spec.columns for spec in specs}
+        self._declared: dict[str, Mapping[str, str]] = {}
         self._known = SCHEMA_CHANGES_SCHEMA.empty_table()
+
+    def declare(self, spec: TableSpec) -> None:
+        """Take the types of a table from its entry."""
+        self._declared[spec.name] = spec.columns
 
     def record(self, batches: Mapping[str, pa.Table], *, transaction: tuple[str, int] | None = None) -> int:
         """Add what the typed batches of some tables show; return how many rows were written."""

@@ -135,7 +135,7 @@ class CurrentTable(RowTable):
 
     def merge_of(self, rows: pa.Table) -> Merge:
         """Return what `merge_rows` do to the table."""
-        on = [*self.typed.bucket_columns, *map(self.typed.column, self.keys)]
+        on = [*self.typed.found_by, *map(self.typed.column, self.keys)]
         return Merge(rows, on, ("_ts_ns", "_tx_id", "_image_hash"), wins, gone=rows[DELETE])
 
 

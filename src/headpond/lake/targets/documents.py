@@ -234,7 +234,7 @@ class DocumentTable(Target):
         if revisions.num_rows == 0 or not file.exists():
             return 0
         own = [column for column, _ in self.typed.own.values()]
-        kept = {*own, *self.typed.bucket_columns} - {"_ion", "_json"}
+        kept = {*own, *self.typed.found_by} - {"_ion", "_json"}
         mark = {"_kind": REDACTED} if self.past else {"_redacted": True}
         emptied = [field.name for field in file.schema() if field.name not in kept]
 
@@ -260,7 +260,7 @@ class DocumentTable(Target):
 
     @property
     def _identity(self) -> list[str]:
-        return [*self.typed.bucket_columns, "_document_id", *(["_version"] if self.past else [])]
+        return [*self.typed.found_by, "_document_id", *(["_version"] if self.past else [])]
 
     def _read(self, columns: list[str] | None, document_ids: pa.ChunkedArray) -> pa.Table:
         file = self.typed.file

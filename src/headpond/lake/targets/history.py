@@ -132,7 +132,7 @@ class HistoryTable(RowTable):
 
     def merge_of(self, rows: pa.Table) -> Merge:
         """Return what `merge_rows` do to the table."""
-        on = [*self.typed.bucket_columns, *map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]
+        on = [*self.typed.found_by, *map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]
         return Merge(rows, on, ("_image_hash", "_valid_to_ns"), wins, insert=rows[WHOLE], update=update)
 
 

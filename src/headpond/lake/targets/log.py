@@ -71,7 +71,7 @@ class LogTable(RowTable):
 
     def merge_of(self, rows: pa.Table) -> Merge:
         """Return what entries, each once, do to the table."""
-        return Merge(rows, [*self.typed.bucket_columns, *self.identity])
+        return Merge(rows, [*self.typed.found_by, *self.identity])
 
     def newest(self, count: int) -> pa.Table:
         """Read operation and images of at most so many entries, the newest ones."""

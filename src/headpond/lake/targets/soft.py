@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import taken
 from headpond.core.schemas import STATE_SCHEMA, VALUE, whole
 from headpond.dsql.versions import encode_versions
 from headpond.lake.engine.merge import Merge
@@ -95,7 +94,7 @@ class SoftTable(RowTable):
 
     def merge_of(self, rows: pa.Table) -> Merge:
         """Return what one row per key does to the table."""
-        on = [*self.typed.bucket_columns, *map(self.typed.column, self.keys)]
+        on = [*self.typed.found_by, *map(self.typed.column, self.keys)]
         return Merge(rows, on, (*_IMAGE, *_DELETE), wins, update=update)
 
 
@@ -118,14 +117,14 @@ def newest_of_keys(changes: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     has_image = image >= 0
     at = np.where(has_image, image, gone)
     is_gone = (gone >= 0) & (~has_image | (versions[gone] > versions[image]))
-    rows = taken(changes, at)
+    rows = changes.take(pa.array(at))
     there = pa.array(has_image)
     columns = {}
     for name in rows.column_names:
         is_key = name == "m:key" or (name.startswith(VALUE) and name[len(VALUE) :] in keys)
         nothing = pa.scalar(None, rows[name].type)
         columns[name] = rows[name] if is_key else pc.if_else(there, whole(rows[name]), nothing)
-    by = taken(changes.select(["m:ts_ns", "m:tx_id"]), np.where(is_gone, gone, 0))
+    by = changes.select(["m:ts_ns", "m:tx_id"]).take(pa.array(np.where(is_gone, gone, 0)))
     columns["m:deleted"] = pa.array(is_gone)
     columns["m:deleted_ns"] = pc.if_else(pa.array(is_gone), whole(by["m:ts_ns"]), None)
     columns["m:deleted_tx_id"] = pc.if_else(pa.array(is_gone), whole(by["m:tx_id"]), None)

@@ -36,10 +36,12 @@ from typing import Any
 
 from headpond.ion.column_types import IonType
 from headpond.qldb.shapes.blocks import ExportedBlocks, StreamRecords
-from headpond.qldb.shapes.columns import ColumnPart, Fields, Texts
+from headpond.qldb.shapes.columns import ColumnPart, Fields, Texts, column_of
 from headpond.qldb.shapes.groups import LEAST, PAGE_BYTES, Together, together
 
-__all__ = ["LEAST", "PAGE_BYTES", "ColumnPart", "exported_blocks", "fields", "json_texts", "records"]
+__all__ = [
+    "LEAST", "PAGE_BYTES", "ColumnPart", "column_of", "exported_blocks", "fields", "json_texts", "records",
+]  # fmt: skip
 
 
 def records(blobs: Any, *, verify: bool, max_depth: int, page_bytes: int = PAGE_BYTES) -> Iterator[Together]:
@@ -52,9 +54,9 @@ def exported_blocks(blobs: Any, *, verify: bool, max_depth: int) -> Iterator[Tog
     return together(blobs, ExportedBlocks(verify=verify, max_depth=max_depth))
 
 
-def fields(blobs: Any, types: Mapping[str, IonType], *, others: bool, most: int | None) -> Iterator[Together]:
+def fields(blobs: Any, types: Mapping[str, IonType], *, most: int | None) -> Iterator[Together]:
     """Yield structs of one shape: a `ColumnPart` for each field, canonical JSON for those not in `types`."""
-    return together(blobs, Fields(types, others=others, most=most))
+    return together(blobs, Fields(types, most=most))
 
 
 def json_texts(blobs: Any) -> Iterator[Together]:

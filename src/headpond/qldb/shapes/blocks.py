@@ -15,11 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.ion import binary
-from headpond.ion.binary import RefusedIon
 from headpond.ion.stream import only_value
-from headpond.qldb.export import read_block
 from headpond.qldb.hash import dot, merkle_root, revision_hash_ok
-from headpond.qldb.records import BlockSummary, Refused, RevisionDetails, read
+from headpond.qldb.records import Record, Refused, read, read_block
 from headpond.qldb.schemas import BLOCK_CHECKS, BLOCKS_SCHEMA, HASH, REVISION_CHECKS, REVISIONS_SCHEMA
 from headpond.qldb.shapes.groups import Kind, LearnedShape, binaries
 from headpond.qldb.shapes.hash import ShapeHash
@@ -41,18 +39,14 @@ class StreamRecords(Kind):
     def shape_of(self, datum: bytes) -> LearnedShape | None:
         """Return the shape of a record, None where the scalar reader refuses it or it has none."""
         record = read(datum, max_depth=self.max_depth)
-        try:
-            value = only_value(datum, max_depth=self.max_depth)
-            if isinstance(record, RevisionDetails):
-                shape = shape_of(datum, value.node, value.symbols, noted=_data_is_noted)
-                return LearnedShape("REVISION_DETAILS", shape, value.symbols)
-            if isinstance(record, BlockSummary):
-                varying = varying_symbols(record, value.symbols)
-                shape = shape_of(datum, value.node, value.symbols, varying=varying)
-                return LearnedShape("BLOCK_SUMMARY", shape, value.symbols)
-        except (NoShapeError, RefusedIon):
-            pass
-        return None
+        if isinstance(record, Refused) or record.type == "CONTROL":
+            return None
+        value = only_value(datum, max_depth=self.max_depth)
+        is_block = record.type == "BLOCK_SUMMARY"
+        varying = varying_symbols(record, value.symbols) if is_block else frozenset[int]()
+        noted = None if is_block else _data_is_noted
+        shape = shape_of(datum, value.node, value.symbols, varying=varying, noted=noted)
+        return LearnedShape(record.type, shape, value.symbols)
 
     def columns(self, shaped: ShapedRecords) -> list[dict[str, Any]]:
         """Return the columns of the records, all but the hashes."""
@@ -89,9 +83,9 @@ def _revision(shaped: ShapedRecords, payload: Item) -> dict[str, Any]:
     }
 
 
-def varying_symbols(record: BlockSummary, symbols: Symbols) -> frozenset[int]:
+def varying_symbols(record: Record, symbols: Symbols) -> frozenset[int]:
     """Return the ids of symbols that are ids of the block's documents; raises `NoShapeError`."""
-    wanted = [one.document_id for one in record.documents]
+    wanted = [one["document_id"] for one in record.row["documents"]]
     found = frozenset(sid for sid, text in enumerate(islice(symbols.by_id, symbols.known)) if text in wanted)
     if len(found) != len(wanted) or len(wanted) > _MAX_DOCUMENTS or any(sid < 10 for sid in found):
         raise NoShapeError
@@ -100,15 +94,11 @@ def varying_symbols(record: BlockSummary, symbols: Symbols) -> frozenset[int]:
 
 def block_columns(shaped: ShapedRecords, payload: Item) -> dict[str, Any]:
     """Return the columns that stream records and exported blocks share; raises `NoShapeError`."""
-    address = shaped.struct(payload, "blockAddress")
-    time, time_ns = shaped.timestamp(payload, "blockTimestamp")
     info, redaction = payload.members.get("transactionInfo"), payload.members.get("redactionInfo")
     columns = {
-        "strand_id": shaped.text(address, "strandId"),
-        "sequence_no": shaped.count_of(shaped.member(address, "sequenceNo")),
+        **_address(shaped, payload),
         "transaction_id": shaped.text(payload, "transactionId"),
-        "block_timestamp": time,
-        "block_timestamp_ns": time_ns,
+        **shaped.times("block_timestamp", payload, "blockTimestamp"),
         "block_hash": shaped.hash_of(shaped.member(payload, "blockHash")),
         "entries_hash": shaped.hash_of(shaped.member(payload, "entriesHash")),
         "previous_block_hash": shaped.hash_of(shaped.member(payload, "previousBlockHash")).cast(pa.binary()),
@@ -147,8 +137,7 @@ def _lists(shaped: ShapedRecords, name: str, rows: list[dict[str, pa.Array]]) ->
 def _summaries(shaped: ShapedRecords, payload: Item) -> pa.Array:
     rows = []
     if "revisionSummaries" in payload.members:
-        for item in shaped.items(payload, "revisionSummaries"):
-            shaped.is_struct(item)
+        for item in shaped.structs(payload, "revisionSummaries"):
             named = "documentId" in item.members
             document = shaped.text(item, "documentId") if named else shaped.nulls(pa.string())
             rows.append({"hash": shaped.hash_of(shaped.member(item, "hash")), "document_id": document})
@@ -156,18 +145,14 @@ def _summaries(shaped: ShapedRecords, payload: Item) -> pa.Array:
 
 
 def _statements(shaped: ShapedRecords, info: Item) -> pa.Array:
-    rows = []
-    for item in shaped.items(info, "statements"):
-        shaped.is_struct(item)
-        time, time_ns = shaped.timestamp(item, "startTime")
-        rows.append(
-            {
-                "statement": shaped.text(item, "statement"),
-                "start_time": time,
-                "start_time_ns": time_ns,
-                "statement_digest": shaped.hash_of(shaped.member(item, "statementDigest")),
-            }
-        )
+    rows = [
+        {
+            "statement": shaped.text(item, "statement"),
+            **shaped.times("start_time", item, "startTime"),
+            "statement_digest": shaped.hash_of(shaped.member(item, "statementDigest")),
+        }
+        for item in shaped.structs(info, "statements")
+    ]
     return _lists(shaped, "statements", rows)
 
 
@@ -180,34 +165,35 @@ def _documents(shaped: ShapedRecords, documents: Item) -> pa.Array:
         for other in rows:  # the same id twice is a repeated field
             different = pc.not_equal(document_id, other["document_id"])
             shaped.good &= different.to_numpy(zero_copy_only=False)
+        numbers = [shaped.count_of(one) for one in shaped.items(item, "statements")]
         rows.append(
             {
                 "document_id": document_id,
                 "table_name": shaped.text(item, "tableName"),
                 "table_id": shaped.text(item, "tableId"),
-                "statements": shaped.lists(
-                    [shaped.count_of(one) for one in shaped.items(item, "statements")], pa.int64()
-                ),
+                "statements": shaped.lists(numbers, pa.int64()),
             }
         )
     return _lists(shaped, "documents", rows)
 
 
 def _redactions(shaped: ShapedRecords, redaction: Item) -> pa.Array:
-    rows = []
-    for item in shaped.items(redaction, "revisions"):
-        shaped.is_struct(item)
-        address = shaped.struct(item, "blockAddress")
-        rows.append(
-            {
-                "document_id": shaped.text(item, "documentId"),
-                "version": shaped.count_of(shaped.member(item, "version")),
-                "table_id": shaped.text(item, "tableId"),
-                "strand_id": shaped.text(address, "strandId"),
-                "sequence_no": shaped.count_of(shaped.member(address, "sequenceNo")),
-            }
-        )
+    rows = [
+        {
+            "document_id": shaped.text(item, "documentId"),
+            "version": shaped.count_of(shaped.member(item, "version")),
+            "table_id": shaped.text(item, "tableId"),
+            **_address(shaped, item),
+        }
+        for item in shaped.structs(redaction, "revisions")
+    ]
     return _lists(shaped, "redactions", rows)
+
+
+def _address(shaped: ShapedRecords, parent: Item) -> dict[str, pa.Array]:
+    address = shaped.struct(parent, "blockAddress")
+    number = shaped.count_of(shaped.member(address, "sequenceNo"))
+    return {"strand_id": shaped.text(address, "strandId"), "sequence_no": number}
 
 
 def verify_block(shaped: ShapedRecords, columns: dict[str, Any], payload: Item, width: int) -> None:
@@ -244,22 +230,18 @@ def verify_block(shaped: ShapedRecords, columns: dict[str, Any], payload: Item, 
 
 def revision_columns(shaped: ShapedRecords, revision: Item, before: pa.Scalar | pa.Array) -> dict[str, Any]:
     """Return the columns of revisions but the table's; `before` is what each data is read with."""
-    address = shaped.struct(revision, "blockAddress")
     metadata = shaped.struct(revision, "metadata")
     shaped.sound(metadata)
     data = _data(revision)
     version = shaped.count_of(shaped.member(metadata, "version"))
-    tx_time, tx_time_ns = shaped.timestamp(metadata, "txTime")
     given = revision.members.get("dataHash")
     redacted = given is not None and not given.is_null
     columns = {
-        "strand_id": shaped.text(address, "strandId"),
-        "sequence_no": shaped.count_of(shaped.member(address, "sequenceNo")),
+        **_address(shaped, revision),
         "hash": shaped.hash_of(shaped.member(revision, "hash")),
         "document_id": shaped.text(metadata, "id"),
         "version": version,
-        "tx_time": tx_time,
-        "tx_time_ns": tx_time_ns,
+        **shaped.times("tx_time", metadata, "txTime"),
         "tx_id": shaped.text(metadata, "txId"),
         "data": shaped.nulls(pa.binary()),
         "data_hash_given": shaped.hash_of(given) if given and redacted else shaped.nulls(HASH),
@@ -308,12 +290,9 @@ class ExportedBlocks(Kind):
         read = read_block(datum, max_depth=self.max_depth)
         if isinstance(read, Refused):
             return None
-        try:
-            value = only_value(datum, max_depth=self.max_depth)
-            varying = varying_symbols(read.block, value.symbols)
-            shape = shape_of(datum, value.node, value.symbols, varying=varying, noted=_is_noted)
-        except (NoShapeError, RefusedIon):
-            return None
+        value = only_value(datum, max_depth=self.max_depth)
+        varying = varying_symbols(read.block, value.symbols)
+        shape = shape_of(datum, value.node, value.symbols, varying=varying, noted=_is_noted)
         return LearnedShape("BLOCK", shape, value.symbols)
 
     def columns(self, shaped: ShapedRecords) -> list[dict[str, Any]]:

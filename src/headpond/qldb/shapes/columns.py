@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.ion import binary
-from headpond.ion.binary import Node, RefusedIon
-from headpond.ion.column_types import JSON, CannotCast, Instant, IonType, cast_ion
+from headpond.ion.binary import Node
+from headpond.ion.column_types import JSON, CannotCast, IonType, cast_ion
 from headpond.ion.stream import only_value
 from headpond.qldb.shapes.groups import Kind, LearnedShape
 from headpond.qldb.shapes.page import timestamps
@@ -42,9 +42,9 @@ class ColumnPart(NamedTuple):
 
     values: pa.Array
     offsets: pa.Array | None = None
-    """Of timestamps: minutes east of UTC."""
+    """Of timestamps: minutes east of UTC (int16), null where unknown."""
     failures: dict[int, str] | None = None
-    """By position in `values`."""
+    """By position in `values`: `cast_error` or `out_of_range`."""
 
     def take(self, at: pa.Array) -> ColumnPart:
         """Return some of the rows."""
@@ -64,16 +64,10 @@ class _Values(Kind):
 
     def shape_of(self, datum: bytes) -> LearnedShape | None:
         """Return the shape of a value."""
-        try:
-            value = only_value(datum)
-            shape = shape_of(datum, value.node, value.symbols)
-        except (NoShapeError, RefusedIon):
-            return None
+        value = only_value(datum)
+        shape = shape_of(datum, value.node, value.symbols)
         # What annotations mean to a column is the scalar reader's to say.
         return None if shape.root.is_annotated else LearnedShape("", shape, value.symbols)
-
-    def fill_in(self, shaped: ShapedRecords, parts: list[dict[str, Any]]) -> None:
-        """Do nothing: values come without a hash."""
 
 
 class Texts(_Values):
@@ -88,9 +82,9 @@ class Texts(_Values):
 class Fields(_Values):
     """The fields of structs, each a `ColumnPart`."""
 
-    def __init__(self, types: Mapping[str, IonType], *, others: bool, most: int | None) -> None:
+    def __init__(self, types: Mapping[str, IonType], *, most: int | None) -> None:
         super().__init__()
-        self.types, self.others, self.most = types, others, most
+        self.types, self.most = types, most
 
     def columns(self, shaped: ShapedRecords) -> list[dict[str, Any]]:
         """Return the fields; none for a null or another type."""
@@ -102,11 +96,7 @@ class Fields(_Values):
         if repeats or (self.most is not None and len(root.members) > self.most):
             raise NoShapeError
         return [
-            {
-                name: _cast(shaped, self.types.get(name, JSON), member)
-                for name, member in root.members.items()
-                if self.others or name in self.types
-            }
+            {name: _cast(shaped, self.types.get(name, JSON), member) for name, member in root.members.items()}
         ]
 
 
@@ -197,15 +187,13 @@ def _distinct(shaped: ShapedRecords, kind: IonType, item: Item) -> ColumnPart:
         except CannotCast as error:
             failed[at] = str(error)
             values.append(None)
-    indices = raw.indices
-    failures = None
-    if failed:
-        failures = {row: failed[at] for row, at in enumerate(indices.to_pylist()) if at in failed}
+    return column_of(kind, values)._replace(failures=failed).take(raw.indices)
+
+
+def column_of(kind: IonType, values: list[Any]) -> ColumnPart:
+    """Return values that `cast_ion` gave as a column."""
     if kind.name != "timestamp":
-        return ColumnPart(pa.array(values, kind.arrow).take(indices), None, failures)
-    instants = [one if isinstance(one, Instant) else Instant(0, None) for one in values]
-    shown = pa.array(
-        [one.us for one in instants], pa.int64(), mask=np.array([one is None for one in values], np.bool_)
-    )
-    offsets = pa.array([one.offset_minutes for one in instants], pa.int16())
-    return ColumnPart(shown.cast(kind.arrow).take(indices), offsets.take(indices), failures)
+        return ColumnPart(pa.array(values, kind.arrow))
+    us = pa.array([None if one is None else one.us for one in values], pa.int64())
+    offsets = pa.array([None if one is None else one.offset_minutes for one in values], pa.int16())
+    return ColumnPart(us.cast(kind.arrow), offsets)

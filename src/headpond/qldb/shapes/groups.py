@@ -71,6 +71,10 @@ class ShapedRecords:
             raise NoShapeError
         return item.children
 
+    def structs(self, parent: Item, name: str) -> list[Item]:
+        """Return the items of a list of structs."""
+        return [self.is_struct(item) for item in self.items(parent, name)]
+
     def _place(self, item: Item, kind: int) -> tuple[Ints, Ints]:
         if item.kind != kind or item.slot < 0:
             raise NoShapeError
@@ -108,12 +112,12 @@ class ShapedRecords:
         self.good &= stop - body == HASH_BYTES
         return self.page.fixed(np.minimum(body, len(self.page.data) - HASH_BYTES), HASH_BYTES)
 
-    def timestamp(self, parent: Item, name: str) -> tuple[pa.Array, pa.Array]:
-        """Return a field of a timestamp: its text, and nanoseconds since 1970."""
+    def times(self, column: str, parent: Item, name: str) -> dict[str, pa.Array]:
+        """Return a field of a timestamp as two columns: its text, and nanoseconds since 1970."""
         body, stop = self._place(self.member(parent, name), binary.TIMESTAMP)
         times = timestamps(self.page, body, stop)
         self.good &= times.usual & times.zulu
-        return timestamp_texts(times), pa.array(times.ns)
+        return {column: timestamp_texts(times), f"{column}_ns": pa.array(times.ns)}
 
     def sound(self, item: Item) -> None:
         """Look at every scalar inside a value that is kept or hashed whole."""
@@ -192,14 +196,13 @@ class Kind(ABC):
 
     @abstractmethod
     def shape_of(self, datum: bytes) -> LearnedShape | None:
-        """Return the shape of a record, None where the scalar reader refuses it or it has none."""
+        """Return the shape of a record; None, or an error, where the scalar reader has to read it."""
 
     @abstractmethod
     def columns(self, shaped: ShapedRecords) -> list[dict[str, Any]]:
         """Return columns by name, for good and other rows; raises `NoShapeError`."""
 
-    @abstractmethod
-    def fill_in(self, shaped: ShapedRecords, parts: list[dict[str, Any]]) -> None:
+    def fill_in(self, shaped: ShapedRecords, parts: list[dict[str, Any]]) -> None:  # noqa: B027 - most have none
         """Fill in hashes, once every row is good."""
 
 
@@ -263,7 +266,7 @@ def _follow(page: Page, offsets: Ints, table: bytes, rows: Ints, kind: Kind) -> 
     while len(rows) >= LEAST and misses < _MISSES:
         row = int(rows[0])
         is_new = not before
-        known = kind.shape_of(page.raw[offsets[row] : offsets[row + 1]]) if is_new else before.pop(0)
+        known = _learned(kind, page.raw[offsets[row] : offsets[row + 1]]) if is_new else before.pop(0)
         found = None if known is None else _followed(page, offsets, rows, known, kind)
         if found is not None:
             yield found
@@ -278,6 +281,13 @@ def _follow(page: Page, offsets: Ints, table: bytes, rows: Ints, kind: Kind) -> 
             del remembered[_SHAPES_OF_A_GROUP:]
         if len(rows) and int(rows[0]) == row:  # it is left to be read by itself
             rows = rows[1:]
+
+
+def _learned(kind: Kind, datum: bytes) -> LearnedShape | None:
+    try:
+        return kind.shape_of(datum)
+    except (NoShapeError, RefusedIon):
+        return None
 
 
 _remembered: dict[tuple[type[Kind], bytes, int], list[LearnedShape]] = {}

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headpond.core.arrow import Bools, Bytes, Ints, Words, bytes_of, offsets_of, slices
 
@@ -26,10 +27,7 @@ PADDING = 16
 _YEAR, _FRACTION_AT = 3, 8
 _NS = 1_000_000_000
 _TENS = 10 ** np.arange(10, dtype=np.int64)
-_MONTH_DAYS = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] + [0] * 115, np.int64)
-_FEBRUARY, _LEAP_DAY = 2, 29
 _Z = 0x80
-_TEXT_WIDTH = 30
 _ESCAPED = np.isin(np.arange(256), (0x0B, 0x0C, 0x0E))
 
 
@@ -112,10 +110,8 @@ class Timestamps(NamedTuple):
     """Nanoseconds since 1970 UTC."""
     minimal: Bools
     """Encoded as the Ion hash wants them."""
-    fields: list[Ints]
-    """Year, month, day, hour, minute, second."""
     digits: Ints
-    fraction: Ints
+    """Of the fraction of a second."""
     zulu: Bools
     """With an offset of zero, and seconds."""
 
@@ -135,16 +131,16 @@ def timestamps(page: Page, body: Ints, stop: Ints) -> Timestamps:
     usual &= (length >= _YEAR) & (high < _Z) & (high > 0) & (low >= _Z) & (length != 6)
     year = high << 7 | low & 0x7F
     usual &= (year > 1) & (year < 9999)
-    fields = [year]
+    fields = []
     for number, least in enumerate((1, 1, 0, 0, 0)):
         raw = data[body + _YEAR + number].astype(np.int64)
         there = length > _YEAR + number
         usual &= ~there | (raw >= _Z)
         fields.append(np.where(there, raw & 0x7F, least))
-    _, month, day, hour, minute, second = fields
-    leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
-    usual &= (month >= 1) & (day >= 1) & (day <= _MONTH_DAYS[month])
-    usual &= (month != _FEBRUARY) | (day < _LEAP_DAY) | leap
+    month, day, hour, minute, second = fields
+    months = (year - 1970) * 12 + month - 1
+    days = _days(months) + day - 1
+    usual &= (month >= 1) & (month <= 12) & (day >= 1) & (days < _days(months + 1))
     usual &= (hour < 24) & (minute < 60) & (second < 60)
     there = length > _FRACTION_AT
     exponent = data[body + _FRACTION_AT]
@@ -160,40 +156,24 @@ def timestamps(page: Page, body: Ints, stop: Ints) -> Timestamps:
     minimal = ~there | ((stop == first) & (digits > 0)) | ((fraction > 0) & (data[first] > 0))
     minimal |= there & (stop - first > 1) & (data[first] == 0) & (data[first + 1] >= _Z)
     minimal &= minimal_offset
-    # Days since 1970 by the civil calendar, counted from March on.
-    shifted = year - (month <= _FEBRUARY)
-    era_year = shifted % 400
-    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    days = shifted // 400 * 146_097 + era_year * 365 + era_year // 4 - era_year // 100 + day_of_year - 719_468
     usual &= (days > -106_000) & (days < 106_000)
     days = np.where(usual, days, 0)
     seconds = days * 86_400 + hour * 3600 + minute * 60 + second
     zulu = (offset == _Z) & (length >= _FRACTION_AT)
-    return Timestamps(
-        usual, seconds * _NS + fraction * _TENS[9 - digits], minimal, fields, digits, fraction, zulu
-    )
+    return Timestamps(usual, seconds * _NS + fraction * _TENS[9 - digits], minimal, digits, zulu)
+
+
+def _days(months: Ints) -> Ints:
+    """Days since 1970 of the first ones of months since then."""
+    return months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
 
 
 def timestamp_texts(times: Timestamps) -> pa.Array:
     """Text of timestamps that are usual and `zulu`; of others, nothing of use."""
-    count = len(times.ns)
-    text = np.full((count, _TEXT_WIDTH), ord("Z"), np.uint8)
-    text[:, :19] = np.frombuffer(b"0000-00-00T00:00:00", np.uint8)
-    for field, (at, width) in zip(
-        times.fields, ((0, 4), (5, 2), (8, 2), (11, 2), (14, 2), (17, 2)), strict=True
-    ):
-        for place in range(width):
-            text[:, at + place] = 48 + field // 10 ** (width - 1 - place) % 10
-    some = times.digits > 0
-    length = np.where(some, 21 + times.digits, 20)
-    if some.any():
-        text[some, 19] = ord(".")
-        nine = times.fraction * _TENS[9 - times.digits]
-        for place in range(9):
-            shown = times.digits > place
-            digit = 48 + nine // 10 ** (8 - place) % 10
-            text[:, 20 + place] = np.where(shown, digit, ord("Z"))
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(length, out=offsets[1:])
-    chars = text[np.arange(_TEXT_WIDTH) < length[:, np.newaxis]]
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(chars)])
+    whole = pa.array(times.ns).cast(pa.timestamp("ns")).cast(pa.string())  # 2019-09-18 17:00:14.601000001
+    whole = pc.replace_substring(whole, " ", "T")
+    texts = whole
+    for digits in np.unique(times.digits).tolist():
+        cut = pc.utf8_slice_codeunits(whole, 0, 20 + digits if digits else 19)
+        texts = pc.if_else(pa.array(times.digits == digits), cut, texts)
+    return pc.binary_join_element_wise(texts, "Z", "")

@@ -261,12 +261,8 @@ def shape_of(
 ) -> Shape:
     """Return the shape of a datum that was read and found good.
 
-    Args:
-        data: The datum.
-        value: Its value.
-        symbols: Its symbols.
-        varying: Ids of symbols whose text may differ; each may name fields and nothing else.
-        noted: By path from the root, the containers whose place is wanted.
+    `varying` are ids of symbols whose text may differ; each may name fields and nothing else. `noted` says by
+    its path from the root whether the place of a container is wanted.
 
     Raises:
         NoShapeError: It has annotations, padding, ordered structs or an unusual symbol table.

@@ -31,12 +31,12 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from headpond.core.derived import bucket_of
 from headpond.core.errors import HeadpondError, RecordFault
 from headpond.core.formats import shown_fault
 from headpond.core.schemas import whole
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
 from headpond.lake.engine.merge import Part, PartEngine, write_here
-from headpond.lake.naming import bucket_of
 from headpond.lake.sparing import OF_RECORDS, apply_sparing
 from headpond.lake.target import Decision, Step, together
 from headpond.spark.errors import carried, headpond_error_of
@@ -194,24 +194,38 @@ def apply_frame(
 
 def _decide(lake: Lake, frame: DataFrame, name: str, summary: BatchSummary) -> Decision:
     """Have the executors do all of one table's batch but the commit."""
-    target, shape = lake.tables[name], summary.tables[name]
-    file = target.typed.file
-    target.typed.fit(shape.schema)  # columns that the table lacks are added once, here
+    shape = summary.tables[name]
+    lake.tables[name].typed.fit(shape.schema)  # columns that the table lacks are added once, here
+    deal = deal_of(lake, name, _shares(frame, shape))
+    rows = frame.filter((F.col("kind") == TABLE) & (F.col("name") == name)).select(CONTENT)
+    dealt = rows.mapInArrow(deal.run, _SHARES).repartitionById(deal.shares, F.col(SHARE))
+    return decided_in_shares(
+        lake, name, lambda share: dealt.mapInArrow(share.run, f"{CONTENT} binary").toArrow()[CONTENT]
+    )
+
+
+def deal_of(lake: Lake, name: str, shares: int) -> Deal:
+    """Return how a table's rows are dealt out; what it does not keep stays behind."""
+    target = lake.tables[name]
     left_out = {"m:columns"} | (set() if target.keep == "log" else {"m:before", "m:after"})
     of_rows = lake.config.kept_as == "rows"  # documents may contradict each other, and need theirs
     if of_rows and target.keep == "current" and lake.tombstones.horizon_ns(name) is None:
         left_out.add("m:data")
-    shares = _shares(frame, shape)
-    deal = Deal(target.apart_by, shares, frozenset(left_out))
-    rows = frame.filter((F.col("kind") == TABLE) & (F.col("name") == name)).select(CONTENT)
-    dealt = rows.mapInArrow(deal.run, _SHARES).repartitionById(shares, F.col(SHARE))
+    return Deal(target.apart_by, shares, frozenset(left_out))
+
+
+def decided_in_shares(lake: Lake, name: str, run: Callable[[Share], pa.ChunkedArray]) -> Decision:
+    """Return what a table's batch asks, once all shares of it are applied but for the commit.
+
+    `run` has each share of the rows applied and returns what these say, pickled.
+    """
+    file = lake.tables[name].typed.file
     travelling = copy.copy(lake)
     travelling.before_write = _nothing
 
     def done() -> tuple[int, list[Done]]:
         snapshot = file.engine.log.newest()
-        share = Share(travelling, name, snapshot)
-        found = dealt.mapInArrow(share.run, f"{CONTENT} binary").toArrow()[CONTENT]
+        found = run(Share(travelling, name, snapshot))
         return snapshot.version, [pickle.loads(cell.as_py()) for cell in found]  # noqa: S301 - our own tasks'
 
     ahead = [done()]

@@ -144,7 +144,7 @@ def follow(
     config = lake.config.for_run(only=only, keep_data=keep_data)
 
     target = pipeline.target
-    distributed, shared = target.engine == "spark", only is not None
+    distributed, shared = by_executors(target, str(spark.sparkContext.master)), only is not None
     folder = _folder(spark) if config.kept_as == "rows" and not distributed else None
     if distributed:
         for typed in lake.typed.values():
@@ -211,8 +211,18 @@ def _in_parts(frame: DataFrame, folder: Folder | None, apply: Callable[[DecodedB
 
 def _folder(spark: SparkSession) -> Folder | None:
     """Return a folder that workers write into and the driver reads; None across machines."""
-    master = str(spark.sparkContext.master)
-    return Folder() if master == "local" or master.startswith("local[") else None
+    return Folder() if _is_one_machine(str(spark.sparkContext.master)) else None
+
+
+def by_executors(target: Target, master: str) -> bool:
+    """Return whether executors write large batches: as asked, or by themselves."""
+    if target.engine == "auto":
+        return is_remote(target.path) and not _is_one_machine(master)
+    return target.engine == "spark"
+
+
+def _is_one_machine(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
 
 
 def _for_spark(place: str) -> str:

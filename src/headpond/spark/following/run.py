@@ -28,7 +28,7 @@ from headpond.core.errors import (
     ServiceFailure,
 )
 from headpond.core.schemas import PENDING_SCHEMA
-from headpond.dsql.records import Chunked, parse
+from headpond.dsql.records import Change, parse
 from headpond.kinesis.api.calls import calls_of, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.archive.lines import BAD_LINE
@@ -38,7 +38,6 @@ from headpond.lake.apply import Applied
 from headpond.lake.maintenance.catch_up import CaughtUp, configured
 from headpond.lake.naming import table_folder
 from headpond.lake.reports import lake_summary
-from headpond.lake.state.rows import RowTables
 from headpond.lake.state.run_mark import mark_in
 from headpond.lake.storage import is_remote, remove_folder
 from headpond.pipeline.lake import open_lake
@@ -53,6 +52,7 @@ from headpond.spark.session.start import (
     spark_session,
     start_early,
     start_options,
+    stop_spark,
     warm_workers,
 )
 from headpond.spark.sources.archive_files import open_pattern
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from headpond.dsql.config import TableSpec
     from headpond.lake.lake import Lake
     from headpond.pipeline import Pipeline
-    from headpond.spark.metrics.progress import Sink
+    from headpond.spark.metrics.exporters import Sink
     from headpond.spark.session.start import Starting, StartOptions
 
 
@@ -90,12 +90,16 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str |
     find_java()
     if pipeline.source.archive is None:
         check_source(pipeline)
-    elif files_must_exist and not open_pattern(pipeline.source.archive, storage_options).sizes():
-        raise ConfigurationError(
-            f"No file matches the archive {pipeline.source.archive}.",
-            next_step="Correct source.archive; a relative path is relative to the pipeline file.",
-            key="source.archive",
-        )
+    elif not open_pattern(pipeline.source.archive, storage_options).sizes():
+        fact = f"No file matches the archive {pipeline.source.archive}"
+        if not files_must_exist:
+            logger.warning("%s: the run waits for one", fact)
+        else:
+            raise ConfigurationError(
+                f"{fact}.",
+                next_step="Correct source.archive; a relative path is relative to the pipeline file.",
+                key="source.archive",
+            )
     lake = open_lake(pipeline)
     if not is_remote(pipeline.target.path):
         _writable(Path(pipeline.target.path))
@@ -295,9 +299,9 @@ class Run:
 
     def _end(self, spark: SparkSession) -> None:
         if self.stop.is_set():
-            self.hangs = not bounded(spark.stop, SPARK_STOP_S if self.left is None else 0.0)
+            self.hangs = not bounded(partial(stop_spark, spark), SPARK_STOP_S if self.left is None else 0.0)
         else:
-            spark.stop()
+            stop_spark(spark)
 
     def _wait(self, begin: Callable[[], StreamingQuery]) -> None:
         """Begin the query, and wait for its end or end it."""
@@ -351,7 +355,7 @@ def catch_up_from_start(
         UsageError: there is no such table.
         HeadpondError: whatever a run of the pipeline may end with.
     """
-    spec = configured(RowTables.of(open_lake(pipeline)).config, table)
+    spec = configured(open_lake(pipeline), table)
     job = Run(from_the_start(pipeline, table), until_caught_up=True, only=table, say=say)
     job.go()
     finish(job.pipeline, spec)
@@ -379,6 +383,6 @@ def finish(pipeline: Pipeline, spec: TableSpec) -> None:
 
 def _of_another(data: bytes, spec: TableSpec) -> bool:
     record = parse(data)
-    if not isinstance(record, Chunked):
+    if not (isinstance(record, Change) and record.chunks):
         return False
     return (record.source.schema, record.source.table) != (spec.schema, spec.table)

@@ -159,8 +159,7 @@ class Upkeep:
         self._maintenance: Maintenance | None = None
         if versions_ms is not None:
             self._maintenance = Maintenance(self._beside, self.alone, retain_ms=versions_ms)
-            for file in lake.places().values():
-                file.tidies = False
+            lake.leave_tidying()
         self._gives_up = waiting is not None and read_up_to is not None
         self._every_s = 60.0 if waiting is None else min(60.0, max(0.5, waiting.timeout_ms / 4_000))
         self._look_at, self._retire_at = clock(), clock() + RETIRE_S

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 from headpond.core.errors import MissingRequirement
@@ -112,17 +111,23 @@ INSTRUMENTS = {
 _MS = 1000
 
 
-class NothingElse:
-    """The calls of a sink (`progress.Sink`) that most sinks have nothing to do for."""
+class Sink:
+    """Where measurements go; called by one thread. What may fail belongs into `tick` and `close`."""
+
+    def batch(self, report: BatchReport) -> None:
+        """Note a batch that is done."""
 
     def idle(self) -> None:
-        """Do nothing."""
+        """Note that the query goes on, with nothing to read."""
 
     def tick(self) -> None:
-        """Do nothing."""
+        """Write what is to be written: after each batch, and about once a second without one.
+
+        One that raises is called again later, and must then try again what it could not do.
+        """
 
     def close(self) -> None:
-        """Do nothing."""
+        """Nothing more comes; may be called again."""
 
 
 def observations(report: BatchReport, configured: Collection[str]) -> Iterator[Observation]:
@@ -192,8 +197,8 @@ def prometheus_name(instrument: Instrument) -> str:
     return instrument.name.replace(".", "_") + _UNITS.get(instrument.unit, "")
 
 
-class Prometheus(NothingElse):
-    """A sink (`progress.Sink`) with a registry of its own.
+class Prometheus(Sink):
+    """A sink with a registry of its own.
 
     Args:
         pipeline: goes with every value as `pipeline`.
@@ -213,13 +218,7 @@ class Prometheus(NothingElse):
         listen: str | None = None,
         textfile: str | None = None,
     ) -> None:
-        try:
-            self._library = import_module("prometheus_client")
-        except ImportError as error:
-            raise MissingRequirement(
-                "The package prometheus-client is not installed.",
-                next_step='Install it with: pip install "headpond[prometheus]".',
-            ) from error
+        self._library = needed("prometheus_client", "[monitor] with Prometheus", "headpond[prometheus]")
         self._pipeline, self._configured, self._textfile = pipeline, frozenset(configured), textfile
         self.registry = self._library.CollectorRegistry()
         self._metrics = {name: self._metric(one) for name, one in INSTRUMENTS.items()}
@@ -313,8 +312,8 @@ def _answering(app: Any, listens_on: str) -> Any:
     return guarded
 
 
-class OpenTelemetry(NothingElse):
-    """A sink (`progress.Sink`): counters, a histogram and observed gauges with the names of `INSTRUMENTS`.
+class OpenTelemetry(Sink):
+    """Counters, a histogram and observed gauges with the names of `INSTRUMENTS`.
 
     Raises:
         MissingRequirement: OpenTelemetry is not installed.

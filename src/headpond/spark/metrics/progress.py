@@ -21,7 +21,8 @@ from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from headpond.core.formats import Newest
     from headpond.lake.delta import Size
+    from headpond.spark.metrics.exporters import Sink
 
 logger = logging.getLogger(__name__)
 
@@ -51,25 +53,6 @@ FIRST_SIZES_S = 1.0
 TICK_S = 1.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 """How long a sink that failed is left alone: twice as long after each failure."""
-
-
-class Sink(Protocol):
-    """Where measurements go; called by one thread. What may fail belongs into `tick` and `close`."""
-
-    def batch(self, report: BatchReport) -> None:
-        """Note a batch that is done."""
-
-    def idle(self) -> None:
-        """Note that the query goes on, with nothing to read."""
-
-    def tick(self) -> None:
-        """Write what is to be written: after each batch, and about once a second without one.
-
-        One that raises is called again later, and must then try again what it could not do.
-        """
-
-    def close(self) -> None:
-        """Nothing more comes; may be called again."""
 
 
 class _Fed:
@@ -211,18 +194,15 @@ class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is unt
                     break
             else:
                 if report is None:
-                    self._call_all(lambda sink: sink.idle())
+                    self._call_all(methodcaller("idle"))
                 else:
-                    self._measured(self._with_sizes(report))
+                    self._call_all(methodcaller("batch", self._with_sizes(report)))
                     ticked = -TICK_S
             if self._clock() - ticked >= TICK_S:
                 ticked = self._clock()
                 for each in self._sinks:
                     each.tick()
-        self._call_all(lambda sink: sink.close())
-
-    def _measured(self, report: BatchReport) -> None:
-        self._call_all(lambda sink: sink.batch(report))
+        self._call_all(methodcaller("close"))
 
     def _call_all(self, call: Callable[[Sink], None]) -> None:
         for each in self._sinks:

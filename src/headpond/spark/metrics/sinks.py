@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 from headpond import __version__
 from headpond.core.errors import HeadpondError
 from headpond.core.formats import add_newest
+from headpond.core.patterns import is_pattern
 from headpond.lake.reports import batches_in, counted, sizes_of
 from headpond.lake.state.run_mark import EVERY_S, mark_in, newest_of, process_of
 from headpond.pipeline.lake import open_lake
-from headpond.spark.metrics.exporters import NothingElse, OpenTelemetry, Prometheus
+from headpond.spark.metrics.exporters import OpenTelemetry, Prometheus, Sink
 
 if TYPE_CHECKING:
     import threading
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from headpond.lake.reports import BatchLog, BatchReport
     from headpond.lake.state.run_mark import RunMark
     from headpond.pipeline import Pipeline
-    from headpond.spark.metrics.progress import Sink
 
 logger = logging.getLogger("headpond.batches")
 
@@ -54,7 +54,7 @@ def sinks_of(pipeline: Pipeline) -> list[Sink]:
         MissingRequirement: a package, an address or a file that the pipeline asks for cannot be had.
     """
     monitor, target = pipeline.monitor, pipeline.target
-    tables = [table.name for table in pipeline.tables]
+    tables = [table.name for table in pipeline.tables if not is_pattern(table.name)]
     sinks: list[Sink] = [LogLines(), MarkOfRun(mark_in(target.path, target.storage_options))]
     if monitor.batches:
         sinks.append(Batches(batches_in(target.path, target.storage_options, monitor.batches)))
@@ -105,7 +105,7 @@ def _logged_failure(sink: Sink) -> Iterator[None]:
         logging.getLogger(__name__).warning("%s failed at its end: %s", type(sink).__name__, error)
 
 
-class LogLines(NothingElse):
+class LogLines(Sink):
     """A line per batch, with its figures as fields; a warning where nothing of the first could be used."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class LogLines(NothingElse):
         logger.info("batch %d is done", report.batch_id, extra={"fields": fields})
 
 
-class Batches(NothingElse):
+class Batches(Sink):
     """The batch log, written at most once in `FLUSH_S`."""
 
     def __init__(self, log: BatchLog, clock: Callable[[], float] = time.monotonic) -> None:
@@ -154,7 +154,7 @@ class Batches(NothingElse):
             self._flushed = self._clock()
 
 
-class MarkOfRun(NothingElse):
+class MarkOfRun(Sink):
     """The run mark: written at the start, every few seconds, and at the end (`ended`)."""
 
     def __init__(self, mark: RunMark, clock: Callable[[], float] = time.monotonic) -> None:

@@ -22,7 +22,7 @@ import re
 import sys
 import threading
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -41,7 +41,7 @@ from headpond.spark.session.settings import (
 from headpond.spark.session.workers import worker_python
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark import SparkContext
@@ -52,10 +52,14 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 
-QUICK_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""Compile once and lightly: a second less until the first job, at the price of a slower long run.
+QUICK_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -XX:MetaspaceSize=256m"
+"""Compile once and lightly: a second less until the first job, at the price of a slower long run; and do not
+collect garbage each time the classes need more room, which takes a fifth of a second.
 
 The launcher, a short-lived JVM that only prints the command line of the real one, always gets them."""
+
+SLOWEST_CLASS = "org.apache.spark.sql.ml.InternalFunctionRegistration$"
+"""Where most of the time goes that a session takes to make (a second): loaded while the context is made."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -226,18 +230,31 @@ def start_early(pipeline: Pipeline, options: StartOptions) -> Starting | None:
     return Starting(conf, options)
 
 
+def warm(work: Callable[[], object]) -> None:
+    """Do in a thread of its own what makes a later step quicker; what is wrong, that step will meet, too."""
+
+    def quietly() -> None:
+        with contextlib.suppress(Exception):
+            work()
+
+    threading.Thread(target=quietly, name="warming", daemon=True).start()
+
+
 def warm_workers(spark: SparkSession) -> None:
     """Have Spark start the process that its Python workers come from, while the query is being planned."""
-    threading.Thread(target=_warm, args=(spark,), name="warming workers", daemon=True).start()
 
-
-def _warm(spark: SparkSession) -> None:
     def same(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from parts
 
-    # Whatever is wrong with the workers, the query will meet it, too.
-    with contextlib.suppress(Exception):
-        spark.range(1, numPartitions=1).mapInArrow(same, "id long").collect()
+    warm(lambda: spark.range(1, numPartitions=1).mapInArrow(same, "id long").collect())
+
+
+def stop_spark(spark: SparkSession) -> None:
+    """Stop Spark, without waiting for threads of its accumulators that look up once a second."""
+    context = spark.sparkContext
+    server, context._accumulatorServer = context._accumulatorServer, None  # noqa: SLF001 (`stop` would wait)
+    threading.Thread(target=server.shutdown, daemon=True).start()
+    spark.stop()
 
 
 def _submitted() -> dict[str, str]:
@@ -316,6 +333,7 @@ def _start_context(settings: Mapping[str, str], log: Path) -> SparkContext:
                 # which ends its batch first. The JVM ends when its standard input does, with this process.
                 apart = {"stdout": out, "stderr": out, "start_new_session": True}
                 gateway = launch_gateway(conf, popen_kwargs=apart)
+                warm(partial(gateway.jvm.java.lang.Class.forName, SLOWEST_CLASS))
             jvm = gateway.jvm if gateway is not None else None
             conf = SparkConf(_jvm=jvm).setAll(list(settings.items()))
             context = SparkContext(conf=conf, gateway=gateway)

@@ -40,13 +40,7 @@ class Place(NamedTuple):
 
 
 class DeadLetters:
-    """The rows that one task puts aside; leaving the block without an error gives the file its name.
-
-    Args:
-        place: Where they go.
-        most_bytes: Of a row's data.
-        options: What opens an object store.
-    """
+    """The rows that one task puts aside; leaving the block without an error gives the file its name."""
 
     def __init__(self, place: Place, most_bytes: int, options: Mapping[str, str]) -> None:
         self._most_bytes, self._url, self._options = most_bytes, place.folder, options

@@ -58,12 +58,9 @@ _KEYS = ("_identity", "_content")
 def without_repeats(frame: DataFrame) -> DataFrame:
     """Keep the first of the rows that a Kinesis sink with `identity` put more than once.
 
-    Rows without an identity are all kept. In a batch read this is a shuffle; in a query it keeps the
-    identity of every row as state, for good: merge into a table by
-    identity instead where a query runs for long.
-
-    Args:
-        frame: Rows of the Kinesis source with `includeTags`.
+    The rows are those of the Kinesis source with `includeTags`; without an identity all are kept. In a batch
+    read this is a shuffle; in a query it keeps the identity of every row as state, for good: merge into a
+    table by identity instead where a query runs for long.
 
     Raises:
         UsageError: The frame lacks a column that this needs.

@@ -41,13 +41,13 @@ from headpond.spark.sources.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from headpond.kpl import OnMalformed
-    from headpond.spark.sources.archive_files import Files, Offset
+    from headpond.spark.sources.archive_files import Offset, PatternFiles
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def read_options(given: Mapping[str, str]) -> ArchiveSettings:
     )
 
 
-def read_piece(files: Files, piece: Piece, stream: str) -> Iterator[pa.RecordBatch]:
+def read_piece(files: PatternFiles, piece: Piece, stream: str) -> Iterator[pa.RecordBatch]:
     """Read one piece as batches of Kinesis records; a damaged gzip file ends in a row that says so."""
     content = files.read(piece.file, piece.start, piece.end)
     name = f"gzip file of {len(content)} bytes"  # for where it is damaged
@@ -144,27 +144,24 @@ class _Reading:
         self.settings = settings
         self.files = open_pattern(settings.path, settings.storage_options)
 
+    @carried
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's pieces."""
         assert isinstance(partition, ArchivePartition)
-        return _read_carried(self.files, partition.pieces, self.settings)
+        settings = self.settings
+        for piece in partition.pieces:
+            for records in read_piece(self.files, piece, settings.stream):
+                for opened in open_records(
+                    records,
+                    deaggregate=settings.deaggregate,
+                    on_malformed=settings.on_malformed,
+                    tags=settings.tags,
+                ):
+                    yield as_spark(opened)
 
     def tasks(self, start: Offset, end: Offset) -> list[ArchivePartition]:
         """Return one partition per task."""
         return [ArchivePartition(task) for task in pieces(self.files, start, end)]
-
-
-@carried
-def _read_carried(files: Files, task: Iterable[Piece], settings: ArchiveSettings) -> Iterator[pa.RecordBatch]:
-    for piece in task:
-        for records in read_piece(files, piece, settings.stream):
-            for opened in open_records(
-                records,
-                deaggregate=settings.deaggregate,
-                on_malformed=settings.on_malformed,
-                tags=settings.tags,
-            ):
-                yield as_spark(opened)
 
 
 class ArchiveStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is untyped here
@@ -257,14 +254,7 @@ class DecodingArchiveReader(Decoding, ArchiveStreamReader):
 class DecodedArchiveSource(DecodingDataSource):
     """`spark.readStream.format("headpond-decoded-archive")`: for `follow` alone."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return "headpond-decoded-archive"
+    format_name = "headpond-decoded-archive"
 
-    @carried
-    def streamReader(self, schema: StructType) -> DecodingArchiveReader:
-        """Read in micro-batches."""
-        reader = DecodingArchiveReader(read_options(self.options))
-        reader.pickled = self.pickled
-        return reader
+    def _reader(self) -> DecodingArchiveReader:
+        return DecodingArchiveReader(read_options(self.options))

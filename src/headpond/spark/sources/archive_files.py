@@ -24,11 +24,12 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import pyarrow.fs as pafs
@@ -36,9 +37,9 @@ import pyarrow.fs as pafs
 from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, UsageError
 from headpond.ion.binary import RefusedIon
 from headpond.kinesis.archive.compressed import MAGIC
+from headpond.kinesis.archive.lines import count_lines
 from headpond.lake.storage import file_system, storage_errors
-from headpond.qldb.export import read_manifest
-from headpond.qldb.files import is_ion
+from headpond.qldb.files import is_ion, read_manifest
 
 MANIFEST = ".manifest"
 """Ends a pattern of manifests, which stand for what they name."""
@@ -47,24 +48,10 @@ EXPORT_MANIFESTS = (_STARTED, ".completed.manifest")
 _WILD = re.compile(r"[*?\[]")
 
 
-class Files(Protocol):
-    """What planning and reading need of the files."""
-
-    def sizes(self) -> dict[str, int]:
-        """Return name and size in bytes of every file that matches now."""
-
-    def read(self, name: str, start: int, end: int) -> bytes:
-        """Return the bytes [start, end) of a file; fewer where it ends before."""
-
-    def rest_ms(self, name: str) -> int:
-        """Return for how long a file was not written to."""
-
-
 @dataclass(frozen=True, slots=True)
 class PatternFiles:
     """The files behind a pattern; picklable, opens its filesystem wherever it is used."""
 
-    pattern: str
     root: str  # the fixed folder, or a URL of it
     wild: str  # the rest of the pattern
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the object store
@@ -76,7 +63,7 @@ class PatternFiles:
         manifests = self.wild.endswith(MANIFEST)
         if manifests:  # their objects lie somewhere below
             selector.recursive = True
-        matches = re.compile(_regex(self.wild)).fullmatch
+        wild = self.wild.split("/")
         found: dict[str, int] = {}
         there: dict[str, int] = {}
         with storage_errors(self.root, self.options):
@@ -85,7 +72,7 @@ class PatternFiles:
             name = _path_of(info)[len(folder) :].lstrip("/")
             if info.type == pafs.FileType.File:
                 there[name] = info.size
-                if matches(name) and (manifests or not name.endswith(EXPORT_MANIFESTS)):
+                if _matches(name.split("/"), wild) and (manifests or not name.endswith(EXPORT_MANIFESTS)):
                     found[name] = info.size
         return self._objects(found, there) if manifests else found
 
@@ -186,41 +173,29 @@ def open_pattern(pattern: str, options: Mapping[str, str] | None = None) -> Patt
     root = "/".join(parts[:fixed]) or ("/" if path.startswith("/") else ".")
     wild = "/".join(parts[fixed:])
     if separator:
-        return PatternFiles(pattern, f"{scheme}://{root}", wild, dict(options or {}))
+        return PatternFiles(f"{scheme}://{root}", wild, dict(options or {}))
     if Path(path).is_dir():
         raise ConfigurationError(
             f"The archive {pattern} is a folder.",
             next_step=f"Write a pattern of the files in it, such as {pattern}/*.jsonl.",
             option="path",
         )
-    return PatternFiles(pattern, str(Path(root).expanduser().absolute()), wild)
+    return PatternFiles(str(Path(root).expanduser().absolute()), wild)
 
 
-def _regex(wild: str) -> str:
-    """Translate a pattern; names that begin with a dot are met only by a pattern that says the dot."""
-    out: list[str] = []
-    for part in wild.split("/"):
-        if part == "**":
-            out.append(r"(?:[^/.][^/]*/)*")
-            continue
-        hidden = "" if part.startswith(".") else r"(?!\.)"
-        out.append(hidden + re.sub(r"\*|\?|\[!?[^]]+\]|.", _piece, part) + "/")
-    return "".join(out).removesuffix("/")
-
-
-def _piece(match: re.Match[str]) -> str:
-    text = match.group()
-    if text == "*":
-        return "[^/]*"
-    if text == "?":
-        return "[^/]"
-    if len(text) > 1:
-        return "[^" + text[2:].replace("\\", "\\\\") if text[1] == "!" else text.replace("\\", "\\\\")
-    return re.escape(text)
+def _matches(name: Sequence[str], wild: Sequence[str]) -> bool:
+    """Return whether the parts of a name fit a pattern; a dot at their beginning is met by a dot alone."""
+    if not (name and wild):
+        return not (name or wild)
+    first, *rest = wild
+    is_shown = first.startswith(".") or not name[0].startswith(".")
+    if first == "**":
+        return _matches(name, rest) or (is_shown and _matches(name[1:], wild))
+    return is_shown and fnmatchcase(name[0], first) and _matches(name[1:], rest)
 
 
 VERSION = 1
-PIECE_BYTES = 16 << 20
+PIECE_BYTES = 32 << 20
 """How much of the archive one task reads, about."""
 
 _READ_BYTES = 4 << 20
@@ -294,25 +269,18 @@ def from_json(value: dict[str, Any]) -> Offset:
 
 
 def plan(
-    files: Files,
+    files: PatternFiles,
     sizes: dict[str, int],
     start: Offset,
     max_bytes: int | None,
     *,
     last_line_wait_ms: int | None = None,
 ) -> Offset:
-    """Find the end of the next batch.
+    """Return the end of the next batch, which is `start` where there is nothing to take beyond it.
 
-    Args:
-        files: The files' bytes.
-        sizes: Files and sizes to plan for; nothing beyond these is taken.
-        start: Where the last batch ended.
-        max_bytes: Bytes of the files, gzip files as stored, to take at most; None: all there is.
-        last_line_wait_ms: How long a file must have rested before half a line at its end is taken. None: take
-            it, the archive is read once.
-
-    Returns:
-        The end; equal to `start` when there is nothing to take.
+    Nothing is taken beyond `sizes`, and at most `max_bytes` of the files, gzip files as stored; None: all
+    there is. Half a line at the end of a file is taken when that has rested for `last_line_wait_ms`; None: at
+    once, the archive is read once.
     """
     end = dict(start)
     left = max_bytes
@@ -337,14 +305,12 @@ def plan(
     return end
 
 
-def check_unchanged(files: Files, offset: Offset, sizes: dict[str, int], known: dict[str, int]) -> None:
-    """Make sure that what was read is still what lies there.
+def check_unchanged(
+    files: PatternFiles, offset: Offset, sizes: dict[str, int], known: dict[str, int]
+) -> None:
+    """Make sure that what was read is still what lies there, of these `sizes` now.
 
-    Args:
-        files: The files' bytes.
-        offset: How far they were read.
-        sizes: The files that are there, and their sizes.
-        known: The sizes at the last look; files that still have theirs are not opened again.
+    `known` are the sizes at the last look; files that still have theirs are not opened again.
 
     Raises:
         DataLoss: A file shrank, a gzip file changed its size, or another file has its name.
@@ -374,11 +340,12 @@ def check_unchanged(files: Files, offset: Offset, sizes: dict[str, int], known: 
             )
 
 
-def pieces(files: Files, start: Offset, end: Offset, piece_bytes: int = PIECE_BYTES) -> list[list[Piece]]:
-    """Cut what lies between two offsets into tasks: a pure function of both and of the files' bytes.
+def pieces(
+    files: PatternFiles, start: Offset, end: Offset, piece_bytes: int = PIECE_BYTES
+) -> list[list[Piece]]:
+    """Cut what lies between two offsets into tasks of about `piece_bytes`: lists of pieces.
 
-    Returns:
-        Lists of pieces, each list the work of one task of about `piece_bytes`.
+    It is a pure function of both offsets and of the files' bytes.
     """
     tasks: list[list[Piece]] = []
     room = 0
@@ -396,7 +363,7 @@ def pieces(files: Files, start: Offset, end: Offset, piece_bytes: int = PIECE_BY
     return tasks
 
 
-def _cut(files: Files, name: str, at: FilePosition, to: FilePosition, piece_bytes: int) -> list[Piece]:
+def _cut(files: PatternFiles, name: str, at: FilePosition, to: FilePosition, piece_bytes: int) -> list[Piece]:
     """Cut one file's part at line ends."""
     if to.lines is None:
         return [Piece(name, 0, to.size, 1, whole=True)]
@@ -413,17 +380,16 @@ def _cut(files: Files, name: str, at: FilePosition, to: FilePosition, piece_byte
 
 
 def _advance(
-    files: Files, name: str, at: FilePosition, size: int, bound: int | None, last_line_wait_ms: int | None
+    files: PatternFiles,
+    name: str,
+    at: FilePosition,
+    size: int,
+    bound: int | None,
+    last_line_wait_ms: int | None,
 ) -> FilePosition:
-    """Go on by whole lines, by `bound` bytes at most but by one line at least.
+    """Go on by whole lines from a line's start, by `bound` bytes at most but by one line at least.
 
-    Args:
-        files: The files' bytes.
-        name: The file.
-        at: A line's start.
-        size: Nothing at or beyond this byte is looked at.
-        bound: Bytes to take at most, however long the first line is.
-        last_line_wait_ms: As in `plan`.
+    Nothing at or beyond the byte `size` is looked at.
     """
     stop = size if bound is None else min(size, at.size + bound)
     assert at.lines is not None
@@ -438,7 +404,7 @@ def _advance(
             cut = chunk.find(b"\n")
             chunk_lines = 1 if cut >= 0 else 0
         else:
-            cut, chunk_lines = chunk.rfind(b"\n"), chunk.count(b"\n")
+            cut, chunk_lines = chunk.rfind(b"\n"), count_lines(chunk)
         if cut >= 0:
             taken, lines = position + cut + 1, lines + chunk_lines
         position += len(chunk)
@@ -456,11 +422,11 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def _head(files: Files, name: str, size: int) -> str:
+def _head(files: PatternFiles, name: str, size: int) -> str:
     return hashlib.blake2b(files.read(name, 0, min(size, _HEAD_BYTES)), digest_size=8).hexdigest()
 
 
-def _is_whole(files: Files, name: str) -> bool:
+def _is_whole(files: PatternFiles, name: str) -> bool:
     # A JSON line cannot begin like this, so a name is not asked.
     head = files.read(name, 0, _LOOK_BYTES)
     return head.startswith(MAGIC) or is_ion(head)

@@ -8,7 +8,7 @@ summary (columns, how many bytes) and, of changes of rows, what these show of th
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -57,14 +57,14 @@ class BatchSummary:
 
 
 def summary_cells(
-    name: str, rows: pa.RecordBatch, size_bytes: int, declared: Mapping[str, Mapping[str, str]]
+    name: str, rows: pa.RecordBatch, size_bytes: int, declared: Mapping[str, str]
 ) -> list[tuple[str, str, bytes]]:
     """Make these cells of a part; runs on an executor."""
     empty = rows.slice(0, 0).replace_schema_metadata({_BYTES: str(size_bytes)})
     cells = [(SHAPE, name, pack(empty))]
     if "m:columns" in rows.schema.names:
         step = schema_step(
-            SCHEMA_CHANGES_SCHEMA.empty_table(), {name: pa.Table.from_batches([rows])}, declared
+            SCHEMA_CHANGES_SCHEMA.empty_table(), {name: pa.Table.from_batches([rows])}, {name: declared}
         )
         cells += [(FACTS, name, pack(step.state))] if step.state else []
     return cells
@@ -73,18 +73,24 @@ def summary_cells(
 def summary_of(cells: pa.Table) -> BatchSummary:
     """Read the summary of a batch from its cells of these two kinds; runs on the driver."""
     summary = BatchSummary()
-    facts: dict[str, list[pa.Table]] = {}
-    for batch in cells.to_batches():
-        kinds, names = batch["kind"].to_pylist(), batch["name"].to_pylist()
-        for row, (kind, name) in enumerate(zip(kinds, names, strict=True)):
-            content = unpack(batch["content"][row].as_buffer())
-            if kind == FACTS:
-                facts.setdefault(name, []).append(content)
-                continue
-            shape = TableSummary(content.schema.remove_metadata(), int(content.schema.metadata[_BYTES]))
-            summary.tables[name] = shape.also(summary.tables[name]) if name in summary.tables else shape
+    facts: defaultdict[str, list[pa.Table]] = defaultdict(list)
+    for kind, name, packed in _cells_of(cells):
+        content = unpack(packed)
+        if kind == FACTS:
+            facts[name].append(content)
+            continue
+        shape = TableSummary(content.schema.remove_metadata(), int(content.schema.metadata[_BYTES]))
+        summary.tables[name] = shape.also(summary.tables[name]) if name in summary.tables else shape
     summary.facts = {name: pa.concat_tables(parts) for name, parts in facts.items()}
     return summary
+
+
+def _cells_of(frame: pa.Table) -> Iterator[tuple[str, str, pa.Buffer]]:
+    """Yield kind, name and content of each cell, not copied."""
+    for batch in frame.to_batches():
+        kinds, names = batch["kind"].to_pylist(), batch["name"].to_pylist()
+        for row, (kind, name) in enumerate(zip(kinds, names, strict=True)):
+            yield kind, name, batch["content"][row].as_buffer()
 
 
 TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
@@ -100,22 +106,14 @@ def decode_partition(
     summary: bool = False,
     folder: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode the user records of one partition; runs on an executor.
+    """Decode the user records of one partition to batches of `FRAME_SCHEMA`; runs on an executor.
 
-    Args:
-        config: the tables and rules.
-        batches: batches with the columns of `USER_RECORD_SCHEMA`.
-        summary: whether cells come that sum the tables' parts up without their rows.
-        folder: where rows are put for the driver, on the same machine; None: into the cells.
-
-    Yields:
-        Batches of `FRAME_SCHEMA`.
+    With `summary` cells come that sum the tables' parts up without their rows. Rows are put into `folder` for
+    a driver on the same machine; None: into the cells.
     """
-    declared = {spec.name: spec.columns for spec in config.tables} if summary else None
+    rules = config if summary else None
     for batch in batches:
-        parts = [
-            cell for decoded in decoded_parts(config, batch) for cell in _cells(decoded, folder, declared)
-        ]
+        parts = [cell for decoded in decoded_parts(config, batch) for cell in _cells(decoded, folder, rules)]
         if batch.num_rows:
             size = pc.sum(pc.binary_length(batch.column("data"))).as_py() or 0
             parts.append((_COUNTERS, "", json.dumps({"data_bytes": size}).encode()))
@@ -128,13 +126,15 @@ def decode_partition(
 
 
 def _cells(
-    decoded: Decoded, folder: str | None, declared: Mapping[str, Mapping[str, str]] | None
+    decoded: Decoded, folder: str | None, rules: ChangeFormat | None
 ) -> Iterator[tuple[str, str, bytes]]:
     for name, rows in decoded.tables.items():
         if rows.num_rows:
             cell = _rows_cell(name, rows, folder)
             yield cell
-            if declared is not None:
+            if rules is not None:
+                entry = rules.entry(name)
+                declared = entry.columns if entry is not None else {}
                 yield from summary_cells(name, rows, len(cell[2]), declared)
     if decoded.quarantine.num_rows:
         yield _QUARANTINE, "", pack(decoded.quarantine)
@@ -155,35 +155,24 @@ def _rows_cell(name: str, rows: pa.RecordBatch, folder: str | None) -> tuple[str
 
 def gather(frame: pa.Table) -> DecodedBatch:
     """Put the collected parts of one micro-batch together; runs on the driver."""
-    batch = DecodedBatch()
-    tables: dict[str, list[pa.Table]] = {}
-    facts: dict[str, list[pa.Table]] = {}
-    refused: list[pa.Table] = []
-    pending: list[pa.Table] = []
-    counters: Counter[str] = Counter()
-    for chunk in frame.to_batches():
-        kinds, names = chunk["kind"].to_pylist(), chunk["name"].to_pylist()
-        for row, (kind, name) in enumerate(zip(kinds, names, strict=True)):
-            content = chunk["content"][row].as_buffer()
-            if kind == TABLE:
-                tables.setdefault(name, []).append(unpack(content))
-            elif kind == _FACTS:
-                facts.setdefault(name, []).append(unpack(content))
-            elif kind == _QUARANTINE:
-                refused.append(unpack(content))
-            elif kind == _PENDING:
-                pending.append(unpack(content))
-            elif kind == _COUNTERS:
-                counters.update(json.loads(content.to_pybytes()))
-            elif kind == _NEWEST:
-                add_newest(batch.newest, json.loads(content.to_pybytes()))
-            else:
-                for shard, arrival_us in json.loads(content.to_pybytes()).items():
-                    newest = batch.newest_arrivals_us
-                    newest[shard] = max(arrival_us, newest.get(shard, arrival_us))
-    batch.tables, batch.facts = together(tables), together(facts)
-    batch.quarantine = pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *refused])
-    batch.pending = pa.concat_tables([PENDING_SCHEMA.empty_table(), *pending])
+    batch, counters = DecodedBatch(), Counter[str]()
+    parts: defaultdict[str, defaultdict[str, list[pa.Table]]] = defaultdict(lambda: defaultdict(list))
+    for kind, name, content in _cells_of(frame):
+        if kind in (TABLE, _FACTS, _QUARANTINE, _PENDING):
+            parts[kind][name].append(unpack(content))
+            continue
+        said = json.loads(content.to_pybytes())
+        if kind == _COUNTERS:
+            counters.update(said)
+        elif kind == _NEWEST:
+            add_newest(batch.newest, said)
+        else:
+            newest = batch.newest_arrivals_us
+            for shard, arrival_us in said.items():
+                newest[shard] = max(arrival_us, newest.get(shard, arrival_us))
+    batch.tables, batch.facts = together(parts[TABLE]), together(parts[_FACTS])
+    batch.quarantine = pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *parts[_QUARANTINE][""]])
+    batch.pending = pa.concat_tables([PENDING_SCHEMA.empty_table(), *parts[_PENDING][""]])
     batch.counters = counters
     return batch
 

@@ -40,7 +40,7 @@ from headpond.kinesis.reading.reader import (
 )
 from headpond.kpl.batch import OpenCounters
 from headpond.kpl.records import open_records
-from headpond.spark.errors import carried, sentences_in_notebooks
+from headpond.spark.errors import carried, sentences_for_people
 from headpond.spark.session.settings import redact_options
 from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sinks.kinesis import KinesisStreamWriter, KinesisWriter, prepare
@@ -79,66 +79,6 @@ class KinesisPartition(InputPartition):  # type: ignore[misc]  # pyspark is unty
     consumer_arn: str | None = None  # of enhanced fan-out; None: polling
 
 
-@carried
-def _read_task(settings: SourceSettings, task: KinesisPartition) -> Iterator[pa.RecordBatch]:
-    freeze_worker_heap()
-    if settings.hash_range_filter == "off":
-        yield from _opened(settings, task, task.ranges)
-    else:
-        # Records are judged by the hash keys of one shard at a time.
-        yield from interleaved(_opened(settings, task, [wanted]) for wanted in task.ranges)
-
-
-def _opened(
-    settings: SourceSettings, task: KinesisPartition, ranges: list[ShardRange]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the user records of ranges; of one shard where they are filtered by hash keys."""
-    found = OpenCounters()
-    pages = interleaved(_pages(settings, task, wanted) for wanted in ranges)
-    for records in in_batches(pages, settings.connection.stream, encryption_type=settings.encryption_type):
-        for opened in open_records(
-            records,
-            deaggregate=settings.deaggregate,
-            on_malformed=settings.on_malformed,
-            tags=settings.tags,
-            hash_range_filter=settings.hash_range_filter,
-            hash_keys=ranges[0].hash_keys,
-            counters=found,
-        ):
-            yield as_spark(opened)
-    if found.range_filtered:
-        logger.info(
-            "%d user records of %s lie outside its hash keys and were left out (hashRangeFilter is %s).",
-            found.range_filtered,
-            ranges[0].shard_id,
-            settings.hash_range_filter,
-        )
-
-
-def _pages(
-    settings: SourceSettings, task: KinesisPartition, wanted: ShardRange
-) -> Iterator[tuple[str, list[Record]]]:
-    connection = settings.connection
-
-    def check() -> None:
-        refuse_another(connection.stream, task.created_ms, calls_of(connection).describe().created_ms)
-
-    loss = LossRule(connection.stream, task.retention_ms, settings.fail_on_data_loss, check=check)
-    most_idle = TIP_PATIENCE if task.consumer_arn is None else MOST_IDLE_EVENTS
-    with reading_calls(connection, task.consumer_arn) as calls:
-        pages = read_pages(
-            calls, wanted, loss, records_per_page=settings.records_per_page, most_idle=most_idle
-        )
-        for records in pages:
-            yield wanted.shard_id, records
-
-
-def _only(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted columns, not copied."""
-    for batch in batches:
-        yield batch.select(columns.names).cast(columns)
-
-
 class _Planning:
     """What the batch and the streaming reader share; sent to workers without its planner."""
 
@@ -165,12 +105,57 @@ class _Planning:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_planner": None}
 
+    @carried
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges."""
         assert isinstance(partition, KinesisPartition)
-        batches = _read_task(self.settings, partition)
-        columns = self._columns
-        return batches if columns is None else _only(batches, columns)
+        freeze_worker_heap()
+        parts, columns = [partition.ranges], self._columns
+        if self.settings.hash_range_filter != "off":
+            # Records are judged by the hash keys of one shard at a time.
+            parts = [[wanted] for wanted in partition.ranges]
+        for batch in interleaved(self._opened(partition, part) for part in parts):
+            yield batch if columns is None else batch.select(columns.names).cast(columns)
+
+    def _opened(self, task: KinesisPartition, ranges: list[ShardRange]) -> Iterator[pa.RecordBatch]:
+        """Yield the user records of ranges; of one shard where they are filtered by hash keys."""
+        settings, found = self.settings, OpenCounters()
+        pages = interleaved(self._pages(task, wanted) for wanted in ranges)
+        for records in in_batches(
+            pages, settings.connection.stream, encryption_type=settings.encryption_type
+        ):
+            for opened in open_records(
+                records,
+                deaggregate=settings.deaggregate,
+                on_malformed=settings.on_malformed,
+                tags=settings.tags,
+                hash_range_filter=settings.hash_range_filter,
+                hash_keys=ranges[0].hash_keys,
+                counters=found,
+            ):
+                yield as_spark(opened)
+        if found.range_filtered:
+            logger.info(
+                "%d user records of %s lie outside its hash keys and were left out (hashRangeFilter is %s).",
+                found.range_filtered,
+                ranges[0].shard_id,
+                settings.hash_range_filter,
+            )
+
+    def _pages(self, task: KinesisPartition, wanted: ShardRange) -> Iterator[tuple[str, list[Record]]]:
+        settings = self.settings
+        connection = settings.connection
+
+        def check() -> None:
+            refuse_another(connection.stream, task.created_ms, calls_of(connection).describe().created_ms)
+
+        loss = LossRule(connection.stream, task.retention_ms, settings.fail_on_data_loss, check=check)
+        most_idle = TIP_PATIENCE if task.consumer_arn is None else MOST_IDLE_EVENTS
+        with reading_calls(connection, task.consumer_arn) as calls:
+            for records in read_pages(
+                calls, wanted, loss, records_per_page=settings.records_per_page, most_idle=most_idle
+            ):
+                yield wanted.shard_id, records
 
     def tasks(self, start: Offset, end: Offset) -> list[KinesisPartition]:
         """Deal the ranges out: `shardsPerTask` to each task, or as their sizes and the cores ask for."""
@@ -306,17 +291,10 @@ class DecodingKinesisReader(Decoding, KinesisStreamReader):
 class DecodedKinesisSource(DecodingDataSource):
     """`spark.readStream.format("headpond-decoded-kinesis")`: for `follow` alone."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return "headpond-decoded-kinesis"
+    format_name = "headpond-decoded-kinesis"
 
-    @carried
-    def streamReader(self, schema: StructType) -> DecodingKinesisReader:
-        """Read in micro-batches."""
-        reader = DecodingKinesisReader(read_options(self.options))
-        reader.pickled = self.pickled
-        return reader
+    def _reader(self) -> DecodingKinesisReader:
+        return DecodingKinesisReader(read_options(self.options))
 
 
 def register(spark: SparkSession) -> None:
@@ -335,4 +313,4 @@ def register(spark: SparkSession) -> None:
     for source in (KinesisDataSource, ShortNamedKinesisDataSource, ArchiveDataSource):
         spark.dataSource.register(source)
     redact_options(spark)
-    sentences_in_notebooks()
+    sentences_for_people()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
@@ -85,13 +85,7 @@ BYTES_PER_DECODE = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decoding needs.
-
-    Attributes:
-        config: the tables and rules.
-        summary: as for `decode_partition`.
-        folder: as for `decode_partition`.
-    """
+    """What decoding needs, as for `decode_partition`."""
 
     config: ChangeFormat
     summary: bool = False
@@ -135,6 +129,12 @@ class DecodingDataSource(DataSource):  # type: ignore[misc]  # pyspark is untype
     """What both sources share. The rules travel with the class; no option holds them."""
 
     pickled: bytes
+    format_name: ClassVar[str]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return cls.format_name
 
     @classmethod
     def with_rules(cls, rules: Rules) -> type[Self]:
@@ -146,3 +146,13 @@ class DecodingDataSource(DataSource):  # type: ignore[misc]  # pyspark is untype
         """Return the columns of frames."""
         schema: StructType = from_arrow_schema(FRAME_SCHEMA)
         return schema
+
+    @carried
+    def streamReader(self, schema: StructType) -> Decoding:
+        """Read in micro-batches."""
+        reader = self._reader()
+        reader.pickled = self.pickled
+        return reader
+
+    def _reader(self) -> Decoding:
+        raise NotImplementedError
