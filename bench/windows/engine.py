@@ -31,11 +31,11 @@ import pyarrow as pa
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.alignment import Alignment, Delivered, Piece
 from headpond.kstreams.join.arrivals import Arrivals
-from headpond.kstreams.join.at_hand import FileCache, MemoryCache
 from headpond.kstreams.join.by_batch import BatchJoin, initial_state
 from headpond.kstreams.join.chunk_codec import encode_manifest
 from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import JoinRules, JoinWindows
+from headpond.spark.join.at_hand import FileCache, MemoryCache
 
 SCHEMA = pa.schema([(name, pa.binary()) for name in ("key", "headers", "value")])
 SCHEMAS = {Side.LEFT: SCHEMA, Side.RIGHT: SCHEMA}
@@ -203,6 +203,23 @@ QUESTIONS = {
 ROWS = {"unequal": 300_000, "hot": 20_000, "waiting": 3_000_000}
 
 
+def measure(only: str = "", records: int = 4_000_000) -> dict[str, float]:
+    """Answer all questions, or those whose names begin so, in processes of their own."""
+    every: dict[str, float] = {}
+    for name in QUESTIONS:
+        if name.startswith(only):
+            command = [sys.executable, __file__, "--ask", name, "--records", str(records)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | POOLS)
+            every |= {f"{name}: {what}": figure for what, figure in json.loads(done.stdout).items()}
+    return every
+
+
+def show(found: dict[str, float]) -> None:
+    """Print figures."""
+    for name, figure in found.items():
+        print(f"{name:56}{figure:16,.1f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -217,15 +234,8 @@ def main() -> None:
         found["greatest MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
         print(json.dumps(found))
         return
-    every: dict[str, float] = {}
-    for name in QUESTIONS:
-        if chosen.only and not name.startswith(chosen.only):
-            continue
-        command = [sys.executable, __file__, "--ask", name, "--records", str(chosen.records)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | POOLS)
-        every |= {f"{name}: {what}": figure for what, figure in json.loads(done.stdout).items()}
-    for name, figure in every.items():
-        print(f"{name:56}{figure:16,.1f}")
+    every = measure(chosen.only or "", chosen.records)
+    show(every)
     if chosen.json:
         chosen.json.write_text(json.dumps(every, indent=1))
 

@@ -23,11 +23,14 @@ from headpond.kstreams import (
     JoinStores,
     JoinType,
     JoinWindows,
+    OuterJoinBuffer,
     Side,
     StreamJoin,
     ValueFormat,
+    read_initial_state,
 )
 from headpond.kstreams.join.scenario import differing_steps, read_scenario
+from headpond.kstreams.join.stores import MemoryPairs
 from tests.kstreams.join_lines import (
     KINDS,
     random_records,
@@ -358,3 +361,42 @@ def test_the_stores_of_a_join_have_a_changelog() -> None:
     with StreamJoin(rules, again) as join:
         (result,) = join.process(JoinRecord(Side.RIGHT, b"k", b"later", 101))
     assert (result.left, result.right) == (b"l", b"later")
+
+
+@pytest.mark.parametrize("buffer_format", BufferFormat)
+def test_the_buffer_of_a_join_has_a_changelog(buffer_format: BufferFormat) -> None:
+    """Lists without headers, as Kafka Streams writes them; a join goes on from all three changelogs."""
+    windows = JoinWindows(10, 10, 5)
+    rules = JoinRules(JoinType.OUTER, windows, HeadersOf.TRIGGER)
+    logged: dict[str, list[ChangelogRecord]] = {}
+    stores = JoinStores.build(
+        rules,
+        join="j",
+        buffer_format=buffer_format,
+        log=lambda name, each: logged.setdefault(name, []).append(each),
+    )
+    records = random_records(Random(3), rules, 200)
+    newest = max(record.timestamp for record in records)
+    records += [JoinRecord(side, b"z", b"last", newest + 20 * side.value) for side in Side]
+    join = StreamJoin(rules, stores)
+    for record in records:
+        join.process(record)
+    buffer = logged["j-outer-shared-join-store"]
+    assert {each.value is None for each in buffer} == {True, False}
+    assert all(each.headers == () for each in buffer)
+    again = OuterJoinBuffer(MemoryPairs(buffer_format))
+    again.restore(buffer)
+    waiting = [(key, [each.value for each in found]) for key, found in again.walk()]
+    assert stores.buffer is not None
+    assert waiting == [(key, [each.value for each in found]) for key, found in stores.buffer.walk()]
+    assert waiting
+    state = read_initial_state(
+        rules,
+        left=logged["j-outer-this-join-store"],
+        right=logged["j-outer-other-join-store"],
+        buffer=buffer,
+    )
+    assert sum(waits.count for each in state.task.sides.values() for _, waits in each) == sum(
+        len(found) for _, found in waiting
+    )
+    join.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from headpond.core.errors import InvalidData
 from headpond.kstreams.bytes.headers_arrow import join_prefix
 from headpond.kstreams.bytes.window_values import ValueFormat
-from headpond.kstreams.join.at_hand import FileCache, MemoryCache
 from headpond.kstreams.join.chunk_codec import (
     decode_chunk,
     encode_chunk,
@@ -26,9 +24,6 @@ from headpond.kstreams.join.chunk_codec import (
 from headpond.kstreams.join.chunks import Waits, compacted, cut
 from headpond.kstreams.join.keys import hash_keys, murmur2, task_of
 from headpond.kstreams.join.pairs import Probes, Rows, Run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCHEMA = pa.schema(
     [
@@ -215,39 +210,3 @@ def test_waiting_rows_come_back_from_their_bitmap(flags: list[bool], data: st.Da
     assert left.flags.tolist() == [each and row not in gone for row, each in enumerate(flags)]
     assert left.count == sum(left.flags)
     assert read.flags.tolist() == flags
-
-
-def test_caches_give_what_was_put_or_nothing(tmp_path: Path) -> None:
-    """Files by uid and columns, memory by task and uid, those asked for last."""
-    files = FileCache(tmp_path / "a" / "b")
-    written = rows(50)
-    assert files.get(b"u", SCHEMA) is None
-    files.keep_only(set())
-    files.put(b"u", written)
-    files.put(b"other", written)
-    found = files.get(b"u", SCHEMA)
-    assert found is not None
-    assert same(found, written)
-    assert files.get(b"u", pa.schema([*SCHEMA, ("more", pa.int8())])) is None
-    files.keep_only({b"u"})
-    assert files.get(b"other", SCHEMA) is None
-    (next((tmp_path / "a" / "b").iterdir())).write_bytes(b"cut")
-    assert files.get(b"u", SCHEMA) is None
-    one = MemoryCache()
-    one.put("a", b"u", written)
-    one.put("a", b"u", written)
-    memory = MemoryCache(max_bytes=3 * one.bytes)
-    for task, uid in (("a", b"1"), ("a", b"2"), ("b", b"1")):
-        memory.put(task, uid, written)
-    assert memory.get("a", b"1") is written
-    memory.put("b", b"2", written)
-    assert memory.get("a", b"2") is None
-    assert [memory.get(*at) for at in (("a", b"1"), ("b", b"1"), ("b", b"2"))] == [written] * 3
-    assert memory.keep_only("b", {b"2", b"3"}) == 1
-    assert memory.get("b", b"1") is None
-    assert memory.bytes == 2 * one.bytes
-    small = MemoryCache(max_bytes=1)
-    small.put("a", b"1", written)
-    small.put("a", b"2", written)
-    assert small.get("a", b"1") is None
-    assert small.get("a", b"2") is written

@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from headpond.core.errors import UsageError
-from headpond.kstreams import Emit, HeadersOf, JoinRules, JoinType, JoinWindows, Side
-from headpond.kstreams.join.rules import MAX_SPAN_MS, wrapped
+from headpond.kstreams import (
+    Emit,
+    HeadersOf,
+    JoinRules,
+    JoinStores,
+    JoinType,
+    JoinWindows,
+    Side,
+    StoreSettings,
+)
+from headpond.kstreams.join.rules import wrapped
+from headpond.kstreams.stores.contract import MAX_SPAN_MS
 
 
 @pytest.mark.parametrize(
@@ -54,6 +65,18 @@ def test_rules_that_cannot_be(wrong: dict[str, Any], said: str) -> None:
     right: dict[str, Any] = {"type": JoinType.INNER, "windows": JoinWindows(1, 1)}
     with pytest.raises(UsageError, match=said):
         JoinRules(**{**right, **wrong})
+
+
+def test_spans_may_be_timedeltas() -> None:
+    """Of windows, of the throttle, of stores; not of parts of milliseconds."""
+    second, hour = timedelta(seconds=1), timedelta(hours=1)
+    rules = JoinRules(JoinType.LEFT, JoinWindows(second, -second, hour), emit_interval_ms=second)  # type: ignore[arg-type]
+    assert rules == JoinRules(JoinType.LEFT, JoinWindows(1000, -1000, 3_600_000), emit_interval_ms=1000)
+    assert StoreSettings("s", hour, second) == StoreSettings("s", 3_600_000, 1000)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="retention_ms must be a whole number of milliseconds"):
+        StoreSettings("s", timedelta(microseconds=1500), 1)  # type: ignore[arg-type]
+    longest = JoinRules(JoinType.INNER, JoinWindows(MAX_SPAN_MS, MAX_SPAN_MS, MAX_SPAN_MS))
+    JoinStores.build(longest).close()
 
 
 def test_names_may_be_plain_text() -> None:

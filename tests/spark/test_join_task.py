@@ -17,10 +17,10 @@ from headpond.core.errors import InvalidData, UsageError
 from headpond.kstreams.bytes.headers_arrow import decode_headers_column
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
-from headpond.kstreams.join.at_hand import MemoryCache
 from headpond.kstreams.join.rules import Emit, HeadersOf, JoinRules, JoinType, JoinWindows
 from headpond.spark.errors import CarriedError, headpond_error_of
 from headpond.spark.join import task as join_task
+from headpond.spark.join.at_hand import MemoryCache
 from headpond.spark.join.columns import MICROS, SideColumns
 from headpond.spark.join.pack import Packer, labels
 from headpond.spark.join.task import JoinPlan, JoinProcessor

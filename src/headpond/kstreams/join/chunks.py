@@ -9,7 +9,7 @@
 A slice is a quarter of the retention, so at most one slice's worth of what is kept is out of reach. Small
 chunks of one slice are put together eight at a time, each record about once per factor of eight.
 A state is a value: a step makes a new one, and both stay usable. Its chunks are read when they are asked for,
-and are not kept in it: a state may be larger than memory (`at_hand`).
+and are not kept in it: a state may be larger than memory (`headpond.spark.join.at_hand`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ by these names and starts from these numbers. Source: spec "window store", secti
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -24,9 +23,8 @@ import orjson
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
+from headpond.kstreams.stores.contract import milliseconds
 
-MAX_SPAN_MS = 1 << 61
-"""The longest span of time; three of them still fit into 64 bits."""
 MAX_TIMESTAMP_MS = (1 << 62) - 1
 """The greatest timestamp of a record; with a span added it still fits into 64 bits."""
 OTHER_SIDE = {Side.LEFT: Side.RIGHT, Side.RIGHT: Side.LEFT}
@@ -146,8 +144,8 @@ class JoinRules:
         windows: The windows.
         headers: Whose headers a result carries.
         emit: When an unmatched result leaves.
-        emit_interval_ms: Wall-clock time between two rounds of emitting expired unmatched records; 0: no
-            throttle (Kafka Streams' default is 1000).
+        emit_interval_ms: Wall-clock time between two rounds of emitting expired unmatched records, in ms or
+            as a timedelta; 0: no throttle (Kafka Streams' default is 1000).
         stream_time: Whose records tell the time.
 
     Raises:
@@ -171,7 +169,8 @@ class JoinRules:
             )
         if not isinstance(self.windows, JoinWindows):
             raise UsageError(f"windows must be JoinWindows, not {type(self.windows).__name__}.")
-        milliseconds("emit_interval_ms", self.emit_interval_ms)
+        interval_ms = milliseconds("emit_interval_ms", self.emit_interval_ms)
+        object.__setattr__(self, "emit_interval_ms", interval_ms)
         if self.emit_interval_ms < 0:
             raise UsageError(
                 f"emit_interval_ms must be zero or more, not {self.emit_interval_ms}.",
@@ -314,24 +313,6 @@ class JoinClock:
 def wrapped(number: int) -> int:
     """Return the number wrapped to signed 64 bits; Kafka Streams adds times that way."""
     return (number + _HALF) % _WRAP - _HALF
-
-
-def milliseconds(name: str, value: object) -> int:
-    """Return a span of time in milliseconds; it may be given as a timedelta.
-
-    Raises:
-        UsageError: It is not a whole number of milliseconds, or too long.
-    """
-    if isinstance(value, timedelta):
-        value, rest = divmod(value, timedelta(milliseconds=1))
-        value = value if not rest else f"{value} ms and {rest.microseconds} µs"
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(
-            f"{name} must be a whole number of milliseconds, or a timedelta, not {value!r}.", option=name
-        )
-    if abs(value) > MAX_SPAN_MS:
-        raise UsageError(f"{name} must be at most {MAX_SPAN_MS} ms either way, not {value}.", option=name)
-    return value
 
 
 Choice = TypeVar("Choice", bound=StrEnum)

@@ -52,7 +52,7 @@ from headpond.kstreams.bytes.join_buffer import (
 )
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.rules import NO_MIN_TIME, HeadersOf, JoinClock, JoinType
-from headpond.kstreams.stores.contract import RecordContext, StoreFormatMismatch
+from headpond.kstreams.stores.contract import ChangelogRecord, RecordContext, StoreFormatMismatch
 from headpond.kstreams.stores.rocks import DEFAULT, Layout, column_families
 from headpond.kstreams.stores.rocks_store import RocksSegment
 from headpond.kstreams.stores.segments import OrderedBytes, StoreSettings
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
     from headpond.kstreams.bytes.headers import Header
     from headpond.kstreams.join.rules import JoinRules
-    from headpond.kstreams.stores.contract import ChangelogRecord
 
 
 class Waiting(NamedTuple):
@@ -78,10 +77,15 @@ class OuterJoinBuffer:
 
     Args:
         pairs: Where the bytes are, an ordered map; decides whether headers are kept.
+        log: Gets key and list of every change, as Kafka Streams' changelog has them: elements without
+            headers, None where the list is gone.
     """
 
-    def __init__(self, pairs: MemoryPairs | RocksPairs) -> None:
+    def __init__(
+        self, pairs: MemoryPairs | RocksPairs, log: Callable[[bytes, bytes | None], object] | None = None
+    ) -> None:
         self._pairs = pairs
+        self._log = log
 
     @property
     def format(self) -> BufferFormat:
@@ -99,11 +103,18 @@ class OuterJoinBuffer:
             element = encode_buffer_element(side, value)
         listed = self._pairs.get(stored)
         elements = [] if listed is None else decode_buffer_list(listed)
-        self._pairs.put(stored, encode_buffer_list([*elements, element]))
+        elements.append(element)
+        self._pairs.put(stored, encode_buffer_list(elements))
+        if self._log is not None:
+            values = (self._decode(each, side).value for each in elements)
+            self._log(stored, encode_buffer_list([encode_buffer_element(side, each) for each in values]))
 
     def remove(self, timestamp: int, side: Side, key: bytes) -> None:
         """Remove all records of a time, side and key, if there are any."""
-        self._pairs.delete(encode_buffer_key(timestamp, side, key))
+        stored = encode_buffer_key(timestamp, side, key)
+        if self._log is not None and self._pairs.get(stored) is not None:
+            self._log(stored, None)
+        self._pairs.delete(stored)
 
     def walk(self) -> Iterator[tuple[BufferKey, list[Waiting]]]:
         """Read everything by time, right side before left, then by key; what was read may be removed.
@@ -235,6 +246,16 @@ class JoinStoreNames(NamedTuple):
         return cls(left, right if has_right else None, buffer if rules.buffers else None)
 
 
+def _logged(
+    log: Callable[[str, ChangelogRecord], object],
+    name: str,
+    context: RecordContext,
+    key: bytes,
+    value: bytes | None,
+) -> None:
+    log(name, ChangelogRecord(key, value, context.timestamp))
+
+
 class JoinStores:
     """A task's stores, open; `build` makes them."""
 
@@ -273,7 +294,8 @@ class JoinStores:
             store_format: The window stores' format on disk; an older one is met by its adapter.
             buffer_format: The buffer's.
             join: The join's name, which the stores' names begin with.
-            log: Gets the changelog record of every put into a window store, and the store's name before it.
+            log: Gets the changelog record of every put into a window store and of every change of the
+                buffer, and the store's name before it.
         """
         context = RecordContext()
         names = JoinStoreNames.of(rules, join)
@@ -301,7 +323,9 @@ class JoinStores:
                 pairs: MemoryPairs | RocksPairs = MemoryPairs(buffer_format)
                 if directory is not None:
                     pairs = RocksPairs(Path(directory) / "rocksdb" / names.buffer, buffer_format)
-                buffer = OuterJoinBuffer(pairs)
+                buffer = OuterJoinBuffer(
+                    pairs, None if log is None else partial(_logged, log, names.buffer, context)
+                )
             undo.pop_all()
         return cls(rules, windows, buffer, context)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.core.errors import InvalidData, MissingRequirement, UsageError
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 Entry = tuple[WindowKey, bytes]
 """A key taken apart and the bytes stored under it."""
 Entries = Iterator[Entry]
+MAX_SPAN_MS = 1 << 61
+"""The longest span of time; three of them still fit into 64 bits."""
 
 
 class ChangelogRecord(NamedTuple):
@@ -36,6 +39,24 @@ class RecordContext:
 
     timestamp: int = NO_TIMESTAMP
     headers: tuple[Header, ...] = ()
+
+
+def milliseconds(name: str, value: object, longest: int = MAX_SPAN_MS) -> int:
+    """Return a span of time in milliseconds; it may be given as a timedelta.
+
+    Raises:
+        UsageError: It is not a whole number of milliseconds, or too long.
+    """
+    if isinstance(value, timedelta):
+        value, rest = divmod(value, timedelta(milliseconds=1))
+        value = value if not rest else f"{value} ms and {rest.microseconds} µs"
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError(
+            f"{name} must be a whole number of milliseconds, or a timedelta, not {value!r}.", option=name
+        )
+    if abs(value) > longest:
+        raise UsageError(f"{name} must be at most {longest} ms either way, not {value}.", option=name)
+    return value
 
 
 class NotAStore(UsageError):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from headpond.core.errors import UsageError
-from headpond.kstreams.stores.contract import StoreFormatMismatch
+from headpond.kstreams.stores.contract import MAX_SPAN_MS, StoreFormatMismatch, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ _MINUTES_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What a window store is, whatever it is kept in; times in milliseconds.
+    """What a window store is, whatever it is kept in; times are milliseconds, or timedeltas.
 
     Raises:
         UsageError: The name is not a directory's, or times are negative or contradict each other.
@@ -47,6 +47,8 @@ class StoreSettings:
     retain_duplicates: bool = False
 
     def __post_init__(self) -> None:
+        for each in ("retention_ms", "window_size_ms"):
+            object.__setattr__(self, each, milliseconds(each, getattr(self, each), 3 * MAX_SPAN_MS))
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise UsageError(
                 f"A store's name is a directory's name, which {self.name!r} is not.", name=self.name

@@ -13,7 +13,6 @@ from headpond.core.errors import ConfigurationError, UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.alignment import MAX_HELD_BYTES, NEVER_IDLE
-from headpond.kstreams.join.at_hand import MAX_AT_HAND_BYTES
 from headpond.kstreams.join.kafka_state import find_task_stores, read_initial_state
 from headpond.kstreams.join.pairs import MAX_CANDIDATES
 from headpond.kstreams.join.rules import (
@@ -24,10 +23,11 @@ from headpond.kstreams.join.rules import (
     JoinWindows,
     StreamTime,
     choice,
-    milliseconds,
 )
 from headpond.kstreams.join.state import JoinState, adopted
+from headpond.kstreams.stores.contract import milliseconds
 from headpond.spark.errors import carried
+from headpond.spark.join.at_hand import MAX_AT_HAND_BYTES
 from headpond.spark.join.checkpoint import SEED_DDL, seed_rows
 from headpond.spark.join.columns import SideColumns, output_type, side_columns
 from headpond.spark.join.pack import PACKED_DDL, Packer, Unpacker, as_function, labels
@@ -132,11 +132,11 @@ def windowed_join(
 
     from headpond.spark.join.task import FIGURES, OUT_DDL, JoinPlan, JoinProcessor
 
-    interval_ms = milliseconds("emit_interval_ms", emit_interval_ms)
-    rules = JoinRules(
-        choice(JoinType, "how", how), windows, choice(HeadersOf, "headers", headers),
-        choice(Emit, "emit", emit), interval_ms, choice(StreamTime, "stream_time", stream_time),
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "type": how, "headers": headers, "emit": emit, "emit_interval_ms": emit_interval_ms,
+        "stream_time": stream_time,
+    }  # fmt: skip
+    rules = JoinRules(windows=windows, **given)
     if type(tasks) is not int or not 1 <= tasks <= MAX_TASKS:
         raise UsageError(f"tasks is a number from 1 to {MAX_TASKS}, not {tasks!r}.", option="tasks")
     frames = _frames(left, right, rules)

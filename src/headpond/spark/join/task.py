@@ -28,7 +28,6 @@ from headpond.core.arrow import int64_array
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.alignment import MAX_HELD_BYTES, Alignment, held_schema
-from headpond.kstreams.join.at_hand import MAX_AT_HAND_BYTES, FileCache, MemoryCache
 from headpond.kstreams.join.by_batch import BatchJoin, initial_state
 from headpond.kstreams.join.chunk_codec import (
     decode_chunk,
@@ -40,6 +39,7 @@ from headpond.kstreams.join.chunk_codec import (
 from headpond.kstreams.join.pairs import MAX_CANDIDATES
 from headpond.kstreams.join.rules import JoinCounters, JoinRules
 from headpond.spark.errors import carried
+from headpond.spark.join.at_hand import MAX_AT_HAND_BYTES, FileCache, MemoryCache
 from headpond.spark.join.columns import PLACE
 from headpond.spark.join.pack import cut_small
 from headpond.spark.join.places import delivered, dropped_in
