@@ -70,7 +70,7 @@ def changes() -> Iterator[bytes]:
         rows: dict[str, dict[str, Any]] = {
             "coupons": {"code": f"SPRING{number}", "order_id": order},
             "new": {"customer_id": order, "name": "Ada", "since": "soon"},
-            "customers": {"customer_id": order, "name": "Ada", "since": "2026-05-01"},
+            "customers": {"customer_id": order, "name": "Ada", "since": 20_574},
             "payments": {"payment_id": number, "order_id": order, "amount": f"{number % 90}.50"},
             "orders": {"order_id": order, "customer_id": 7, "status": STATUSES[number % 4], "total": "19.90"},
         }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headpond.lake.apply import apply_batch
+from headpond.lake.maintenance.rebuild import rebuild
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake, row_changes
 from tests.lake.lakes import decoded
@@ -53,6 +54,7 @@ def file(tmp_path: Path) -> Path:
     lake.prepare()
     apply_batch(lake, decoded(row_changes(pipeline), [record(1, 7), record(2, "x"), b"no line"]))
     file.write_text(FILE.replace("KIND", "any"))
+    rebuild(open_lake(load(file)), "public.t")
     return file
 
 

@@ -245,6 +245,21 @@ def test_the_readme_shows_everywhere() -> None:
     assert [target for target in targets if not target.startswith("https://")] == []
 
 
+OUT = re.compile(r"\b(refused|struck|told|goes on|go on|of now|whoever)\b", re.IGNORECASE)
+"""Words that CONTRIBUTING.md has others for."""
+
+
+USERS = [page for page in PAGES if page.name != "design.md" and page.parent.name != "engineering"]
+
+
+@pytest.mark.parametrize("page", USERS, ids=lambda page: page.name)
+def test_a_page_uses_the_words_of_the_list(page: Path) -> None:
+    """In its prose; a name in code is what it is."""
+    fenced = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"`[^`\n]*`", "", fenced.sub("", page.read_text()))
+    assert OUT.findall(prose) == []
+
+
 def test_pictures_are_small_and_of_a_script() -> None:
     """Each page in both colours, as `make screenshots` takes them."""
     pictures = {picture.name: picture for picture in (DOCS / "assets").glob("*.png")}

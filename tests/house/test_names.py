@@ -19,7 +19,7 @@ PROGRAMS = sorted(
 # What looks like a module and is not one: measurements, files, settings of Spark, a variable of a page.
 OTHERS = re.compile(
     r"headpond\.(batch(es|\.\w+)|changes|data|lag|quarantined|records|(shard|table|state)\.\w+|tolerated_losses)"
-    r"|headpond\.(__version__|fish|keys|lock|name|type|zip)|tables\.json|headpond\.till\.\w+|spark\..*|pipeline\.toml|kinesis\.(engine|faults)"
+    r"|headpond\.(__version__|fish|lock|name|spec|type|zip)|tables\.json|headpond\.till\.\w+|spark\..*|pipeline\.toml|kinesis\.(engine|faults)"
 )
 
 

@@ -214,10 +214,21 @@ def test_hostile_column_names_keep_their_values(tmp_path: Path) -> None:
     assert again.typed["public.t"].renamed()["V"] == "V%%1"
 
 
+def test_names_that_clash_in_one_batch_do_not_depend_on_its_order(tmp_path: Path) -> None:
+    """Whichever record comes first."""
+    rows = [{"id": 1, "aB": 1}, {"id": 2, "Ab": 2}, {"id": 3, "ab": 3}]
+    named = []
+    for number, order in enumerate(((0, 1, 2), (2, 1, 0))):
+        lake, config = lake_in(tmp_path / str(number), ONE_TABLE)
+        apply_batch(lake, decoded(config, [change(at + 1, rows[at]) for at in order]))
+        named.append({name: lake.typed["public.t"].column(name) for name in ("aB", "Ab", "ab")})
+    assert named[0] == named[1]
+
+
 def test_a_table_of_another_type_is_refused_with_the_fact(tmp_path: Path) -> None:
     """A configuration that contradicts the table names the column, both types and what to do."""
     lake_in(tmp_path, ONE_TABLE)
-    with pytest.raises(ConfigurationError, match=r"'id' of table 'public.t' is int64 .* makes it string"):
+    with pytest.raises(ConfigurationError, match=r'made with id = "bigint", .* says id = "text"'):
         lake_in(tmp_path, ONE_TABLE.replace("bigint", "text"))
 
 

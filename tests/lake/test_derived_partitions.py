@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headpond.core.derived import Derived, derived_of
-from headpond.core.errors import ConfigurationError, UsageError
+from headpond.core.errors import ConfigurationError
 from headpond.lake.apply import apply_batch
 from headpond.lake.engine import lookup as looking
 from headpond.lake.engine.log import EXPRESSION
-from headpond.lake.maintenance.optimize import optimize_file, repartition
+from headpond.lake.maintenance.optimize import optimize_file
+from headpond.lake.maintenance.rebuild import rebuild
 from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake
 from tests.lake.lakes import decoded, lake_in
@@ -159,11 +160,11 @@ def test_one_way_becomes_another_by_being_written_anew(tmp_path: Path) -> None:
     apply_batch(lake, decoded(config, [row(n, n, n * 24) for n in range(9)]))
     before = rows_of(lake)
     for number, way in enumerate(ways[1:]):
-        with pytest.raises(ConfigurationError, match=r"is partitioned by .*--repartition"):
+        with pytest.raises(ConfigurationError, match=r"is partitioned by .*headpond rebuild"):
             lake_in(tmp_path, ENTRY + way)
         lake, _ = unprepared(tmp_path, ENTRY + way)
-        assert repartition(lake.tables[T])
-        assert not repartition(lake.tables[T])
+        assert rebuild(lake, T).written
+        assert not rebuild(lake, T).written
         lake, config = lake_in(tmp_path, ENTRY + way)
         assert rows_of(lake) == before
         apply_batch(lake, decoded(config, [row(100 + number, 3, number)]))
@@ -187,19 +188,6 @@ def test_what_does_not_follow_is_refused(entry: str, says: str, tmp_path: Path) 
     with pytest.raises(ConfigurationError) as caught:
         lake_in(tmp_path, ENTRY + entry + "\n")
     assert says in str(caught.value)
-
-
-def test_a_table_that_lacks_the_column_is_not_written_anew(tmp_path: Path) -> None:
-    """It gets it at the next start of a run."""
-    lake_in(tmp_path, f'[tables."{T}"]\nkeys = ["id"]\n')
-    lake, _ = unprepared(
-        tmp_path,
-        f'[tables."{T}"]\nkeys = ["id"]\n{COLUMNS}partition_by = ["day(at)"]\n'.replace(
-            'id = "bigint", ', ""
-        ),
-    )
-    with pytest.raises(UsageError, match="has no column 'at' yet"):
-        repartition(lake.tables[T])
 
 
 def test_revisions_are_dealt_out_too(tmp_path: Path) -> None:

@@ -21,40 +21,6 @@ TABLE = """
 keys = ["id"]
 columns = { id = "integer", org = "integer" }
 """
-TWO_KEYS = TABLE.replace('["id"]', '["id", "org"]')
-
-
-def versions_of(lake: Path) -> dict[str, int]:
-    """How many commits each table has."""
-    return {str(log.parent): len(list(log.glob("*.json"))) for log in lake.rglob("_delta_log")}
-
-
-@pytest.mark.parametrize("keys", ['["org"]', '["org", "id"]', '["id"]'])
-def test_other_keys_are_refused_and_nothing_is_written(tmp_path: Path, keys: str) -> None:
-    """Rows that are there would not be found again: they would stay, or be there twice."""
-    lake_in(tmp_path, TWO_KEYS)
-    before = versions_of(tmp_path)
-    with pytest.raises(ConfigurationError, match="was made with keys") as refused:
-        lake_in(tmp_path, TWO_KEYS.replace('["id", "org"]', keys))
-    assert refused.value.facts["expected"] == ["id", "org"]
-    assert refused.value.facts["found"] == json.loads(keys)
-    assert versions_of(tmp_path) == before
-    lake_in(tmp_path, TWO_KEYS)
-    assert versions_of(tmp_path) == before
-
-
-def test_a_table_of_before_takes_the_keys_of_its_first_start(tmp_path: Path) -> None:
-    """Older tables do not say what their keys are."""
-    lake, _ = lake_in(tmp_path, TABLE)
-    log = tmp_path / "lake" / "public.t" / "_delta_log" / f"{0:020}.json"
-    text = log.read_text()
-    old = text.replace("headpond.keys", "of.others")
-    assert old != text
-    log.write_text(old)
-    lake, _ = lake_in(tmp_path, TABLE)
-    assert lake.typed["public.t"].file.open().metadata().configuration["headpond.keys"] == '["id"]'
-    with pytest.raises(ConfigurationError, match="was made with keys"):
-        lake_in(tmp_path, TWO_KEYS)
 
 
 @pytest.mark.parametrize("gone", ["public.t", "_headpond/quarantine"])

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from headpond.core.derived import bucket_of
-from headpond.core.errors import ConfigurationError, UsageError
+from headpond.core.errors import ConfigurationError
 from headpond.lake.apply import apply_batch
-from headpond.lake.maintenance import optimize as repartitioning
-from headpond.lake.maintenance.optimize import optimize_file, repartition
-from headpond.lake.naming import BUCKET, FILE_SIZE, PROPERTY
+from headpond.lake.maintenance.optimize import optimize_file
+from headpond.lake.maintenance.rebuild import rebuild
+from headpond.lake.naming import BUCKET, FILE_SIZE
 from tests.lake.lakes import decoded, lake_in
 
 if TYPE_CHECKING:
@@ -154,11 +154,11 @@ def test_a_table_dealt_out_another_way_is_refused_and_can_be_written_anew(tmp_pa
     for more in [*DEALT.values(), ""]:
         text = TABLE.format(keep="current", more=more)
         if done:
-            with pytest.raises(ConfigurationError, match=r"is partitioned by .*--repartition"):
+            with pytest.raises(ConfigurationError, match=r"is partitioned by .*headpond rebuild"):
                 lake_in(tmp_path, text)
             lake, config = unprepared(tmp_path, text)
-            assert repartition(lake.tables["public.t"])
-            assert not repartition(lake.tables["public.t"])
+            assert rebuild(lake, "public.t").written
+            assert not rebuild(lake, "public.t").written
         lake, config = lake_in(tmp_path, text)
         if not done:
             follow(lake, config, some_changes(), 60)
@@ -176,47 +176,6 @@ def unprepared(folder: Path, tables: str) -> tuple[Lake, DsqlConfig]:
 
     pipeline = loads(f'[source]\narchive = "x"\nformat = "dsql"\n[target]\npath = "lake"\n{tables}', folder)
     return open_lake(pipeline), row_changes(pipeline)
-
-
-def test_a_table_half_written_anew_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash between the commits leaves no table that would be merged into wrongly."""
-    old, new = (TABLE.format(keep="current", more=f"buckets = {n}") for n in (4, 5))
-    lake, config = lake_in(tmp_path, old)
-    apply_batch(lake, decoded(config, [change(n, n) for n in range(9)]))
-    running = lake
-    lake, _ = unprepared(tmp_path, new)
-
-    def crash(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(repartitioning, "write_deltalake", crash)
-        with pytest.raises(KeyboardInterrupt):
-            repartition(lake.tables["public.t"])
-    for text in (old, new):
-        with pytest.raises(ConfigurationError, match="is partitioned by nothing, but"):
-            lake_in(tmp_path, text)
-    # A pipeline that runs on without knowing is refused too.
-    with pytest.raises(ConfigurationError, match="--repartition"):
-        apply_batch(running, decoded(config, [change(50, 50)]))
-    lake, _ = unprepared(tmp_path, new)
-    assert repartition(lake.tables["public.t"])
-    lake, config = lake_in(tmp_path, new)
-    assert len(rows_of(lake)) == 9
-    assert lake.typed["public.t"].file.open().metadata().configuration[PROPERTY] == "5"
-
-
-def test_what_cannot_be_written_anew_is_told(tmp_path: Path) -> None:
-    """A table that is not there, or lacks the column."""
-    lake, _ = unprepared(tmp_path, TABLE.format(keep="current", more="buckets = 4"))
-    with pytest.raises(UsageError, match="is not there yet"):
-        repartition(lake.tables["public.t"])
-    lake_in(tmp_path, '[tables."public.t"]\nkeys = ["id"]\n')
-    lake, _ = unprepared(
-        tmp_path, '[tables."public.t"]\nkeys = ["id"]\ncolumns = { day = "date" }\npartition_by = ["day"]\n'
-    )
-    with pytest.raises(UsageError, match="has no column 'day' yet"):
-        repartition(lake.tables["public.t"])
 
 
 def test_the_size_of_files_is_a_property_of_the_table(tmp_path: Path) -> None:

@@ -76,9 +76,8 @@ def test_a_table_of_the_other_kind_is_refused_and_goes_on_when_its_entry_says_so
     text = ENTRY.format(keep="current")
     lake, config = lake_in(tmp_path, f'timestamps = "{was}"\n{text}')
     apply_batch(lake, decoded(config, LINES[:1]))
-    with pytest.raises(
-        ConfigurationError, match=rf"'at' of table.*Write timestamps = \"{was}\" in the entry"
-    ):
+    words = rf'with at = "timestamp" \(timestamps = "{was}"\), .* at = "timestamp" \(timestamps = "{now}"\)'
+    with pytest.raises(ConfigurationError, match=words):
         lake_in(tmp_path, f'timestamps = "{now}"\n{text}')
     lake, config = lake_in(tmp_path, f'timestamps = "{now}"\n{text}timestamps = "{was}"\n')
     apply_batch(lake, decoded(config, LINES[1:3], first_line=2))

@@ -126,6 +126,25 @@ def test_revisions_of_other_tables_may_be_ignored() -> None:
     assert [*decoded.tables] == ["t"]
 
 
+def test_a_table_that_was_dropped_and_made_again_is_told_apart_by_its_id() -> None:
+    """An entry may take one of them; what no entry takes is not lost."""
+    again = revision("e", 0, "{}").replace(b"TPerson", b"UPerson")
+    both = records([revision("d", 0, "{}"), again])
+    old, new = (DocumentSpec(name=name, table="Person", table_id=f"{name}Person") for name in "TU")
+    found = LedgerConfig(tables=(old, new)).decode(both)
+    assert {name: rows.column("m:document_id").to_pylist() for name, rows in found.tables.items()} == {
+        "T": ["d"], "U": ["e"],
+    }  # fmt: skip
+    found = LedgerConfig(tables=(new,)).decode(both)
+    (row,) = found.quarantine.to_pylist()
+    assert (row["reason"], row["sequence_number"]) == ("unknown_table", "0")
+    assert row["detail"] == "the ledger's table 'Person' is not configured with this id"
+    found = LedgerConfig(tables=(new,), unknown_tables="ignore").decode(both)
+    assert (found.counters["ignored"], found.quarantine.num_rows) == (1, 0)
+    with pytest.raises(ConfigurationError, match="configured twice"):
+        LedgerConfig(tables=(old, DocumentSpec(name="x", table="Person", table_id="TPerson")))
+
+
 CONTENTS = (
     '{a: 1.50, t: 2020-01-02T03:04:05.678Z, s: "text", l: [1, sym, {x: -7}], b: {{AAEC}}, n: k::(y 2.5e0)}'
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_KEYS = "Correct keys in the table's entry, under a new name for the table."
+_KEYS = "Correct keys in the table's entry, then headpond rebuild, requeue, and bootstrap --from-start."
 _PIECES = "Requeue it when the missing pieces have arrived."
 _DAMAGED = "Ask who writes the stream; headpond inspect shows the bytes."
 _REQUEUE = "then headpond requeue."
@@ -17,7 +17,7 @@ _REMEDIES = {
     "missing_after delete_with_after missing_before": "Ask who writes the stream: the change lacks an image.",
     "future_commit": f"Correct the writer's clock, or raise max_commit_ahead, {_REQUEUE}",
     "missing_key key_mismatch": _KEYS,
-    "cast_error out_of_range": f"Correct columns in the table's entry, {_REQUEUE}",
+    "cast_error out_of_range": f"Correct columns in the table's entry, headpond rebuild, {_REQUEUE}",
     "too_many_columns": f"Raise max_columns if that many are meant, {_REQUEUE}",
     "too_late": "Remember deletes for longer: raise tombstone_retention.",
     "checksum_mismatch bad_reassembled_image fragment_conflict chunk_conflict fragment_index_out_of_range":

@@ -55,6 +55,7 @@ GROUPS = {
         "requeue": "Feed quarantined records in again.",
         "bootstrap": "Load a TABLE from PARQUET files, a database, its log, or the start of its stream.",
         "check-against": "Compare a TABLE with rows of files or a database.",
+        "rebuild": "Write a TABLE again as the file has it now: types, names, keys, form, partitions.",
         "optimize": "Make few large files out of many small ones.",
         "register": "Make the tables of a lake known to AWS Glue, for Athena and Spark.",
         "repair": "Find what a power cut tore in the checkpoint and the tables.",
@@ -80,7 +81,7 @@ COMMANDS = {name: words for commands in GROUPS.values() for name, words in comma
 
 MODULES = {
     **{name: name for name in COMMANDS},
-    **dict.fromkeys(("requeue", "optimize", "register", "repair", "redact"), "maintain"),
+    **dict.fromkeys(("requeue", "rebuild", "optimize", "register", "repair", "redact"), "maintain"),
     **dict.fromkeys(("bootstrap", "check-against"), "bootstrap"),
     **dict.fromkeys(("inspect", "aggregate"), "records"),
     **dict.fromkeys(("show", "quarantine"), "rows"),
@@ -103,6 +104,7 @@ EXAMPLES = {
     "health": 'health pipeline.toml --max-lag "10 minutes" --max-quarantined 0',
     "suggest": "suggest pipeline.toml\nsuggest --from-database postgresql://reader@db.example.com/shop",
     "requeue": "requeue pipeline.toml --reason unknown_table --dry-run",
+    "rebuild": "rebuild pipeline.toml public.orders --dry-run",
     "bootstrap": 'bootstrap pipeline.toml public.orders "dump/*.parquet" --ts-ns 2026-01-01T00:00:00Z\n'
     "bootstrap pipeline.toml --from-database postgresql://reader@db.example.com/shop",
     "check-against": 'check-against pipeline.toml public.orders --parquet "dump/*.parquet"\n'

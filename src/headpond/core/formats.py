@@ -60,9 +60,31 @@ class TableEntry:
     table_properties: Mapping[str, str] = field(default_factory=dict)
     comments: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def form(self) -> str:
+        """The form of its rows: `current`, `soft`, `history` or `log`."""
+        return self.keep or "current"
+
+    @property
+    def known_as(self) -> str:
+        """The name under which deletes of its keys are remembered."""
+        return self.name
+
     def declared(self) -> dict[str, pa.DataType]:
         """Return the Arrow type of each declared column, in the configured order."""
         raise NotImplementedError
+
+    def stored_as(self, column: str) -> tuple[object, ...]:
+        """Return what is equal for two entries under which the values of a column are the same."""
+        raise NotImplementedError
+
+    def kind_of(self, kind: pa.DataType) -> str | None:
+        """Return a type in the format's words that is kept as an Arrow type; None where texts are."""
+        raise NotImplementedError
+
+    def is_key_rule_moot(self) -> bool:
+        """Return whether all rules of key texts give the same."""
+        return True
 
     def check_derived(self) -> None:
         """Raise where `partition_by` has a function of a column that it cannot follow from."""

@@ -54,7 +54,10 @@ class ColumnCast:
 def cast_column(pg_type: str | PgType, tokens: pa.Array, options: CastOptions = CastOptions()) -> ColumnCast:  # noqa: B008 - frozen
     """Cast raw tokens, string or binary, each a valid JSON value; null and the token `null` give null."""
     kind = parse_type(pg_type) if isinstance(pg_type, str) else pg_type
-    tokens = null_tokens_as_null(tokens.cast(pa.binary()))
+    tokens = tokens.cast(pa.binary())
+    is_null = (first_bytes(tokens) == _LETTER_N) & valid(tokens)  # no other JSON value begins with an n
+    if is_null.any():
+        tokens = pc.if_else(pa.array(is_null), pa.scalar(None, tokens.type), tokens)
     target = arrow_type(kind)
     if tokens.null_count == len(tokens):
         return ColumnCast(pa.nulls(len(tokens), target))
@@ -84,12 +87,6 @@ def cast_column(pg_type: str | PgType, tokens: pa.Array, options: CastOptions = 
     else:
         result.values = pc.replace_with_mask(values, odd, pa.array(found, target))
     return result
-
-
-def null_tokens_as_null(tokens: pa.Array) -> pa.Array:
-    """Return the tokens with JSON `null` made an Arrow null; no other JSON value begins with an n."""
-    is_null = (first_bytes(tokens) == _LETTER_N) & valid(tokens)
-    return pc.if_else(pa.array(is_null), pa.scalar(None, tokens.type), tokens) if is_null.any() else tokens
 
 
 def first_bytes(values: pa.Array) -> np.ndarray[Any, np.dtype[np.uint8]]:

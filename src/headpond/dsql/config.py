@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -22,8 +22,11 @@ import pyarrow as pa
 from headpond.core.derived import derived_of
 from headpond.core.formats import MAX_COLUMNS, Decoded, TableEntry, wrong_entry
 from headpond.core.patterns import Entries, encoded
-from headpond.dsql.pg_types import arrow_type, parse_type
+from headpond.dsql.pg_types import INTEGER_RANGES, TEXT_TYPES, arrow_type, is_wider, parse_type, pg_type_of
 from headpond.dsql.strict_json import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NTZ_TIMESTAMP = pa.timestamp("us")
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -51,6 +54,9 @@ class TableSpec(TableEntry):
         deletes: whether deleted rows go, or stay and are marked; only current rows can be.
         raw: a log of images alone, without columns of their values.
         partition_by: declared columns of a type in `PARTITION_TYPES`, keys, or functions of declared columns.
+        type_changes: whether a table is rebuilt by itself where the entry has wider types than it.
+        key_rule: how key texts are written (`dsql.versions`); 1 of tables that were made before.
+        key_epoch: counts what deletes are remembered by; another one with other key texts.
 
     Raises:
         ConfigurationError: the parts contradict each other, or a type does not exist.
@@ -62,6 +68,9 @@ class TableSpec(TableEntry):
     timestamps: Literal["ntz", "utc"] = "ntz"
     deletes: Literal["hard", "soft"] = "hard"
     raw: bool = False
+    type_changes: Literal["refuse", "widen"] = "refuse"
+    key_rule: int = 2
+    key_epoch: int = 0
 
     def __post_init__(self) -> None:
         if self.keep is None:
@@ -122,9 +131,53 @@ class TableSpec(TableEntry):
         return {column: self.type_of(column) for column in self.columns}
 
     def type_of(self, column: str) -> pa.DataType:
-        """Return the Arrow type of a declared column."""
-        kind = arrow_type(self.columns[column])
+        """Return the Arrow type of a column; one that is not declared holds JSON text."""
+        kind = arrow_type(self.columns.get(column, "any"))
         return UTC_TIMESTAMP if self.timestamps == "utc" and kind == NTZ_TIMESTAMP else kind
+
+    @property
+    def form(self) -> str:
+        """The form of its rows, as `TableEntry.form` has it."""
+        return "soft" if self.deletes == "soft" else self.keep or "current"
+
+    @property
+    def known_as(self) -> str:
+        """The name under which deletes of its keys are remembered: another one with other key texts."""
+        return f"{self.name}\n{self.key_epoch}" if self.key_epoch else self.name
+
+    @property
+    def key_order(self) -> tuple[str, ...]:
+        """The key columns in the order that key texts have."""
+        return tuple(sorted(self.keys)) if self.key_rule > 1 else self.keys
+
+    def stored_as(self, column: str) -> tuple[object, ...]:
+        """Return what is equal for two entries under which the values of a column are the same."""
+        kind = parse_type(self.columns.get(column, "any"))
+        as_key = column in self.keys and self.keep != "log" and kind.is_loose
+        return (self.type_of(column), self.is_raw(column), (kind.name, self.key_rule) if as_key else None)
+
+    def written_as(self, key: str) -> tuple[object, ...]:
+        """Return what is equal for two entries under which key texts have the same for a value."""
+        kind = parse_type(self.columns.get(key, "any"))
+        if kind.is_loose:
+            return (kind.name, self.key_rule)
+        if kind.name in INTEGER_RANGES:
+            return ("digits",)
+        return ("text",) if kind.name in TEXT_TYPES else (self.type_of(key), kind.name)
+
+    def widens(self, have: Self, columns: Iterable[str]) -> bool:
+        """Return whether some columns have a wider type here than in another entry."""
+        kinds = ([parse_type(each.columns.get(name, "any")) for each in (self, have)] for name in columns)
+        return all(is_wider(kind, than) for kind, than in kinds)
+
+    def kind_of(self, kind: pa.DataType) -> str | None:
+        """Return a type that is kept as an Arrow type; None where texts are."""
+        return pg_type_of(kind)
+
+    def is_key_rule_moot(self) -> bool:
+        """Return whether both rules of key texts give the same."""
+        loose = (parse_type(self.columns.get(key, "any")).is_loose for key in self.keys)
+        return self.keep == "log" or (list(self.keys) == sorted(self.keys) and not any(loose))
 
     def is_raw(self, column: str) -> bool:
         """Return whether a column holds JSON text: it is not declared, or as `any`."""

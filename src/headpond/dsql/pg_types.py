@@ -115,6 +115,11 @@ class PgType:
         """Numeric that an Arrow decimal holds exactly; other numerics stay text."""
         return self.precision is not None
 
+    @property
+    def is_loose(self) -> bool:
+        """Whether texts that differ are one value: of a UUID, or a numeric that is kept as text."""
+        return self.name == "uuid" or (self.name == "numeric" and not self.is_decimal)
+
 
 @dataclass(frozen=True, slots=True)
 class CastOptions:
@@ -196,6 +201,24 @@ def arrow_type(pg_type: str | PgType) -> pa.DataType:
     if kind.name in INTEGER_RANGES:
         return _ARROW.get(kind.name, pa.int64())
     return _ARROW.get(kind.name, pa.string())
+
+
+def pg_type_of(kind: pa.DataType) -> str | None:
+    """Return a PostgreSQL type that is kept as an Arrow type; None for texts, which many are kept as."""
+    if pa.types.is_decimal(kind):
+        return f"numeric({kind.precision},{kind.scale})"
+    return next((name for name, each in (*_ARROW.items(), ("bigint", pa.int64())) if each == kind), None)
+
+
+_WIDER = {"smallint": ("integer", "bigint"), "integer": ("bigint",), "real": ("double precision",)}
+
+
+def is_wider(kind: PgType, than: PgType) -> bool:
+    """Return whether a type has all values of another one, and more."""
+    if kind.is_decimal and than.is_decimal:
+        whole = (kind.precision or 0) - (kind.scale or 0) - (than.precision or 0) + (than.scale or 0)
+        return kind != than and whole >= 0 and (kind.scale or 0) >= (than.scale or 0)
+    return kind.name in _WIDER.get(than.name, ())
 
 
 def cast(pg_type: str | PgType, token: str, options: CastOptions = _DEFAULTS) -> Any:

@@ -285,7 +285,7 @@ def _own(rows: _Rows, delete: pa.Array, spec: TableSpec, config: RowChanges) -> 
         "m:tx_id": tx_id,
         "m:columns": rows.columns,
         **{
-            f"m:{name}": _kept_image(rows.fact(name), spec, config)
+            f"m:{name}": kept_image(rows.fact(name), spec, config.max_depth)
             if spec.keep == "log"
             else pa.nulls(count, pa.string())
             for name in ("before", "after")
@@ -304,14 +304,14 @@ def _left_out(spec: TableSpec) -> set[str]:
     return renamed | (set(spec.except_columns) - set(spec.rename))
 
 
-def _kept_image(texts: pa.Array, spec: TableSpec, config: RowChanges) -> pa.Array:
+def kept_image(texts: pa.Array, spec: TableSpec, max_depth: int) -> pa.Array:
     """Return images as a log keeps them: without the columns that are left out, all else as it came."""
     left_out = _left_out(spec)
     if not left_out:
         return texts
     kept = []
     for text in texts.to_pylist():
-        members = {} if text is None else read_object(text, max_depth=config.max_depth)
+        members = {} if text is None else read_object(text, max_depth=max_depth)
         rest = (f"{quote(name)}:{value}" for name, value in members.items() if name not in left_out)
         kept.append(text if left_out.isdisjoint(members) else "{" + ",".join(rest) + "}")
     return pa.array(kept, pa.string())

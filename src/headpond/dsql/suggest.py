@@ -126,11 +126,9 @@ def _kind(token: str) -> str:
         return "object"
     if INTEGER_TOKEN.fullmatch(token):
         return "integer"
-    return "number" if math.isfinite(float(token)) and float(token) != 0 else _small(token)
-
-
-def _small(token: str) -> str:
-    """Zero is a number; what a double cannot hold is not one."""
+    if math.isfinite(float(token)) and float(token) != 0:
+        return "number"
+    # Zero is a number; what a double cannot hold is not one.
     mantissa = token.lower().partition("e")[0]
     return "number beyond a double" if mantissa.strip("-0.") else "number"
 

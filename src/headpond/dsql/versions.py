@@ -11,17 +11,21 @@ A version is bytes that compare as changes are ordered, whatever made them. Of a
 An image's hash is the SHA-256 of its canonical JSON: names sorted by their code points, no spaces, members
 that are null left out (absent equals null), strings with the fewest escapes, numbers as they were written.
 
-A row's key is canonical JSON text, an array of its key values after casting, in the order configured::
+A row's key is canonical JSON text, an array of its key values after casting, in the order of their names::
 
-    keys = ["tenant", "doc_id"]      {"tenant": "a b", "doc_id": 11}      ["a b",11]
+    keys = ["tenant", "doc_id"]      {"tenant": "a b", "doc_id": 11}      [11,"a b"]
 
 Integers, times and intervals are digits; texts JSON strings with the fewest escapes; decimals the string with
 all digits of their scale; dates ISO strings; timestamps microseconds; bytes Base64; undeclared columns, and
 those declared `any`, their canonical JSON.
 
 Keys must stay apart: a value that would be clamped, become NULL or equal no other (NaN) is an error in a key
-column of a table that keeps rows by key, whatever the options say of other columns. Of the two zeros of
-floating point, one key in PostgreSQL, 0.0 is written.
+column of a table that keeps rows by key, whatever the options say of other columns. Values that are one key
+in PostgreSQL are written in one way: a UUID in lower case, a numeric that is kept as text without zeros at
+the end of its fraction (2.50 is 2.5), and of the two zeros of floating point 0.0.
+
+Tables that were made before (`TableSpec.key_rule` 1) have keys in the order configured then, and these values
+as they came.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ from headpond.core.arrow import bytes_of
 from headpond.core.schemas import json_texts, quote, whole
 from headpond.dsql.columns import ColumnCast, cast_column
 from headpond.dsql.config import TableSpec
-from headpond.dsql.pg_types import CastOptions
+from headpond.dsql.pg_types import CastOptions, parse_type
 from headpond.dsql.strict_json import read_object
 
 MAX_CANONICAL_DEPTH = 64
@@ -147,6 +151,8 @@ def cast_values(spec: TableSpec, column: str, tokens: pa.Array, options: CastOpt
     if column not in spec.keys or spec.keep == "log":
         return cast_column(kind, tokens, options)
     found = cast_column(kind, tokens, _EXACT)
+    if spec.key_rule > 1:
+        found.values = one_spelling(kind, found.values)
     if pa.types.is_floating(found.values.type):
         nan = pc.fill_null(pc.is_nan(found.values), fill_value=False)
         found.failures |= dict.fromkeys(pc.indices_nonzero(nan).to_pylist(), "special_numeric")
@@ -155,11 +161,29 @@ def cast_values(spec: TableSpec, column: str, tokens: pa.Array, options: CastOpt
     return found
 
 
+def one_spelling(kind: str, values: pa.Array) -> pa.Array:
+    """Return texts of a declared type of which several are one value in PostgreSQL in one spelling."""
+    pg_type = parse_type(kind)
+    if not pg_type.is_loose:
+        return values
+    if pg_type.name == "uuid":
+        return pc.utf8_lower(values)
+    short = pc.replace_substring_regex(values, r"^(-?)0*([0-9].*)$", r"\1\2")
+    short = pc.replace_substring_regex(short, r"(\.[0-9]*?)0+$", r"\1")
+    short = pc.replace_substring_regex(short, r"\.$", "")
+    return pc.if_else(pc.equal(short, "-0"), "0", short)
+
+
 def key_column(spec: TableSpec, values: Mapping[str, pa.Array]) -> pa.Array:
     """Return `m:key` of each row; among the typed columns is every key column, free of nulls."""
-    parts = [value_texts(values[key], raw=spec.is_raw(key)) for key in spec.keys]
+    parts = [value_texts(values[key], raw=spec.is_raw(key)) for key in spec.key_order]
     inner = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, ",")
     return pc.binary_join_element_wise("[", inner, "]", "")
+
+
+def key_tokens(text: str) -> list[str]:
+    """Return the values of a key text, each as canonical JSON."""
+    return [_dump(value) for value in json.loads(text, parse_int=_Verbatim, parse_float=_Verbatim)]
 
 
 def value_texts(values: pa.Array, *, raw: bool) -> pa.Array:

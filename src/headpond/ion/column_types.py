@@ -102,6 +102,13 @@ def parse_ion_type(declared: str) -> IonType:
     )
 
 
+def ion_type_of(kind: pa.DataType) -> str | None:
+    """Return the declared type that is kept as an Arrow type; None for texts, which two are kept as."""
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return next((name for name, each in _ARROW.items() if each == kind and each != pa.string()), None)
+
+
 def cast_ion(kind: IonType, data: bytes, node: Node, symbols: Symbols) -> Any:
     """Cast a value that was checked: an `Instant` for a timestamp, None for a null; raises `CannotCast`."""
     if node.is_null:

@@ -20,6 +20,8 @@ from __future__ import annotations
 import copy
 import time
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,6 +30,7 @@ import pyarrow.compute as pc
 from headpond.core.errors import ConfigurationError
 from headpond.core.formats import quarantined_changes
 from headpond.core.schemas import FORMAT_VERSION, QUARANTINE_SCHEMA
+from headpond.lake.definition import continued, found_in
 from headpond.lake.delta import DeltaFile
 from headpond.lake.naming import table_folder, too_long
 from headpond.lake.state.insert_once import ORIGIN, FactTable
@@ -90,7 +93,7 @@ class Lake:
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path.rstrip("/")
-        self.config = config
+        self.given = config
         self.before_write: Callable[[str], None] = lambda _: None
         """Called with the name of each write of a batch or a command before it is done; tests stop there."""
         self.storage_options = dict(storage_options or {})
@@ -101,35 +104,59 @@ class Lake:
         self.deletes = Deletes(self._own("deletes"))
         self.made = FactTable(self._own("pattern_tables"), MADE_SCHEMA, ("name",))
         self.extras = self._kept()
-        self.tables: dict[str, Target] = {}
-        for entry in config.tables:
-            self._add(entry)
+        self._files = {entry.name: self._file(self.place_of(entry.name)) for entry in config.tables}
         self.look()
 
+    @cached_property
+    def config(self) -> ChangeFormat:
+        """The format with its tables as those that are there continue them (`definition.continued`)."""
+        given: Any = self.given
+        tables = list(map(self._continued, given.tables))
+        same: ChangeFormat = given if tables == list(given.tables) else replace(given, tables=tuple(tables))
+        return same
+
+    @cached_property
+    def tables(self) -> dict[str, Target]:
+        """Every configured table by its name."""
+        return {entry.name: self._target(entry) for entry in self.config.tables}
+
+    def _continued(self, entry: Any) -> Any:
+        file = self._files[entry.name]
+        return continued(entry, found_in(file, entry)) if file.exists() else entry
+
+    def _target(self, entry: TableEntry) -> Target:
+        return self.extras.target(entry, self._files[entry.name])
+
+    def look_again(self) -> None:
+        """Have the tables looked at again: they were rebuilt."""
+        for name in ("config", "tables"):
+            self.__dict__.pop(name, None)
+
     def _kept(self) -> Extras:
-        config: Any = self.config  # as `kept_as` says
+        config: Any = self.given  # as `kept_as` says
         if config.kept_as == "documents":
             return LedgerTables(config, self._own)
         return RowTables(config, self._own)
 
-    def _add(self, entry: TableEntry) -> None:
-        self.tables[entry.name] = self.extras.target(entry, self._file(self.place_of(entry.name)))
-
     def look(self) -> None:
         """Take in the tables that patterns stand for and that are there, whoever made them."""
-        if self.config.patterns:
+        if self.given.patterns:
             there = self._inventory().read()[0]
             self.take_in([*self.made.read(["name"])["name"].to_pylist(), *there])
 
     def take_in(self, names: Iterable[str]) -> None:
         """Have tables that patterns stand for among the others; nothing is made."""
-        found = [self.config.entry(name) for name in sorted({*names} - self.tables.keys())]
+        found = [self.given.entry(name) for name in sorted({*names} - self._files.keys())]
         new = [entry for entry in found if entry is not None]
         if new:
-            self.config = self.config.with_tables(new)
-            self.tables = dict(self.tables)  # somebody may be going through it
-            for entry in new:
-                self._add(entry)
+            self.given = self.given.with_tables(new)
+            self._files |= {entry.name: self._file(self.place_of(entry.name)) for entry in new}
+            known = self.__dict__
+            if "config" in known:
+                new = list(map(self._continued, new))
+                self.config = self.config.with_tables(new)
+            if "tables" in known:  # another one: somebody may be going through it
+                self.tables = self.tables | {entry.name: self._target(entry) for entry in new}
 
     def make(self, names: Collection[str], *, transaction: Transaction = None) -> None:
         """Create tables, or check and widen those that are there; before, list what a pattern stands for."""
@@ -230,7 +257,7 @@ class Lake:
         return Inventory(f"{self.path}/{OWN_FOLDER}", self.storage_options)
 
     def _names(self) -> set[str]:
-        return {*self.typed, *(f"{OWN_FOLDER}/{_folder(file)}" for file in self.own_files())}
+        return {*self._files, *(f"{OWN_FOLDER}/{_folder(file)}" for file in self.own_files())}
 
     def _there(self) -> set[str]:
         return self._names().intersection(name for name, _ in self.files())
@@ -246,7 +273,7 @@ class Lake:
 
     def places(self) -> dict[str, DeltaFile]:
         """Return what `files` looks at: every Delta table, there or not."""
-        found = {name: typed.file for name, typed in self.typed.items()}
+        found = dict(self._files)
         found |= {f"{OWN_FOLDER}/{_folder(file)}": file for file in self.own_files()}
         logs = (log.typed.file for log in self.extras.logs.values())
         return found | {f"{OWN_FOLDER}/unknown/{_folder(file)}": file for file in logs}
@@ -262,6 +289,11 @@ class Lake:
         # A commit time to come says nothing of the others' age.
         newest = min(max(newest, self.tombstones.newest_ns()), time.time_ns())
         return self.tombstones.retire(newest - retention_ms * 1_000_000, alone)
+
+    def by_table(self, known: Mapping[str, int]) -> dict[str, int]:
+        """Return what is counted by the names under which deletes are remembered by names of tables."""
+        names = {table.known_as: name for name, table in self.tables.items()}
+        return {names.get(name, name): count for name, count in known.items()}
 
     @property
     def typed(self) -> dict[str, TypedTable]:

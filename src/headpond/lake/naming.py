@@ -210,8 +210,6 @@ PROPERTY = "headpond.buckets"
 """Table property that holds the number of buckets."""
 FILE_SIZE = "delta.targetFileSize"
 """Delta's own property: what writers of the table aim at."""
-KEYS = "headpond.keys"
-"""Table property that holds the key columns of its rows, a JSON list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,21 +253,24 @@ class Partitions:
             {column: text for column, text in snapshot.expressions.items() if column in have},
         )
 
+    def is_like(self, other: Partitions) -> bool:
+        """Return whether rows are dealt out to the same folders."""
+        return self.way == other.way
+
+    def words(self) -> str:
+        """Say by what rows are dealt out."""
+        known = self.expressions
+        columns = [f"{column} = {known[column]}" if column in known else column for column in self.columns]
+        parts = [*columns, *([f"{self.buckets} buckets"] if self.buckets else [])]
+        return f"partitioned by {', '.join(parts) or 'nothing'}"
+
     def check(self, name: str, file: DeltaFile) -> None:
         """Raise where a table is not partitioned so, with how that can be changed."""
         have = self.of_file(file)
-        if have.way != self.way:
+        if not have.is_like(self):
             raise ConfigurationError(
-                f"table {name!r} in {file.uri} is partitioned by {_words(have)}, "
-                f"but the configuration says {_words(self)}",
-                next_step="Change the entry back, or stop the pipeline and run "
-                f"`headpond optimize FILE {name} --repartition`, which rewrites the table.",
+                f"Table {name!r} in {file.uri} is {have.words()}, but the configuration says {self.words()}.",
+                next_step="Change the entry back, or run "
+                f"`headpond rebuild FILE {name}`, which writes the table again.",
                 table=name,
             )
-
-
-def _words(partitions: Partitions) -> str:
-    known = partitions.expressions
-    columns = [f"{column} = {known[column]}" if column in known else column for column in partitions.columns]
-    parts = [*columns, *([f"{partitions.buckets} buckets"] if partitions.buckets else [])]
-    return ", ".join(parts) or "nothing"

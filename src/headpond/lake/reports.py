@@ -70,8 +70,8 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
         "unknown_tables": extras.pop("unknown_tables", {}),
         "quarantined": dict(lake.quarantine.counts_by("reason")),
         "pending": lake.pending.count(),
-        "tombstones": lake.tombstones.counts(),
-        "deletes": dict(lake.deletes.counts()),
+        "tombstones": lake.by_table(lake.tombstones.counts()),
+        "deletes": lake.by_table(lake.deletes.counts()),
         "columns": columns,
         **extras,
     }

@@ -116,6 +116,7 @@ class Target(ABC):
     def __init__(self, typed: TypedTable, entry: TableEntry) -> None:
         self.typed, self.entry = typed, entry
         self.name, self.keys, self.keep = entry.name, entry.keys, entry.keep
+        self.known_as = entry.known_as
 
     @abstractmethod
     def decide(self, lake: Lake, batch: DecodedBatch) -> Decision | None:

@@ -7,8 +7,7 @@ the union of everything declared or seen; a row that lacks one holds NULL there.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,15 +18,24 @@ from headpond.core.arrow import taken
 from headpond.core.derived import bucket_of, derived_in, derived_of
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import OWN, VALUE, filled
+from headpond.lake.definition import (
+    PROPERTY,
+    Definition,
+    Difference,
+    columns_of,
+    differences,
+    form_of,
+    found_in,
+    refuse,
+    words,
+)
 from headpond.lake.delta import literal, quoted
 from headpond.lake.engine.log import EXPRESSION
 from headpond.lake.engine.lookup import Wanted, places
 from headpond.lake.naming import (
     BUCKET,
     FILE_SIZE,
-    KEYS,
     ORIGINAL_NAME,
-    OWN_COLUMNS,
     SOURCE_TYPE,
     Columns,
     Partitions,
@@ -36,37 +44,12 @@ from headpond.lake.naming import (
 from headpond.lake.newest import key_codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from headpond.core.derived import Derived
     from headpond.core.formats import TableEntry
     from headpond.lake.delta import DeltaFile
     from headpond.lake.engine.lookup import Test
-
-
-def _original(field: pa.Field) -> str | None:
-    """Return the name a Delta column has at its source; None for headpond's own columns."""
-    raw = (field.metadata or {}).get(ORIGINAL_NAME.encode())
-    if raw is not None:
-        return str(raw.decode())
-    return None if field.name in OWN_COLUMNS else str(field.name)
-
-
-def _form(columns: Iterable[str]) -> str:
-    """Return what a table with these columns was made with."""
-    have = set(columns)
-    if have & {"_valid_to_ns", "_kind"}:
-        return 'keep = "history"'
-    if "_deleted_tx_id" in have:
-        return 'deletes = "soft"'
-    return 'keep = "log"' if "_sequence_number" in have else 'keep = "current"'
-
-
-def _keep_type(have: pa.DataType, wanted: pa.DataType) -> str:
-    if pa.types.is_timestamp(have) and pa.types.is_timestamp(wanted):
-        kept = "ntz" if have.tz is None else "utc"
-        return f'Write timestamps = "{kept}" in the entry, or give the table a new name and fill it again.'
-    return "Keep the old type, declare `any`, or give the table a new name."
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +85,16 @@ class Layout:
         return filled(arrays, self.fields, rows.num_rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a Delta table is made with: columns with their metadata, properties, how rows lie in it."""
+
+    schema: pa.Schema
+    partitions: Partitions
+    properties: Mapping[str, str]
+    layout: Layout
+
+
 class TypedTable:
     """A Delta table that holds rows of one source table.
 
@@ -122,6 +115,7 @@ class TypedTable:
         self.own = dict(own)
         self._declared = dict(declared)
         self._spec = spec
+        self._rebuilt = 0
         if spec is not None:
             # A key need not be declared, but is looked for before any change has brought its column.
             plain = [column for column in spec.partition_by if derived_of(column) is None]
@@ -136,22 +130,36 @@ class TypedTable:
         """Create the table, or check an existing one against the configuration and widen it."""
         own = [*(pa.field(column, kind) for column, kind in self.own.values()), *self.dealing_fields]
         if not self.file.exists():
-            names = Columns(reserved=self._own_columns)
-            values = [self._field(c, names.encode(c), kind) for c, kind in self._declared.items()]
-            made = self._partitions(names)
+            made = self.made()
             self.file.create(
-                pa.schema([*values, *own]),
-                partition_by=made.all_columns,
-                properties=made.properties() | self._key_property(),
+                made.schema, partition_by=made.partitions.all_columns, properties=made.properties
             )
         self.check()
         if self._spec is not None:
             size = self._partitions(self._names).properties().get(FILE_SIZE)
-            properties = dict(self._spec.table_properties) | ({FILE_SIZE: size} if size else {})
+            said = replace(Definition.of(self._spec), rebuilt=self._rebuilt)
+            properties = {**self._spec.table_properties, PROPERTY: said.text()} | (
+                {FILE_SIZE: size} if size else {}
+            )
             self.file.alter(properties, self._described(own))
             if self._spec.deletion_vectors is not None:
                 self.file.allow_marks(allowed=self._spec.deletion_vectors)
         self._widen([*(self._field(c, self._names.encode(c), k) for c, k in self._declared.items()), *own])
+
+    def made(self, more: Mapping[str, pa.DataType] | None = None, *, rebuilt: int = 0) -> Made:
+        """Return what the table is made with, as configured, with `more` columns; `rebuilt` so often."""
+        names = Columns(reserved=self._own_columns)
+        columns = self._declared | {n: kind for n, kind in (more or {}).items() if n not in self._declared}
+        values = [self._field(name, names.encode(name), kind) for name, kind in columns.items()]
+        own = [*(pa.field(column, kind) for column, kind in self.own.values()), *self.dealing_fields]
+        partitions, properties = self._partitions(names), {}
+        if self._spec is not None:
+            properties[PROPERTY] = Definition.of(self._spec, rebuilt=rebuilt).text()
+        schema = pa.schema([*values, *own])
+        fields = pa.schema([pa.field(each.name, each.type) for each in schema])
+        derived = {column: (names.encode(each.column), each) for column, each in self.derived.items()}
+        layout = Layout(fields, names.encoded, self.own, self.buckets, derived)
+        return Made(schema, partitions, partitions.properties() | properties, layout)
 
     def _described(self, own: Sequence[pa.Field]) -> dict[str, dict[str, str | None]]:
         """Return what the metadata of columns that are there should say."""
@@ -169,46 +177,29 @@ class TypedTable:
     def check(self) -> None:
         """Raise where a table that is there contradicts the configuration; nothing is written."""
         self._look()
-        if (form := _form(self._fields)) != (wanted := _form(column for column, _ in self.own.values())):
+        if self._spec is None:
+            forms = (form_of(self._fields), form_of(self._own_columns))
+            other = Difference(*(words("form", form) for form in forms))
+            refuse(self.name, self.file.uri, [other] if forms[0] != forms[1] else [])
+            return
+        have = found_in(self.file, self._spec)
+        self._rebuilt = have.rebuilt
+        there = columns_of(self.file.schema())
+        refuse(self.name, self.file.uri, differences(have.applied_to(self._spec), self._spec, there))
+        self._partitions(self._names).check(self.name, self.file)
+        self.file.engine.admits = self._admit
+
+    def _admit(self, properties: Mapping[str, str]) -> None:
+        """Raise where the table was rebuilt since it was looked at: rows would be as they were before."""
+        if self._spec is None or PROPERTY not in properties:
+            return
+        if Definition.read(properties[PROPERTY], self.file.uri).rebuilt != self._rebuilt:
             raise ConfigurationError(
-                f"Table {self.name!r} in {self.file.uri} was made with {form}, "
-                f"but the configuration says {wanted}.",
-                next_step=f"Write {form}, or give the table a new name and fill it from the stream.",
+                f"Table {self.name!r} in {self.file.uri} was rebuilt meanwhile: changes that were read for "
+                "what it was are not written.",
+                next_step="Start again, with the file that it was rebuilt for; nothing is lost.",
                 table=self.name,
             )
-        for column, kind in self._declared.items():
-            have = self._fields.get(self._names.encode(column))
-            if have is not None and have.type != kind:
-                raise ConfigurationError(
-                    f"Column {column!r} of table {self.name!r} is {have.type} in {self.file.uri}, "
-                    f"but the configuration makes it {kind}.",
-                    next_step=_keep_type(have.type, kind),
-                    table=self.name,
-                    column=column,
-                )
-        if self._spec is not None:
-            self._check_keys(self._spec)
-            self._partitions(self._names).check(self.name, self.file)
-
-    def _key_property(self) -> dict[str, str]:
-        keys = self._spec.keys if self._spec is not None and self._spec.keep != "log" else ()
-        return {KEYS: json.dumps(keys, ensure_ascii=False)} if keys else {}
-
-    def _check_keys(self, spec: TableEntry) -> None:
-        """Raise where the table's rows have other keys; note those of a table that does not say."""
-        for name, wanted in self._key_property().items():
-            found = self.file.open().metadata().configuration.get(name)
-            if found is not None and json.loads(found) != list(spec.keys):
-                raise ConfigurationError(
-                    f"Table {self.name!r} in {self.file.uri} was made with keys = {found}, but the "
-                    f"configuration says {wanted}: rows that are there would not be found again.",
-                    next_step=f"Write keys = {found}, or give the table a new name and fill it from the "
-                    "source (headpond bootstrap --from-start).",
-                    table=self.name,
-                    expected=json.loads(found),
-                    found=list(spec.keys),
-                )
-            self.file.set_property(name, wanted)
 
     def physical(self, rows: pa.Table) -> pa.Table:
         """Return rows with the table's columns, first adding to the table those it lacks; see `fit`."""
@@ -217,6 +208,9 @@ class TypedTable:
     def fit(self, schema: pa.Schema) -> Layout:
         """Return how a typed batch with these columns lies, first adding to the table those it lacks."""
         wanted: list[pa.Field] = []
+        for name in sorted(schema.names, key=str.swapcase):  # one that differs in case may come first
+            if name.startswith(VALUE):
+                self._names.encode(name[len(VALUE) :])
         for each in schema:
             if not each.name.startswith(VALUE):
                 continue
@@ -233,8 +227,7 @@ class TypedTable:
                     table=self.name,
                     column=original,
                 )
-        if self._spec is not None:
-            self._partitions(self._names).check(self.name, self.file)  # repartitioned behind our back
+        self._admit(self.file.engine.log.newest().properties)
         self._widen(wanted)
         fields = pa.schema([pa.field(name, field.type) for name, field in self._fields.items()])
         derived = {column: (self.column(each.column), each) for column, each in self.derived.items()}
@@ -277,12 +270,6 @@ class TypedTable:
         of_keys = [column for column, each in self.derived.items() if each.column in keys]
         return [*([BUCKET] if self.buckets else []), *of_keys]
 
-    def wanted_partitions(self) -> Partitions:
-        """Return how the configuration deals the table's rows out."""
-        if not self._fields:
-            self._look()
-        return self._partitions(self._names)
-
     def _partitions(self, names: Columns) -> Partitions:
         assert self._spec is not None or not self.buckets
         if self._spec is None:
@@ -293,14 +280,6 @@ class TypedTable:
         )
         expressions = {column: self._expression(each) for column, each in self.derived.items()}
         return Partitions(columns, self._spec.buckets, self._spec.target_file_size_bytes, expressions)
-
-    def dealt(self, rows: pa.Table, fields: pa.Schema, key_texts: Callable[[pa.Table], pa.Array]) -> pa.Table:
-        """Return rows of the table with the columns by which the configuration deals them out."""
-        arrays = {name: rows[name] for name in rows.column_names}
-        if self.buckets:
-            arrays[BUCKET] = bucket_of(key_texts(rows), self.buckets)
-        arrays |= {name: each.values(rows[self.column(each.column)]) for name, each in self.derived.items()}
-        return pa.table([arrays[field.name] for field in fields], schema=fields)
 
     @property
     def dealing_fields(self) -> list[pa.Field]:
@@ -332,8 +311,8 @@ class TypedTable:
     def _look(self) -> None:
         schema = self.file.schema()
         self._fields = {field.name: field for field in schema}
-        source = [field for field in schema if field.name not in self._own_columns]
-        taken = {o: f.name for f in source if (o := _original(f)) is not None}
+        source = pa.schema([field for field in schema if field.name not in self._own_columns])
+        taken = {original: field.name for original, field in columns_of(source).items()}
         self._names = Columns(taken, self._own_columns)
 
     def _widen(self, fields: Sequence[pa.Field]) -> None:

@@ -263,8 +263,8 @@ class Target:
         no_ledger="revisions are ordered by their version, not by time",
     )
     maintenance: bool = key(
-        "whether a run that goes on [compacts tables and removes old files](../how-to/optimize.md) by "
-        "itself, beside the batches",
+        "whether a run that follows its source [compacts tables and removes old "
+        "files](../how-to/optimize.md) by itself, beside the batches",
         default=True,
     )
     version_retention_ms: Annotated[int, Meta(ge=7 * DAY_MS, extra={"unit": "span"})] = key(
@@ -361,6 +361,13 @@ class Table:
         "identity",
         no_ledger="a revision is known by its document and version",
     )
+    type_changes: Literal["refuse", "widen"] = key(
+        "another type in `columns` than the table has is an error, until "
+        '[`headpond rebuild`](../how-to/change-a-table.md) wrote it again; or `"widen"`: for a wider type '
+        "(`bigint` for `integer`, more digits of `numeric`) the next start does so itself",
+        "refuse",
+        no_ledger="its types have none that is wider",
+    )
     partition_by: Names = key(
         "columns whose values name folders of the table, or functions of columns, as in "
         '`["day(created_at)"]`; see [partitions](#partitions)',
@@ -390,6 +397,10 @@ class LedgerTable(Table):
 
     schema: Text = key("", "", no_ledger="a ledger has no schemas")
     table: Text = key("its name in the ledger, when the section's name is another one", each=True)
+    table_id: Text | None = key(
+        "only revisions of the table with this id: one that was dropped and created again has the same name "
+        "and another id. Those of other ids are `unknown_table`, unless another entry takes them"
+    )
     keys: Names = key("", (), no_ledger="the key of a document is its id, in the column _document_id")
     columns: dict[str, IonType] = key(
         "column = `string`, `boolean`, `bigint`, `decimal(p,s)`, `double`, `timestamp`, `binary` or "

@@ -170,6 +170,7 @@ def same_tables(entries: Iterable[Read], *, ledger: bool) -> Iterator[Mistake]:
         try:
             if ledger:
                 kept = f"the {entry['keep']} of {entry['table'] or entry.place.keys[-1]}"
+                kept += f" with the id {entry['table_id']}" if entry["table_id"] else ""
             else:
                 schema, table = identity(entry) or ("", entry.place)
                 kept = f"the {_FORMS[kept_as(entry)]} of the table {table} of the schema {schema}"

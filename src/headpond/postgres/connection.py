@@ -145,7 +145,7 @@ class Database:
         except (psycopg.OperationalError, psycopg.InternalError, psycopg.InterfaceError) as error:
             raise ServiceFailure(
                 f"The database {self.name} ended the reading: {self._words(error)}.",
-                next_step="Start the command again: it goes on where it was.",
+                next_step="Start the command again: it continues where it was.",
             ) from None
         except psycopg.Error as error:
             raise UsageError(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headpond.core.derived import derived_of
 from headpond.core.formats import TableEntry, wrong_entry
-from headpond.ion.column_types import parse_ion_type
+from headpond.ion.column_types import ion_type_of, parse_ion_type
 
 OFFSET = "#offset_minutes"
 """Ends the name of the column beside a declared timestamp that holds its offset from UTC."""
@@ -31,6 +31,7 @@ class DocumentSpec(TableEntry):
         columns: column → type of `ion.column_types`; others hold canonical JSON.
         keep: `current` (the newest revision of each document) or `history` (every revision).
         partition_by: declared columns of `PARTITION_TYPES`, or functions of declared columns.
+        table_id: only revisions of the table with this id; None takes all tables of the name.
 
     Raises:
         ConfigurationError: the parts contradict each other.
@@ -38,6 +39,7 @@ class DocumentSpec(TableEntry):
     """
 
     keep: Literal["current", "history"] = "current"
+    table_id: str | None = None
 
     def __post_init__(self) -> None:
         for kind in self.columns.values():
@@ -65,6 +67,14 @@ class DocumentSpec(TableEntry):
             if self.is_timestamp(column):
                 found[column + OFFSET] = OFFSET_TYPE
         return found
+
+    def stored_as(self, column: str) -> tuple[object, ...]:
+        """Return what is equal for two entries under which the values of a column are the same."""
+        return (self.declared().get(column, pa.string()), self.columns.get(column, "json") == "json")
+
+    def kind_of(self, kind: pa.DataType) -> str | None:
+        """Return a type that is kept as an Arrow type; None where texts are."""
+        return ion_type_of(kind)
 
     def is_timestamp(self, column: str) -> bool:
         """Return whether a column is declared as a timestamp."""

@@ -55,6 +55,9 @@ from headpond.qldb.journal.facts import journal_facts, once
 from headpond.qldb.records import OK
 
 if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Sequence
+
     from headpond.qldb.batch import DecodedQldb
     from headpond.qldb.config import DocumentSpec
     from headpond.qldb.journal.proof import SavedDigest
@@ -254,22 +257,42 @@ class LedgerConfig(Entries["DocumentSpec"]):
 
     def __post_init__(self) -> None:
         names: set[str] = set()
-        places: set[tuple[str, str]] = set()
+        places: set[tuple[str, str, str | None]] = set()
         for spec in (*self.tables, *self.patterns):
-            if spec.name in names or (spec.table, spec.keep) in places:
+            place = (spec.table, spec.keep, spec.table_id)
+            if spec.name in names or place in places:
                 raise wrong_entry(
                     spec.name,
                     f"({spec.table}, {spec.keep}) is configured twice",
                     "Remove one of the two, or keep the history in one of them.",
                 )
             names.add(spec.name)
-            places.add((spec.table, spec.keep))
+            places.add(place)
 
     def for_run(self, *, only: str | None, keep_data: bool) -> Self:
         """Return the rules of one run: these, for revisions always keep their record."""
         del keep_data
         assert only is None  # revisions carry their versions: no table of them is caught up
         return self
+
+    def _of_no_entry(
+        self,
+        name: str,
+        specs: Sequence[DocumentSpec],
+        rows: pa.Table,
+        table_ids: pa.ChunkedArray,
+        counters: Counter[str],
+    ) -> list[pa.RecordBatch]:
+        """Return quarantine rows of the revisions of a table's name that no entry takes, or count them."""
+        taken = [spec.table_id for spec in specs]
+        if None in taken:
+            return []
+        rest = rows.filter(pc.invert(pc.is_in(table_ids, pa.array(taken, pa.string()))))
+        if self.unknown_tables == "ignore":
+            counters["ignored"] += len(rest)
+            return []
+        why = f"the ledger's table {name[:200]!r} is not configured{' with this id' if specs else ''}"
+        return [_again(rest, ["unknown_table"] * len(rest), [why] * len(rest))] if len(rest) else []
 
     def decode(self, batch: pa.RecordBatch | pa.Table) -> Decoded:
         """Decode a batch of `USER_RECORD_SCHEMA`; it counts `records`, `changes`, `blocks`, `controls`."""
@@ -296,13 +319,10 @@ class LedgerConfig(Entries["DocumentSpec"]):
             at = pa.array(np.flatnonzero(pc.fill_null(pc.equal(names.indices, code), fill_value=False)))
             rows, revisions = own.take(at), found.revisions.take(at)
             specs = entries[name,]
-            if not specs and self.unknown_tables == "ignore":
-                counters["ignored"] += len(rows)
-            elif not specs:
-                why = f"the ledger's table {name[:200]!r} is not configured"
-                refused.append(_again(rows, ["unknown_table"] * len(rows), [why] * len(rows)))
+            refused += self._of_no_entry(name, specs, rows, revisions["table_id"], counters)
             for spec in specs:
-                typed, bad = _typed(spec, rows, revisions["data"], self.max_columns)
+                mine, data = _of_entry(spec, rows, revisions)
+                typed, bad = _typed(spec, mine, data, self.max_columns)
                 refused.extend(bad)
                 if typed.num_rows:
                     tables[spec.name] = typed
@@ -320,6 +340,14 @@ class LedgerConfig(Entries["DocumentSpec"]):
             {name: one_batch(rows) for name, rows in facts.items() if rows.num_rows},
             newest,
         )
+
+
+def _of_entry(spec: DocumentSpec, rows: pa.Table, revisions: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
+    """Return the revisions of a table's name that an entry takes, and their data."""
+    if spec.table_id is None:
+        return rows, revisions["data"]
+    mine = pc.is_in(revisions["table_id"], pa.array([spec.table_id]))
+    return rows.filter(mine), revisions["data"].filter(mine)
 
 
 def _own_columns(records: pa.Table, found: DecodedQldb, config: LedgerConfig) -> pa.Table:

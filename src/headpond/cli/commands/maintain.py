@@ -1,4 +1,4 @@
-"""`headpond requeue`, `optimize`, `repair`, `redact` and `register`: maintenance of a lake."""
+"""`headpond requeue`, `rebuild`, `optimize`, `repair`, `redact` and `register`: maintenance of a lake."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headpond.cli.inputs import as_span, with_output
-from headpond.cli.output import Output, advice, grid, next_command
+from headpond.cli.output import Output, advice, grid, many, next_command, number
 from headpond.core.errors import InvalidData, UsageError
 from headpond.lake.maintenance.glue import Registered
 from headpond.lake.maintenance.glue import register as register_lake
 from headpond.lake.maintenance.optimize import Optimized, check_retention, optimize_file
-from headpond.lake.maintenance.optimize import repartition as repartition_table
+from headpond.lake.maintenance.rebuild import Rebuilt
+from headpond.lake.maintenance.rebuild import rebuild as rebuild_table
 from headpond.lake.maintenance.redact import redact as redact_lake
 from headpond.lake.maintenance.requeue import ALL, Requeued
 from headpond.lake.maintenance.requeue import requeue as requeue_records
@@ -26,6 +27,7 @@ from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.spark.following.checkpoint import take_away, torn_file
 
 RETAIN_MS = 7 * 86_400_000
+_OF_KEYS = ("key_mismatch", "missing_key")
 
 
 @click.command()
@@ -95,11 +97,65 @@ def _requeued_drawn(document: dict[str, Any], file: str) -> RenderableType:
         for name, count in document["stayed"].items():
             table.add_row(name, f"{count:,}")
         parts.append(table)
+    if document["reason"] in _OF_KEYS and not document["dry_run"]:
+        parts.append(
+            Text(
+                "Rows that wrong keys took for one were never quarantined: `headpond bootstrap "
+                f"{file} TABLE --from-start` brings what the source still has of them."
+            )
+        )
     if document["dry_run"] and document["left"]:
         parts.append(next_command(f"headpond requeue {file} --reason {document['reason']}"))
     else:
         parts.append(next_command(f"headpond {'quarantine' if document['stayed'] else 'status'} {file}"))
     return Group(*parts)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=str))
+@click.argument("table")
+@click.option("--dry-run", is_flag=True, help="Only say what would become of the table.")
+@with_output
+def rebuild(output: Output, file: str, table: str, *, dry_run: bool) -> int:
+    """Write a TABLE again as the file has it now: types, names, keys, form, partitions.
+
+    All in one commit. Values that do not fit are listed, and then nothing is written. A pipeline that runs
+    meanwhile ends with an error once that is done; start it again with the new file.
+    """
+    with output.progress(f"headpond rebuild {table}") as show:
+        done = rebuild_table(
+            open_lake(load(file)), table, dry_run=dry_run, say=lambda words: show(f"{table}: {words}")
+        )
+    output.result({**asdict(done), "dry_run": dry_run}, lambda: _rebuilt(done, file, dry_run=dry_run))
+    return int(done.unfit > 0)
+
+
+def _rebuilt(done: Rebuilt, file: str, *, dry_run: bool) -> RenderableType:
+    if not done.differences:
+        return Text(f"{done.table} is as the file has it.")
+    verb = "would be written" if dry_run else "were written"
+    lines = [f"{each.made} becomes {each.wanted}" for each in done.differences]
+    kept = done.rows - done.superseded - done.deleted
+    lines.append(f"{done.table}: {number(kept)} of {number(done.rows)} rows {verb} again.")
+    if done.unfit:
+        lines.append(f"{many(done.unfit, 'value')} do not fit, so nothing is written:")
+        lines += [f"  {each['column']} {each['value']}: {each['why']}" for each in done.listed]
+    if done.superseded:
+        lines.append(f"{many(done.superseded, 'row')} of which another one with the same key is newer.")
+    if done.deleted:
+        lines.append(f"{many(done.deleted, 'row')} whose key was deleted later.")
+    if done.lost_deletes:
+        lines.append(
+            f"{many(done.lost_deletes, 'delete')} cannot be known by the new keys: changes up to "
+            f"{done.lost_ns} ns that come late go to quarantine as too_late."
+        )
+    if done.finer:
+        lines.append(
+            f"Rows that the keys of before took for one are lost here: run `headpond bootstrap {file} "
+            f"{done.table} --from-start` afterwards, which brings what the source still has."
+        )
+    again = next_command(f"headpond rebuild {file} {done.table}" if dry_run else f"headpond run {file}")
+    return Text("\n".join(lines)) if done.unfit else Group(Text("\n".join(lines)), again)
 
 
 @click.command()
@@ -111,9 +167,6 @@ def _requeued_drawn(document: dict[str, Any], file: str) -> RenderableType:
 )
 @click.option("--unsafe-retention", is_flag=True, help="Allow less than 7 days, with the lake at rest.")
 @click.option("--order", is_flag=True, help="Also put rows in order of their keys; rewrites all files.")
-@click.option(
-    "--repartition", is_flag=True, help="First rewrite tables that are partitioned unlike their entry."
-)
 @with_output
 def optimize(
     output: Output,
@@ -124,12 +177,11 @@ def optimize(
     retain: int | None,
     unsafe_retention: bool,
     order: bool,
-    repartition: bool,
 ) -> None:
     """Make few large files out of many small ones.
 
     Without a TABLE all are taken, those in _headpond too. Rows stay as they are, and older versions stay
-    readable until a --vacuum. Works beside a running pipeline, but for --repartition.
+    readable until a --vacuum. Works beside a running pipeline.
     """
     if not vacuum and (retain is not None or unsafe_retention):
         raise UsageError("--retain and --unsafe-retention are for --vacuum.", next_step="Add --vacuum.")
@@ -149,9 +201,6 @@ def optimize(
     with output.progress(f"headpond optimize {file}") as show:
         for name in tables or there:
             table = lake.tables.get(name)
-            if repartition and table is not None:
-                show(f"repartitioning {name}")
-                repartition_table(table)
             show(f"optimizing {name}")
             found = optimize_file(
                 there[name],

@@ -45,7 +45,7 @@ from headpond.lake.engine.log import (
     milliseconds,
 )
 from headpond.lake.engine.lookup import FILE, ROW, Wanted, look_up, places
-from headpond.lake.engine.metadata import APPEND_ONLY, CHANGES, alteration, is_true
+from headpond.lake.engine.metadata import APPEND_ONLY, CHANGES, alteration, is_true, protocol_of
 from headpond.lake.engine.parquet import FILE_BYTES, GROUP_BYTES, Shape, opened, write_files
 
 if TYPE_CHECKING:
@@ -236,6 +236,8 @@ class Engine:
         """About as many bytes are in a row group of the files that it writes."""
         self.write: Write = write_here
         """Writes the files of a commit, or has them written."""
+        self.admits: Callable[[Mapping[str, str]], None] = lambda _: None
+        """Raises where a table with these properties takes no rows any more as they are written here."""
         self._known: list[_Known] = []
 
     @property
@@ -357,6 +359,24 @@ class Engine:
         self._commit(snapshot, plan, nothing, "OPTIMIZE", None, Merged(), file_bytes=file_bytes, alone=alone)
         return len(chosen)
 
+    def rewrite(
+        self, snapshot: Snapshot, metadata: Mapping[str, Any], added: Sequence[dict[str, Any]]
+    ) -> None:
+        """Put other files in the place of all of a version, with another description of the table.
+
+        Raises Overtaken where another commit came first; the files are left then.
+        """
+        now_ms = milliseconds()
+        protocol = protocol_of(snapshot.protocol, metadata)
+        actions = [
+            information("REBUILD", snapshot, now_ms),
+            *([{"protocol": protocol}] if protocol != snapshot.protocol else []),
+            {"metaData": {**metadata, "format": {"provider": "parquet", "options": {}}}},
+            *(file.removal(now_ms, data_change=True) for file in snapshot.files.values()),
+            *added,
+        ]
+        self.log.commit(snapshot, actions)
+
     def alter(
         self, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str | None]] | None = None
     ) -> None:
@@ -420,6 +440,7 @@ class Engine:
                 next_step="Take that property off the table, or keep it as a log.",
                 table=self.folder.uri,
             )
+        self.admits(snapshot.properties)
         writing = Writing(self.folder, shape, change)
         added = [*written, *self.write(writing, plan.rewritten, new)]
         begun = paths_of(added)
@@ -450,6 +471,7 @@ class Engine:
             else:
                 with alone():
                     snapshot = self._with(gone)
+                    self.admits(snapshot.properties)
                     self.log.commit(snapshot, [*actions, *added])
         except BaseException as error:
             # A request may be served though its answer was lost: what its commit names is left then.

@@ -30,6 +30,7 @@ _UNITS_MS = {"week": 604_800_000, "day": 86_400_000, "hour": 3_600_000, "minute"
 _BY_VERSION = {"appendOnly": 2, "changeDataFeed": 4, "generatedColumns": 4}
 """Features that writers of so great a version know without being told."""
 _NAMED = 7
+NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
 
 
 _OWN = "is headpond's own"
@@ -110,7 +111,7 @@ def alteration(
         "schemaString": orjson.dumps(schema).decode(),
         "format": {"provider": "parquet", "options": {}},
     }
-    protocol = _protocol(snapshot.protocol, metadata)
+    protocol = protocol_of(snapshot.protocol, metadata)
     same = orjson.loads(snapshot.metadata["schemaString"]) == schema
     if same and metadata["configuration"] == snapshot.properties and protocol == snapshot.protocol:
         return []
@@ -120,7 +121,7 @@ def alteration(
     return [*actions, {"metaData": metadata}]
 
 
-def _protocol(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+def protocol_of(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the protocol with what the metadata uses."""
     properties = metadata["configuration"]
     used = {
@@ -129,15 +130,17 @@ def _protocol(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[
         "generatedColumns": f'"{EXPRESSION}"' in metadata["schemaString"],
     }
     wanted = {name for name, is_used in used.items() if is_used}
-    found, marks = dict(protocol), is_true(properties.get(WITH_VECTORS))
-    if int(found.get("minWriterVersion", 1)) < _NAMED and not marks:
+    found = dict(protocol)
+    of_readers = {VECTORS: is_true(properties.get(WITH_VECTORS)), NTZ: _NTZ_TYPE in metadata["schemaString"]}
+    readers = {name for name, is_used in of_readers.items() if is_used}
+    if int(found.get("minWriterVersion", 1)) < _NAMED and not readers:
         versions = [int(found.get("minWriterVersion", 1)), *(_BY_VERSION[name] for name in wanted)]
         return found | {"minWriterVersion": max(versions)} if wanted else found
-    named = {*(found.get("writerFeatures") or ()), *wanted, *([VECTORS] if marks else [])}
+    named = {*(found.get("writerFeatures") or ()), *wanted, *readers}
     if named == set(found.get("writerFeatures") or ()):
         return found
     found |= {"minWriterVersion": _NAMED, "writerFeatures": sorted(named)}
-    if marks:
-        features = sorted({*(found.get("readerFeatures") or ()), VECTORS})
+    if readers:
+        features = sorted({*(found.get("readerFeatures") or ()), *readers})
         found |= {"minReaderVersion": 3, "readerFeatures": features}
     return found

@@ -1,1 +1,1 @@
-"""Jobs on a lake beside the stream: optimize, repartition, bootstrap, catch up, requeue, redact."""
+"""Jobs on a lake beside the stream: optimize, rebuild, bootstrap, catch up, requeue, redact."""

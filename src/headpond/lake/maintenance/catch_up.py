@@ -67,8 +67,8 @@ def catch_up_from_log(
     commit time come together; `say` is called with the progress.
     """
     kept = RowTables.of(lake)
-    config = kept.config
     spec = configured(lake, table)
+    config = kept.config_of(lake)
     unknown = kept.unknown.find(spec.schema, spec.table)
     if unknown is None or not unknown.log.typed.file.exists():
         raise UsageError(
@@ -97,17 +97,18 @@ def catch_up_from_log(
 
 def configured(lake: Lake, table: str) -> TableSpec:
     """Return the entry of a configured table, which the lake has from then on if a pattern stands for it."""
-    config = RowTables.of(lake).config
-    spec = config.entry(table)
-    if spec is None:
-        names = ", ".join(spec.name for spec in (*config.tables, *config.patterns)) or "none"
+    given = RowTables.of(lake).config
+    if given.entry(table) is None:
+        names = ", ".join(spec.name for spec in (*given.tables, *given.patterns)) or "none"
         raise UsageError(
             f"The pipeline has no table {table!r}.",
             next_step=f"It has {names}. Add a [tables] entry first.",
             table=table,
         )
     lake.take_in([table])
-    return spec
+    found = RowTables.config_of(lake).entry(table)
+    assert found is not None
+    return found
 
 
 def _spans(log: LogTable, rows_at_once: int, bytes_at_once: int) -> Iterator[tuple[int, int]]:

@@ -143,7 +143,7 @@ class Compare:
         """Yield the keys of deletes that were committed after the moment."""
         if moment_ns is None:
             return
-        where = f'"table" = {literal(self.spec.name)} AND "ts_ns" > {moment_ns}'
+        where = f'"table" = {literal(self.spec.known_as)} AND "ts_ns" > {moment_ns}'
         for file in (self.lake.tombstones.file, self.lake.deletes.facts.file):
             if file.exists():
                 for batch in file.batches(["key"], where)[0]:

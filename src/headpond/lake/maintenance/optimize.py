@@ -6,38 +6,23 @@
     many log entries ── checkpoint ► one Parquet file to begin with
     files no version of the last days needs ── vacuum ──► gone
 
-    property headpond.buckets = 0 ──► all rows, overwritten in one commit ──► headpond.buckets = N
-                    a pipeline refuses a table that says 0: what lies between is never merged into
-
 Another writer's commit in between makes compaction start again, and the other way round. Rows stay as they
-are; a table that is partitioned again goes through memory in batches, and the versions before stay readable
-until a vacuum.
+are, and the versions before stay readable until a vacuum.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from deltalake import write_deltalake
-
 from headpond.core.errors import UsageError
-from headpond.lake.delta import Size, plain, quoted, selected, writer_of
-from headpond.lake.engine.log import EXPRESSION
-from headpond.lake.naming import BUCKET, PROPERTY
+from headpond.lake.delta import Size, writer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from deltalake import DeltaTable
+    from collections.abc import Sequence
 
     from headpond.lake.delta import DeltaFile
     from headpond.lake.engine.merge import Alone
-    from headpond.lake.target import Target
 
 HOUR_MS = 3_600_000
 SAFE_RETENTION_MS = 7 * 24 * HOUR_MS
@@ -101,99 +86,3 @@ def optimize_file(
     vacuumed = None if retain_ms is None else file.vacuum(retain_ms)
     file.shorten_log(retain_ms)
     return Optimized(before, file.size(), vacuumed, rewritten)
-
-
-def _texts(field: pa.Field) -> dict[str, str | None]:
-    return {name.decode(): text.decode() for name, text in (field.metadata or {}).items()}
-
-
-_PARTS_AHEAD = 4
-_PAUSE_S = 0.2
-
-
-def repartition(target: Target) -> bool:
-    """Write a table again with the partitions of its entry; return whether there was anything to do.
-
-    Nothing else may write to it meanwhile.
-    """
-    typed, file = target.typed, target.typed.file
-    if not file.exists():
-        raise UsageError(
-            f"The table {typed.name!r} is not there yet.",
-            next_step="Nothing is to be done: it will be made as its entry says.",
-            table=typed.name,
-        )
-    wanted = typed.wanted_partitions()
-    have = wanted.of_file(file)
-    if have.way == wanted.way:
-        return False
-    schema = file.schema()
-    needed = [column for column in wanted.columns if column not in wanted.expressions]
-    needed += [typed.column(each.column) for each in typed.derived.values()]
-    if missing := [column for column in needed if column not in schema.names]:
-        raise UsageError(
-            f"The table {typed.name!r} has no column {missing[0]!r} yet.",
-            next_step="Let the pipeline run once without partition_by: it adds declared columns.",
-            table=typed.name,
-        )
-    dealing = {BUCKET, *have.expressions}
-    kept = [field for field in schema if field.name not in dealing]
-    made = pa.schema([*kept, *(field.remove_metadata() for field in typed.dealing_fields)])
-
-    def attempt(table: DeltaTable) -> None:
-        with _rows_of(table, [field.name for field in kept]) as parts:
-            dealt = (typed.dealt(part, made, target.key_texts) for part in parts)
-            batches = (batch for part in dealt for batch in part.to_batches())
-            write_deltalake(
-                table,
-                pa.RecordBatchReader.from_batches(made, batches),
-                mode="overwrite",
-                schema_mode="overwrite",
-                partition_by=wanted.all_columns,
-                target_file_size=wanted.target_file_bytes,
-                writer_properties=writer_of(table),
-            )
-
-    # deltalake would compute the columns that follow from others, and does not know all functions.
-    file.alter({PROPERTY: "0"}, {name: {EXPRESSION: None} for name in have.expressions})
-    file.committing(attempt)
-    said = {field.name: _texts(field) for field in typed.dealing_fields}
-    file.alter({PROPERTY: str(wanted.buckets or 0)}, said)
-    return True
-
-
-@contextmanager
-def _rows_of(table: DeltaTable, columns: Sequence[str]) -> Iterator[Iterator[pa.Table]]:
-    """Read a table in parts, in a thread: a reader of deltalake cannot be asked from within its writer."""
-    ready: queue.Queue[pa.Table | BaseException | None] = queue.Queue(_PARTS_AHEAD)
-    over = threading.Event()
-
-    def put(part: pa.Table | BaseException | None) -> None:
-        while not over.is_set():
-            with suppress(queue.Full):
-                ready.put(part, timeout=_PAUSE_S)
-                return
-
-    def read() -> None:
-        try:
-            for part in selected(table, [*map(quoted, columns)]):
-                put(plain(pa.Table.from_batches([pa.record_batch(part)])))
-                if over.is_set():
-                    return
-            put(None)
-        except BaseException as error:  # noqa: BLE001 - raised by whoever takes the parts
-            put(error)
-
-    def taken() -> Iterator[pa.Table]:
-        while (part := ready.get()) is not None:
-            if isinstance(part, BaseException):
-                raise part
-            yield part
-
-    reader = threading.Thread(target=read, name="headpond-repartition", daemon=True)
-    reader.start()
-    try:
-        yield taken()
-    finally:
-        over.set()
-        reader.join()

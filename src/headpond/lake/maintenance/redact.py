@@ -66,7 +66,7 @@ def redact(lake: Lake, *, on_step: Callable[[str], None] = lambda _: None) -> Re
     facts = ledger.facts["redactions"].read(["document_id", "version"])
     gone = facts.group_by(["document_id", "version"]).aggregate([])
     done = Redacted(revisions=gone.num_rows)
-    for name in ledger.documents:
+    for name in lake.tables:
         on_step(f"contents {name}")
         done.rows[name] = ledger.forget(name, gone)
     on_step("quarantine")

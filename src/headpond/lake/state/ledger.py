@@ -82,7 +82,8 @@ class LedgerTables:
             own | (ION_OWN if self.config.raw_ion else {}) | (JSON_OWN if self.config.canonical_json else {})
         )
         typed = TypedTable(entry.name, file, entry.declared(), own, entry)
-        return self.documents.setdefault(entry.name, DocumentTable(typed, entry, self))
+        self.documents[entry.name] = table = DocumentTable(typed, entry, self)
+        return table
 
     def begin(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> pa.Table:
         """Write the facts that a batch brings: which revision wins depends on what is listed."""

@@ -119,9 +119,9 @@ class PendingTable(FactTable):
         )
 
     def count(self) -> int:
-        """Return how many records wait, those of finished groups left out."""
+        """Return how many records wait: none of finished groups, and none that is in quarantine, too."""
         statuses = self.read(["status"])["status"]
-        return len(statuses) - (pc.sum(pc.equal(statuses, FINISHED)).as_py() or 0)
+        return len(statuses) - (pc.sum(pc.is_in(statuses, pa.array([FINISHED, FAILED]))).as_py() or 0)
 
 
 @dataclass(slots=True)

@@ -81,6 +81,13 @@ class RowTables:
             )
         return lake.extras
 
+    @staticmethod
+    def config_of(lake: Lake) -> RowChanges:
+        """Return the tables and rules of a lake of rows, as the tables that are there continue them."""
+        config: Any = lake.config
+        found: RowChanges = config
+        return found
+
     @property
     def files(self) -> list[DeltaFile]:
         """Its Delta tables, there or not, but for the logs."""
@@ -95,7 +102,7 @@ class RowTables:
         """Return the table of an entry."""
         self.entries[entry.name] = entry
         self.schema_changes.declare(entry)
-        form, own = _KEPT["soft" if entry.deletes == "soft" else entry.keep or "current"]
+        form, own = _KEPT[entry.form]
         return form(TypedTable(entry.name, file, entry.declared(), own, entry), entry)
 
     def begin(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> pa.Table:  # noqa: ARG002

@@ -279,7 +279,7 @@ class SchemaChanges:
         self._known = SCHEMA_CHANGES_SCHEMA.empty_table()
 
     def declare(self, spec: TableSpec) -> None:
-        """Take the types of a table from its entry."""
+        """Take the types of a table as it continues."""
         self._declared[spec.name] = spec.columns
 
     def record(self, batches: Mapping[str, pa.Table], *, transaction: tuple[str, int] | None = None) -> int:

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import DELETED_SCHEMA, FORMAT_VERSION
+from headpond.dsql.versions import encode_time
 from headpond.lake.delta import literal
 from headpond.lake.engine.lookup import Wanted, places
-from headpond.lake.engine.merge import Merge
+from headpond.lake.engine.merge import Merge, always
+from headpond.lake.target import KEYS_SCHEMA
 
 if TYPE_CHECKING:
     from headpond.lake.delta import DeltaFile
@@ -155,6 +157,24 @@ class Tombstones:
         rows = self._read(["ts_ns"], f"NOT ({_IS_KEY})")
         newest: int | None = pc.max(rows["ts_ns"]).as_py()
         return newest
+
+    def all_of(self, table: str) -> pa.Table:
+        """Read all tombstones of a table (`DELETED_SCHEMA`), of a key perhaps several."""
+        return self._read(DELETED_SCHEMA.names, f'"table" = {literal(table)} AND {_IS_KEY}')
+
+    def set_horizon(self, table: str, ts_ns: int) -> None:
+        """Say that tombstones of a table up to a commit time are not known any more."""
+        row = {"table": table, "key": HORIZON_KEY, "version": encode_time(ts_ns), "ts_ns": ts_ns}
+        self.put(pa.Table.from_pylist([row], KEYS_SCHEMA))
+        self.forget_horizons()
+
+    def forget(self, table: str) -> None:
+        """Drop all that is known under a name."""
+        rows = self._read(["table", "key"], f'"table" = {literal(table)}')
+        if rows.num_rows:
+            rows = rows.group_by(_MATCH).aggregate([])
+            self.file.merge(Merge(rows, _MATCH, (), always, gone=_every(rows)))
+        self.forget_horizons()
 
     def counts(self) -> dict[str, int]:
         """Count the tombstones per table."""

@@ -84,10 +84,10 @@ class CurrentTable(RowTable):
         changes = batch.tables.get(self.name)
         if not changes:
             return None
-        dead = lake.tombstones.of_keys(self.name, changes["m:key"])
+        dead = lake.tombstones.of_keys(self.known_as, changes["m:key"])
         state = pa.concat_tables([self.versions(changes, dead), dead])
         late = QUARANTINE_SCHEMA.empty_table()
-        if (horizon := lake.tombstones.horizon_ns(self.name)) is not None:
+        if (horizon := lake.tombstones.horizon_ns(self.known_as)) is not None:
             changes, late = too_late(state, changes, horizon)
         # Facts that the table does not keep stay behind.
         kept = [name for name in changes.column_names if name in _DECIDES or name.startswith(VALUE)]
@@ -95,8 +95,8 @@ class CurrentTable(RowTable):
         return Decision(
             lambda transaction: self.write(outcome, transaction=transaction),
             refused=late,
-            tombstones=named(self.name, outcome.tombstones_put),
-            overtaken=overtaken(self.name, dead, outcome.tombstones_drop["key"]),
+            tombstones=named(self.known_as, outcome.tombstones_put),
+            overtaken=overtaken(self.known_as, dead, outcome.tombstones_drop["key"]),
         )
 
     def versions(self, changes: pa.Table, dead: pa.Table) -> pa.Table:

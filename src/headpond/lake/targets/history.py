@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.schemas import FORMAT_VERSION, VALUE, filled
+from headpond.core.schemas import DELETED_SCHEMA, FORMAT_VERSION, VALUE, filled
 from headpond.dsql.versions import encode_versions
 from headpond.lake.delta import literal
 from headpond.lake.engine.merge import Merge
@@ -89,11 +89,11 @@ class HistoryTable(RowTable):
         changes = batch.tables.get(self.name)
         if not changes:
             return None
-        known = [self.versions(changes), lake.deletes.of_keys(self.name, changes)]
+        known = [self.versions(changes), lake.deletes.of_keys(self.known_as, changes)]
         outcome = history_step(pa.concat_tables(known), changes)
         return Decision(
             lambda transaction: self.write(outcome, transaction=transaction),
-            deletes=named(self.name, outcome.deletes),
+            deletes=named(self.known_as, outcome.deletes),
         )
 
     def versions(self, changes: pa.Table) -> pa.Table:
@@ -172,6 +172,15 @@ class Deletes:
             return 0
         rows = rows.append_column("format_version", pa.repeat(FORMAT_VERSION, rows.num_rows))
         return self.facts.add(rows, transaction=transaction)
+
+    def all_of(self, table: str) -> pa.Table:
+        """Read all deletes of a table (`DELETED_SCHEMA`)."""
+        return self.facts.read(DELETED_SCHEMA.names, f'"table" = {literal(table)}')
+
+    def forget(self, table: str) -> None:
+        """Drop all deletes that are known under a name."""
+        names = self.facts.identity
+        self.facts.remove(self.facts.read(names, f'"table" = {literal(table)}'), names)
 
     def counts(self) -> Mapping[str, int]:
         """Count the deletes per table."""

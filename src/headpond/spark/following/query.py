@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headpond.lake.apply import Applied, apply_batch
+from headpond.lake.maintenance.rebuild import widen
 from headpond.lake.sparing import apply_sparing
 from headpond.lake.storage import is_remote, is_s3
 from headpond.pipeline.lake import chunk_rules, open_lake
@@ -132,6 +133,7 @@ def follow(
     """
     refuse_connect(spark, "Following a stream")
     lake = open_lake(pipeline)
+    widen(lake)
     lake.prepare(rebuilt=read_again(pipeline, only), source=pipeline.source.described)
     if only is None:
         lake.retire_tombstones(pipeline.target.tombstone_retention_ms)

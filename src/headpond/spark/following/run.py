@@ -36,6 +36,7 @@ from headpond.kinesis.consumers import consumer_of
 from headpond.kinesis.reading.positions import parse_time_ms
 from headpond.lake.apply import Applied
 from headpond.lake.maintenance.catch_up import CaughtUp, configured
+from headpond.lake.maintenance.rebuild import widen
 from headpond.lake.naming import table_folder
 from headpond.lake.reports import lake_summary
 from headpond.lake.state.run_mark import mark_in
@@ -103,6 +104,7 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str |
     lake = open_lake(pipeline)
     if not is_remote(pipeline.target.path):
         _writable(Path(pipeline.target.path))
+    widen(lake)
     lake.prepare(rebuilt=read_again(pipeline, only), source=pipeline.source.described)
     return lake
 
