@@ -98,6 +98,21 @@ def test_entries_of_one_pattern_keep_each_table_in_several_forms(tmp_path: Path)
     assert counts == {"public.orders": 1, "history.orders": 2}
 
 
+def test_a_pattern_that_comes_later_is_for_tables_that_are_there_too(tmp_path: Path) -> None:
+    """Another form beside the first, by a pattern; an entry of its own ends both."""
+    history = '[tables."history.*"]\nschema = "public"\ntable = "*"\nkeys = ["id"]\nkeep = "history"\n'
+    lake, config = lake_in(tmp_path, PATTERN)
+    apply_batch(lake, decoded(config, [change(1, "orders", {"id": 1})]))
+    lake, _ = lake_in(tmp_path, PATTERN + history)
+    apply_batch(lake, decoded(lake.config, [change(2, "orders", {"id": 1})]))
+    counts = {name: table.typed.file.count() for name, table in lake.tables.items()}
+    assert counts == {"public.orders": 1, "history.orders": 1}
+    exact = '[tables."public.orders"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'
+    lake, _ = lake_in(tmp_path, PATTERN + history + exact)
+    apply_batch(lake, decoded(lake.config, [change(3, "orders", {"id": 2})]))
+    assert (ids(lake, "public.orders"), list(lake.tables)) == ([1, 2], ["public.orders"])
+
+
 STAGES = ["tables that patterns stand for", "quarantine", "table public.a", "table public.b"]
 
 

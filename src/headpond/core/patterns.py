@@ -90,6 +90,8 @@ def encoded(part: str, beside: str = "%*" + _ENCODED) -> str:
 class Entries(Generic[Entry]):
     """The entries of a configuration: `tables` for one table each, `patterns` for all that match.
 
+    `made` names those of the tables that are there because a pattern matches.
+
     A table has the entries that name it; else those of the longest pattern that matches, of equally long ones
     the first. Several entries of one table, or of one pattern, keep it in several forms.
     """
@@ -97,11 +99,15 @@ class Entries(Generic[Entry]):
     __slots__ = ()
     tables: tuple[Entry, ...]
     patterns: tuple[Entry, ...]
+    made: tuple[str, ...]
 
     def entries_of(self, places: Iterable[Place]) -> dict[Place, tuple[Entry, ...]]:
         """Return the entries of each table at the source; none for one that is not configured."""
         known: dict[Place, list[Entry]] = {}
+        made = {*self.made}
         for entry in self.tables:
+            if entry.name in made:
+                continue
             known.setdefault(entry.place, []).append(entry)
         return {place: tuple(known.get(place) or self._made(place)) for place in dict.fromkeys(places)}
 
@@ -121,9 +127,11 @@ class Entries(Generic[Entry]):
         return None
 
     def with_tables(self, entries: Iterable[Entry]) -> Self:
-        """Return the configuration with more entries of one table each."""
+        """Return the configuration with more entries of one table each, which patterns made."""
         changed: Any = self
-        again: Self = replace(changed, tables=(*self.tables, *entries))
+        new = tuple(entries)
+        made = (*self.made, *(entry.name for entry in new))
+        again: Self = replace(changed, tables=(*self.tables, *new), made=made)
         return again
 
     def _made(self, place: Place) -> list[Entry]:

@@ -197,6 +197,7 @@ class RowChanges(Entries[TableSpec], ABC):
     Args:
         tables: the configured tables; one of the database may be there in several forms (`keep`).
         patterns: entries that stand for every table whose names match.
+        made: names of the tables that are configured by those.
         cluster: changes of another cluster are quarantined as `unexpected_cluster`; None takes all.
         unknown_tables: `quarantine`; `log`: a raw log per table, named by `unknown_name`; `ignore`: changes
             of tables that are not configured are counted, and go nowhere.
@@ -222,6 +223,7 @@ class RowChanges(Entries[TableSpec], ABC):
 
     tables: tuple[TableSpec, ...]
     patterns: tuple[TableSpec, ...] = ()
+    made: tuple[str, ...] = ()
     cluster: str | None = None
     unknown_tables: Literal["quarantine", "log", "ignore"] = "quarantine"
     max_unknown_tables: int = 1_000

@@ -221,6 +221,7 @@ class LedgerConfig(Entries["DocumentSpec"]):
     Args:
         tables: the configured tables; one of the ledger may be there twice, as current state and as history.
         patterns: entries that stand for every table whose name matches.
+        made: names of the tables that are configured by those.
         raw_ion: rows have the bytes of `data` in `_ion`.
         canonical_json: rows have the whole `data` as canonical JSON in `_json`.
         honour: the contents of a redacted revision are dropped; else they stay where they came with data.
@@ -242,6 +243,7 @@ class LedgerConfig(Entries["DocumentSpec"]):
 
     tables: tuple[DocumentSpec, ...]
     patterns: tuple[DocumentSpec, ...] = ()
+    made: tuple[str, ...] = ()
     raw_ion: bool = False
     canonical_json: bool = False
     honour: bool = False
