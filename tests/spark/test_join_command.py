@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,24 +23,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-class Borrowed:
-    """The session of the test run, for a command that would end its own."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._spark, name)
-
-    def stop(self) -> None:
-        """Leave it running."""
-
-
 def test_a_checkpoint_is_shown_and_rescaled(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Stream times, records, bytes and unmatched ones per task and slice; the copy holds the same records."""
-    monkeypatch.setattr(join_state, "_spark", lambda _conf: Borrowed(spark))
+    monkeypatch.setattr(
+        join_state, "_session", lambda _conf: nullcontext(spark)
+    )  # the command would end its own
     batch = random_batches(12, batches=1, size=100, keys=40)[0]
     write(tmp_path, [batch])
     left, right = (source(spark, tmp_path, side) for side in (Side.LEFT, Side.RIGHT))
