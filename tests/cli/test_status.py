@@ -20,6 +20,7 @@ from headpond.api.looking import look
 from headpond.cli.commands.status import draw
 from headpond.core.errors import StreamNotFound
 from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.api.retry import Pace
 from headpond.localkinesis.testing import ManualClock, local_kinesis
 from headpond.pipeline import load
 from tests.cli.status_kit import ENTRY, lake_with_batches, mark
@@ -240,7 +241,8 @@ def test_a_look_waits_for_seconds_at_most_and_leaves_no_connection(
 
     class Calls(ServiceCalls):
         def __init__(self, settings: ConnectionSettings, **arguments: Any) -> None:
-            super().__init__(settings, **arguments, sleep=waited_s.append)
+            pace = Pace(clock=lambda: round(sum(waited_s) * 1000))  # time passes by waiting alone
+            super().__init__(settings, **arguments, pace=pace, sleep=waited_s.append)
             opened.append(self)
 
         def close(self) -> None:

@@ -29,7 +29,7 @@ from headpond.core.errors import ServiceFailure, UsageError
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import WITH_VECTORS, Overtaken, entry_name, plain_type
 from headpond.lake.engine.merge import Engine, Merge, crowded, uneven
-from headpond.lake.engine.metadata import CHECKPOINT_INTERVAL, LOG_RETENTION
+from headpond.lake.engine.properties import CHECKPOINT_INTERVAL, LOG_RETENTION
 from headpond.lake.engine.vacuum import cut_log, needed_checkpoint, vacuum
 from headpond.lake.storage import storage_errors
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from headpond.core.patterns import STAR, is_pattern, overlap, parts_of, put_in
-from headpond.lake.engine.metadata import why_not
+from headpond.lake.engine.properties import why_not
 from headpond.pipeline.mistakes import Mistake, Place, credentials, expectation, has_credentials
 from headpond.pipeline.reading import Key, Read, Refuse, Unread
 

@@ -45,8 +45,9 @@ from headpond.lake.engine.log import (
     milliseconds,
 )
 from headpond.lake.engine.lookup import FILE, ROW, Wanted, look_up, places
-from headpond.lake.engine.metadata import APPEND_ONLY, CHANGES, alteration, is_true, protocol_of
+from headpond.lake.engine.metadata import alteration, protocol_of
 from headpond.lake.engine.parquet import FILE_BYTES, GROUP_BYTES, Shape, opened, write_files
+from headpond.lake.engine.properties import APPEND_ONLY, CHANGES, is_true
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from headpond.core.errors import ConfigurationError
 from headpond.lake.engine import vectors
 from headpond.lake.engine.changes import FOLDER
 from headpond.lake.engine.log import ENTRY, Log, is_whole, milliseconds
-from headpond.lake.engine.metadata import RETENTION, interval_ms
+from headpond.lake.engine.properties import RETENTION, interval_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
