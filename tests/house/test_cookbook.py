@@ -79,6 +79,7 @@ def test_the_project_of_dbt_reads_what_the_example_pipeline_writes() -> None:
     assert yaml.safe_load((DBT / "profiles.yml").read_text())["shop"]["outputs"]["dev"]["type"] == "duckdb"
 
 
+@pytest.mark.slow
 def test_the_steps_of_the_workflow_work(tmp_path: Path) -> None:
     """A good file passes, a wrong one fails with its line; samples are checked without Spark."""
     (text,) = programs("Check pipeline files in a pull request", "yaml")

@@ -67,6 +67,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "more", ["", 'keep = "history"\n', 'deletes = "soft"\n', "deletion_vectors = true\n"]
