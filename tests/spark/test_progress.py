@@ -150,7 +150,7 @@ def test_a_run_is_marked_on_after_a_mark_that_failed() -> None:
             raise AccessDenied("slow down", next_step="wait")
         written.append(facts)
 
-    sink = MarkOfRun(SimpleNamespace(write=write), lambda: now[0])  # type: ignore[arg-type]
+    sink = MarkOfRun(SimpleNamespace(write=write, read=lambda: None), lambda: now[0])  # type: ignore[arg-type]
     now[0], failing[0] = 10.0, True
     with pytest.raises(AccessDenied):
         sink.tick()
@@ -165,7 +165,7 @@ def test_a_run_is_marked_on_after_a_mark_that_failed() -> None:
 
 def test_a_run_whose_end_cannot_be_marked_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """`headpond health` would wait for it: the reason is logged; the run's own error is raised."""
-    sink = MarkOfRun(SimpleNamespace(write=lambda **_facts: None))  # type: ignore[arg-type]
+    sink = MarkOfRun(SimpleNamespace(write=lambda **_facts: None, read=lambda: None))  # type: ignore[arg-type]
 
     def refused(**_facts: Any) -> None:
         raise AccessDenied("s3://lake is refused", next_step="wait")
