@@ -318,6 +318,7 @@ class LocalKinesis:
             handle_signals=False,
         )
         await runner.setup()
+        server = runner.server
         try:
             await web.TCPSite(runner, self._host, self._port).start()
             self._bound = int(runner.addresses[0][1])
@@ -325,6 +326,11 @@ class LocalKinesis:
             await self._stop.wait()
         finally:
             await runner.cleanup()
+            # A connection that was accepted while the others were closed is known to nobody else.
+            for late in server.connections if server is not None else ():
+                if late.transport is not None:
+                    late.transport.abort()
+            await asyncio.sleep(0)
 
 
 def serve_forever(
