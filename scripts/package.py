@@ -37,7 +37,7 @@ def notes_of(changes: str, version: str, *, release: bool) -> str:
 
 
 def main() -> None:
-    """Build everything anew."""
+    """Rebuild everything."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
