@@ -6,6 +6,8 @@ import gc
 import json
 import socket
 import time
+from contextlib import ExitStack
+from threading import Event, Thread
 
 import pytest
 
@@ -34,3 +36,33 @@ def test_a_reply_that_nobody_reads_is_given_up() -> None:
             time.sleep(0.01)
         kinesis.stop()
         gc.collect()  # what is left open warns when it is collected
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_connections_that_arrive_while_it_stops_are_closed() -> None:
+    """Clients connect and it is stopped while it is busy: what its last turn accepts is closed."""
+    asked, go_on = Event(), Event()
+
+    def slow_clock() -> int:
+        asked.set()
+        assert go_on.wait(30)
+        return 0
+
+    kinesis = LocalKinesis(clock=slow_clock).start()
+    body = json.dumps({"StreamName": "orders", "ShardCount": 1})
+    head = (
+        "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Amz-Target: Kinesis_20131202.CreateStream\r\n"
+        f"Content-Type: application/x-amz-json-1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with ExitStack() as clients:
+        busy = clients.enter_context(socket.create_connection(("127.0.0.1", kinesis.port)))
+        busy.sendall((head + body).encode())
+        assert asked.wait(30)
+        for _client in range(20):
+            clients.enter_context(socket.create_connection(("127.0.0.1", kinesis.port)))
+        stopping = Thread(target=kinesis.stop)
+        stopping.start()
+        time.sleep(0.1)  # it has asked the loop to stop by now
+        go_on.set()
+        stopping.join()
+        gc.collect()

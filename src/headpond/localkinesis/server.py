@@ -14,7 +14,6 @@ from contextlib import suppress
 from email.utils import formatdate
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakSet
 
 import msgspec
 import orjson
@@ -104,21 +103,9 @@ _READ_BUFFER_BYTES = 1024 * 1024
 class _Handler:
     def __init__(self, engine: Engine, host: str) -> None:
         self._engine, self._host = engine, host
-        # A connection that is closed with bytes still unsent is known to the loop alone, which may end first.
-        self._connections: WeakSet[asyncio.Transport] = WeakSet()
-
-    async def abort_connections(self, _application: web.Application) -> None:
-        """Abort connections that have not sent all they were to send."""
-        for transport in list(self._connections):
-            transport.abort()
-        # One turn of the loop aborts them, the next closes their sockets.
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request, with the faults whose rules hit it."""
-        if request.transport is not None:
-            self._connections.add(request.transport)
         if not may_ask(self._host, request.headers.get("Host", "")):
             return web.Response(status=403, text="This server answers to names of its own machine alone.")
         call = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
@@ -309,7 +296,6 @@ class LocalKinesis:
         application = web.Application(client_max_size=_MAX_BODY_BYTES)
         handler = _Handler(self.engine, self._host)
         application.router.add_post("/", handler.handle)
-        application.on_cleanup.append(handler.abort_connections)
         runner = web.AppRunner(
             application,
             access_log=None,
@@ -318,19 +304,30 @@ class LocalKinesis:
             handle_signals=False,
         )
         await runner.setup()
-        server = runner.server
+        if runner.server is None:
+            raise RuntimeError("aiohttp's runner has no server after its setup.")
         try:
-            await web.TCPSite(runner, self._host, self._port).start()
-            self._bound = int(runner.addresses[0][1])
+            listener = await self._loop.create_server(runner.server, self._host, self._port)
+            self._bound = int(listener.sockets[0].getsockname()[1])
             ready.set()
             await self._stop.wait()
+            await _cut(listener, runner.server)
         finally:
             await runner.cleanup()
-            # A connection that was accepted while the others were closed is known to nobody else.
-            for late in server.connections if server is not None else ():
-                if late.transport is not None:
-                    late.transport.abort()
-            await asyncio.sleep(0)
+
+
+async def _cut(listener: asyncio.Server, server: web.Server[web.Request]) -> None:
+    # First no more are accepted: CPython 3.11 loses the socket of one whose listener closes under it.
+    # Then all are aborted: aiohttp forgets one that it closed with bytes unsent, and the loop ends first.
+    for listening in listener.sockets:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
+    for _turn in range(3):  # they open what was accepted
+        await asyncio.sleep(0)
+    for connection in server.connections:
+        if connection.transport is not None:
+            connection.transport.abort()
+    await asyncio.sleep(0)
+    listener.close()
 
 
 def serve_forever(
