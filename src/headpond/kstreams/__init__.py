@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from headpond.kstreams.join.stores import JoinStores, OuterJoinBuffer
     from headpond.kstreams.migration.directory import FormatStats, SegmentStats, StoredEntry, StoreDirectory
     from headpond.kstreams.migration.migrate import MigrationReport, migrate
-    from headpond.kstreams.stores.changelog import export_lines, read_export
     from headpond.kstreams.stores.contract import (
         ChangelogRecord,
         InconsistentStore,
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
         StoreFormatMismatch,
         StoreLocked,
         TimestampsWouldBeLost,
+        export_lines,
+        read_export,
     )
     from headpond.kstreams.stores.segmented import WindowBytesStore
     from headpond.kstreams.stores.segments import StoreSettings
@@ -71,9 +72,8 @@ __all__ = [
 ]  # fmt: skip
 _MODULES = (
     "bytes.headers", "bytes.join_buffer", "bytes.window_keys", "bytes.window_values", "join.rules",
-    "stores.contract", "stores.segments", "stores.changelog", "join.by_record", "join.kafka_state",
-    "join.state", "join.stores", "migration.directory", "migration.migrate", "stores.segmented",
-    "stores.typed",
+    "stores.contract", "stores.segments", "join.by_record", "join.kafka_state", "join.state", "join.stores",
+    "migration.directory", "migration.migrate", "stores.segmented", "stores.typed",
 )  # fmt: skip
 """Where the names are; modules that load RocksDB come last."""
 

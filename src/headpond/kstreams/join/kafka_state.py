@@ -43,8 +43,7 @@ from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, HeadersOf, JoinCl
 from headpond.kstreams.join.state import JoinState
 from headpond.kstreams.join.stores import JoinStoreNames, JoinStores, MemoryPairs, OuterJoinBuffer, RocksPairs
 from headpond.kstreams.migration.directory import StoreDirectory
-from headpond.kstreams.stores.changelog import read_export
-from headpond.kstreams.stores.contract import ChangelogRecord, NotAStore
+from headpond.kstreams.stores.contract import ChangelogRecord, NotAStore, read_export
 from headpond.kstreams.stores.rocks import is_database, require_directory
 from headpond.kstreams.stores.segments import check_start
 
