@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from headpond.kstreams import BufferFormat, JoinStores, StreamJoin
+from headpond.kstreams import BufferFormat, JoinRecord, JoinRules, JoinStores, JoinWindows, Side, StreamJoin
 from headpond.kstreams.bytes.headers_arrow import decode_headers_column
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join import arrivals, chunk_codec
@@ -26,11 +26,10 @@ from tests.kstreams.join_cuts import SCHEMAS, arrivals_of
 from tests.kstreams.join_lines import random_records, random_rules
 
 if TYPE_CHECKING:
-    from headpond.kstreams import JoinRecord, JoinRules
     from headpond.kstreams.join.chunks import TaskState
 
 
-Batches = list[tuple[list["JoinRecord"], int]]
+Batches = list[tuple[list[JoinRecord], int]]
 
 
 def by_record(rules: JoinRules, batches: Batches) -> tuple[list[object], JoinCounters, JoinClock]:
@@ -88,10 +87,12 @@ def one_case(seed: int) -> None:
         batches.append((records[at : at + size], now_ms))
         at += size
         now_ms += chance.choice([0, 1, 3, 10])
+    agree(rules, batches, stored=chance.random() < 0.5, max_pairs=chance.choice([3, 1 << 20]))
+
+
+def agree(rules: JoinRules, batches: Batches, *, stored: bool, max_pairs: int = 1 << 20) -> None:
     wanted, wanted_counters, clock = by_record(rules, batches)
-    found, state, counters = by_batch(
-        rules, batches, stored=chance.random() < 0.5, max_pairs=chance.choice([3, 1 << 20])
-    )
+    found, state, counters = by_batch(rules, batches, stored=stored, max_pairs=max_pairs)
     assert found == wanted
     assert counters == wanted_counters
     assert state.clock.stream_time == clock.stream_time
@@ -106,6 +107,18 @@ def hashes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param:
         for module in (arrivals, chunk_codec):
             monkeypatch.setattr(module, "hash_keys", lambda keys: np.zeros(len(keys), np.uint64))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+def test_records_of_one_time_and_key_are_one_entry_where_a_round_stops(size: int) -> None:
+    """The buffer has a list of them: the round's last look is at the entry behind it, at 104."""
+    rules = JoinRules("outer", JoinWindows(0, 0, 10))
+    times = [(Side.RIGHT, b"x", 95), (Side.RIGHT, b"b", 100), (Side.LEFT, b"a", 101), (Side.LEFT, b"a", 101),
+             (Side.LEFT, b"c", 104), (Side.RIGHT, b"y", 106), (Side.LEFT, b"y", 114)]  # fmt: skip
+    records = [JoinRecord(side, key, b"%d" % number, ts) for number, (side, key, ts) in enumerate(times)]
+    cut = [(records[start : start + size], 0) for start in range(0, len(records), size)]
+    agree(rules, cut, stored=True)
+    assert by_record(rules, cut)[2].min_time == 104
 
 
 @pytest.mark.slow

@@ -50,12 +50,14 @@ class Waiting:
         left: whether they are left ones.
         since: the record of the batch with which they begin to wait (their own number), or BEFORE.
         taken: the record of the batch that takes them out as its partner, or NEVER.
+        last: the position of the last one of the same time, side and key: together they are one entry.
     """
 
     ts: Int64
     left: Bool
     since: Int64
     taken: Int64
+    last: Int64
 
 
 def rounds(
@@ -136,15 +138,20 @@ def rounds(
         left_now.sort()
         at += [trigger] * len(left_now)
         positions += left_now
-        clock.min_time = ts[_stop(waits, max(first), end, left_now)]
+        both = max(first)
+        behind = int(waiting.last[both]) + 1 if both < end else end
+        clock.min_time = ts[_stop(waits, both, behind, end, left_now)]
     return np.array(at, np.int64), np.array(positions, np.int64)
 
 
-def _stop(waits: list[bytearray], both: int, end: int, left_now: list[int]) -> int:
-    """Return where a round ends that has met an open record of each side by the position `both`."""
+def _stop(waits: list[bytearray], both: int, behind: int, end: int, left_now: list[int]) -> int:
+    """Return where a round ends that has met an open entry of each side by the one at `both`.
+
+    That is the next entry, which begins at `behind` or later; or that one, where none follows.
+    """
     if both < end:
-        behind = min(waits[0].find(1, both + 1), waits[1].find(1, both + 1))
-        return behind if behind < end else both
+        following = min(waits[0].find(1, behind), waits[1].find(1, behind))
+        return following if following < end else both
     # One side has no open record: all that waited were visited.
     last = max(waits[0].rfind(1, 0, end), waits[1].rfind(1, 0, end))
     if left_now:
@@ -178,11 +185,11 @@ class Selection:
         waiting, by time    c  c  c  │  p  p  p  p  p  p  p  …  p
         marks                        ▲     ▲        ▲
                             c: can close by the end of the batch, all are picked
-                            p: stays; the two behind each mark, and the last
+                            p: stays; those of the time of a mark, the next behind each, and the last
 
-    A round stops behind the first open record of each side. That is one that can close, one that the batch
-    brings or takes out, or the first that stays: so of those that stay only what is next to such a *mark* is
-    ever met, and chunks without any of it are not loaded.
+    A round stops behind the first open entry of each side. That is one that can close, one that the batch
+    brings or takes out, or the first that stays: so of those that stay only what is at or next to the time of
+    such a *mark* is ever met, and chunks without any of it are not loaded.
     """
 
     def __init__(self, kept: tuple[Kept, ...], hit: Int64, closed_before: int) -> None:
@@ -229,22 +236,22 @@ class Selection:
         return self.mark(np.array([self._closed_before], np.int64))
 
     def mark(self, marks: Int64) -> int | None:
-        """Choose those that stay behind each mark (ascending times); return the time of the first of them."""
-        second = np.full(len(marks), NEVER, np.int64)
+        """Choose those that stay at each mark (ascending times) and the next; return the first one's time."""
+        following = np.full(len(marks), NEVER, np.int64)
         first: int | None = None
         for place in sorted(self._waiting, key=lambda each: self._kept[each].chunk.min_ts):
             chunk = self._kept[place].chunk
             asking = np.searchsorted(marks, chunk.max_ts, side="right")
-            if not (second[:asking] > chunk.min_ts).any():
+            if not (following[:asking] > chunk.min_ts).any():
                 continue
             rows, ts = self._staying(place)
-            at = np.searchsorted(ts, marks)
-            behind = np.unique(np.concatenate((at, at + 1)))
-            self._add(place, rows[behind[behind < len(rows)]])
-            if at[0] < len(ts):
-                first = int(ts[at[0]]) if first is None else min(first, int(ts[at[0]]))
-            found = np.append(ts, [NEVER, NEVER])
-            second = np.minimum(second, found[np.minimum(at + 1, len(ts))])
+            behind = np.searchsorted(ts, marks, side="right")
+            at = np.flatnonzero(np.isin(ts, marks))
+            self._add(place, rows[np.union1d(at, behind[behind < len(rows)])])
+            begin = int(np.searchsorted(ts, marks[0]))
+            if begin < len(ts):
+                first = int(ts[begin]) if first is None else min(first, int(ts[begin]))
+            following = np.minimum(following, np.append(ts, NEVER)[behind])
         return first
 
     def mark_last(self) -> None:
@@ -304,6 +311,7 @@ def walk_order(
     order = np.lexsort((seq, left, ts))
     # Keys decide among records of one side and time only.
     same = (ts[order][1:] == ts[order][:-1]) & (left[order][1:] == left[order][:-1])
+    ends = np.ones(len(gids), np.bool_)
     if same.any():
         places = repeated(same)
         which = order[places]
@@ -312,5 +320,9 @@ def walk_order(
             mine = np.flatnonzero(left[which] == (side is Side.LEFT))
             (key,) = source.gather(gids[which[mine]], ["key"])
             rank[mine] = np.asarray(pc.rank(key, tiebreaker="dense")) if len(key) else 0
-        order[places] = which[np.lexsort((seq[which], rank, left[which], ts[which]))]
-    return Waiting(ts[order], left[order], since[order], taken[order]), left[order], gids[order]
+        by_key = np.lexsort((seq[which], rank, left[which], ts[which]))
+        order[places] = which[by_key]
+        together = same[places[:-1]] & (np.diff(places) == 1) & (np.diff(rank[by_key]) == 0)
+        ends[places[:-1][together]] = False
+    last = np.flatnonzero(ends)[np.cumsum(ends) - ends]
+    return Waiting(ts[order], left[order], since[order], taken[order], last), left[order], gids[order]
