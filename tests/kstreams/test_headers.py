@@ -152,3 +152,10 @@ def test_headers_that_cannot_be_are_refused(header: tuple[object, object]) -> No
     """A key is well-formed text; a value is bytes or null."""
     with pytest.raises(UsageError):
         encode_headers([header])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("headers", [{"trace-id": b"1"}, [("k",)], 5, [b"k"]])
+def test_what_is_no_list_of_pairs_is_refused(headers: object) -> None:
+    """A dictionary, above all."""
+    with pytest.raises(UsageError, match="pairs of key and value"):
+        encode_headers(headers)  # type: ignore[arg-type]

@@ -379,9 +379,12 @@ def test_the_buffer_of_a_join_has_a_changelog(buffer_format: BufferFormat) -> No
     newest = max(record.timestamp for record in records)
     records += [JoinRecord(side, b"z", b"last", newest + 20 * side.value) for side in Side]
     join = StreamJoin(rules, stores)
+    times: list[int] = []
     for record in records:
         join.process(record)
+        times += [record.timestamp] * (len(logged.get("j-outer-shared-join-store", ())) - len(times))
     buffer = logged["j-outer-shared-join-store"]
+    assert [each.timestamp for each in buffer] == times  # of the record being processed
     assert {each.value is None for each in buffer} == {True, False}
     assert all(each.headers == () for each in buffer)
     again = OuterJoinBuffer(MemoryPairs(buffer_format))

@@ -96,12 +96,20 @@ def encode_headers(headers: Headers | None) -> bytes:
     """Encode headers as headersBytes; no headers are no bytes.
 
     Raises:
-        UsageError: A key is not text, holds half a surrogate pair, or a value is not bytes.
+        UsageError: They are not pairs, a key is not text, holds half a surrogate pair, or a value is not
+            bytes.
     """
     if not headers:
         return b""
-    parts = [encode_varint(len(headers))]
-    for key, value in headers:
+    try:
+        pairs = [(key, value) for key, value in headers]
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"Headers are pairs of key and value, and these are {headers!r:.200}.",
+            next_step="Write them as (('trace-id', b'4bf9'), …).",
+        ) from error
+    parts = [encode_varint(len(pairs))]
+    for key, value in pairs:
         key_bytes = _key_bytes(key)
         parts += (encode_varint(len(key_bytes)), key_bytes)
         if value is None:

@@ -96,6 +96,7 @@ class StreamJoin:
         """
         self._check(record)
         side, timestamp = record.side, record.timestamp
+        self.stores.context.timestamp, self.stores.context.headers = timestamp, record.headers
         dropped = record.key is None or record.value is None
         if not (dropped and self.rules.type is JoinType.SELF):
             # A self-join alone drops records before they count for the stream time.
@@ -257,7 +258,6 @@ class StreamJoin:
         self.counters.buffered += 1
 
     def _store(self, record: JoinRecord, key: bytes, value: bytes) -> None:
-        self.stores.context.timestamp, self.stores.context.headers = record.timestamp, record.headers
         store = self.stores.of(record.side)
         store.put(key, ValueAndHeaders(value, record.headers), record.timestamp)
         oldest_readable = store.observed_stream_time - self.rules.retention_ms + 1
