@@ -212,15 +212,18 @@ class Alignment:
             for place, each in enumerate(chunks)
             if frontier is None or each.from_head <= frontier.head
         ]
-        rows, size = sum(each.rows for *_, each in due), sum(each.bytes for *_, each in due)
-        limit = min(limit, max(1, RELEASED_BYTES * rows // max(1, size)))
+        # How large each is, as a share of what is released at once: by its records, or by its bytes.
+        shares = np.array([max(each.rows / limit, each.bytes / RELEASED_BYTES) for *_, each in due])
         bound = frontier
-        if rows > limit:
+        if shares.sum() > 1:
             begins = np.array([each.from_head for *_, each in due], np.int64)
             order = np.argsort(begins)
-            reached = np.cumsum(np.array([each.rows for *_, each in due], np.int64)[order])
-            ends = np.sort(np.array([_head_after(each, limit) for *_, each in due], np.int64))
-            within = reached[np.searchsorted(begins[order], ends, side="right") - 1] <= limit
+            reached = np.cumsum(shares[order])
+            some = (
+                _head_after(each, each.rows / share) for (*_, each), share in zip(due, shares, strict=True)
+            )
+            ends = np.sort(np.fromiter(some, np.int64))
+            within = reached[np.searchsorted(begins[order], ends, side="right") - 1] <= 1
             head = int(ends[max(0, int(np.argmin(within)) - 1)])
             if frontier is None or head < frontier.head:
                 bound = _Bound(head, len(_SIDES), 0)
@@ -370,9 +373,11 @@ def _fresh(
     return HeldChunk(Chunk.of(-1, rows, 0), tuple(names), 0, int(head[0]))
 
 
-def _head_after(each: HeldChunk, rows: int) -> int:
+def _head_after(each: HeldChunk, rows: float) -> int:
     """Return the head of a chunk's last waiting record, or of the one that is so many behind the first."""
-    return each.chunk.max_ts if each.rows <= rows else int(each.chunk.data.ts[each.taken + rows - 1])
+    if each.rows <= rows:
+        return each.chunk.max_ts
+    return int(each.chunk.data.ts[each.taken + max(1, int(rows)) - 1])
 
 
 def _concatenated(parts: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -148,8 +148,9 @@ class Source:
             mine = np.flatnonzero(place == each) if len(used) > 1 or some_missing else slice(None)
             local = rows[mine] - self.bases[each]
             part = part.select(names)
-            if part.num_rows > len(rows):
-                # Few of a large chunk: what a result costs does not follow the size of the state.
+            if part.num_rows > len(local):
+                # All parts together have no more rows than are asked for, however large the state is: one
+                # array of Arrow's holds 2 GiB.
                 part, local = part.take(int64_array(local)), np.arange(len(local))
             parts.append(part)
             indices[mine] = local + at

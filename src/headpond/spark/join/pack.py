@@ -94,12 +94,13 @@ class Packer:
         held: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:
+            if rows + batch.num_rows > MAX_PACKED_ROWS or size + batch.nbytes > MAX_PACKED_BYTES:
+                if rows:
+                    yield self._blobs(held)
+                held, rows, size = [], 0, 0
             held.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
-            if rows >= MAX_PACKED_ROWS or size >= MAX_PACKED_BYTES:
-                yield self._blobs(held)
-                held, rows, size = [], 0, 0
         if rows:
             yield self._blobs(held)
 

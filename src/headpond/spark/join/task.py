@@ -179,6 +179,9 @@ class JoinProcessor(_Stateful):
         counters = JoinCounters()
         waiting = Alignment(state.inputs, join.schemas, now_ms, plan.max_idle_ms, plan.max_held_bytes)
         waiting.take(delivered(received, plan.columns))
+        # All tasks learn what was dropped; one of them counts it.
+        dropped = dropped_in(received) if task == 0 else 0
+        del received  # as large as the batch
         for part in waiting.released():
             for step in join.steps(state, part.arrivals, now_ms, part.time):
                 for blobs in _blobs(step.results, task, state.results):
@@ -187,9 +190,7 @@ class JoinProcessor(_Stateful):
                 state = step.state
         state = waiting.kept(state)
         work.write(state)
-        figures = {**counters.as_dict(), **work.figures(state), "tasks": 1}
-        # All tasks learn what was dropped; one of them counts it.
-        figures["dropped_bad_time"] = dropped_in(received) if task == 0 else 0
+        figures = {**counters.as_dict(), **work.figures(state), "tasks": 1, "dropped_bad_time": dropped}
         yield pd.DataFrame({"blob": [None], **{n: [figures[n]] for n in FIGURES}}, columns=OUT_COLUMNS)
 
 
