@@ -60,21 +60,21 @@ if TYPE_CHECKING:
     from headpond.kstreams.join.chunks import TaskState
 
 MAX_HELD_BYTES = 4 << 30
-"""So many bytes of held records a task may have."""
+"""The most bytes of held records that a task may have."""
 NEVER_IDLE = -1
 """As `max_idle_ms`: nothing is held."""
 RELEASED_ROWS = 200_000
 RELEASED_BYTES = 256 << 20
-"""About so many records are released at once."""
+"""About how many records and bytes are released at once."""
 MAX_PARTITIONS = 1_000
-"""Of so many partitions a side the heads are kept; of more, those seen last."""
+"""How many partitions' heads are kept a side; of more, those seen last."""
 TIME, SOURCE = "_ts", "_source"
 _NULLABLE = ((1, "key"), (2, "value"))
 _SIDES = (Side.LEFT, Side.RIGHT)
 
 
 class Piece(NamedTuple):
-    """Records of one source partition, one behind the other: the position of the first, the greatest time."""
+    """Records of one source partition, one after the other: the position of the first, the greatest time."""
 
     partition: Partition
     first: tuple[int, ...]
@@ -385,7 +385,7 @@ def _concatenated(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def dealt(states: Sequence[TaskState], tasks: int) -> list[Inputs]:
-    """Deal what tasks hold out among `tasks` new ones; each of them knows what all of them knew."""
+    """Distribute what tasks hold among `tasks` new ones; each knows what all of them knew."""
     reached: dict[Side, dict[Partition, Reached]] = {}
     held: list[dict[Side, tuple[HeldChunk, ...]]] = [{} for _ in range(tasks)]
     for number, state in enumerate(states):

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """What a batch, or a part of it, came to."""
+    """The results of a batch, or of a part of it, and the state after it."""
 
     state: TaskState
     results: Results
@@ -103,7 +103,7 @@ class BatchJoin:
     def steps(
         self, state: TaskState, arrivals: dict[Side, Arrivals], now_ms: int = 0, time: int = NO_TIME
     ) -> Iterator[Step]:
-        """Work a batch off; the last step's state is the state after it.
+        """Process a batch; the last step's state is the state after it.
 
         Args:
             state: The task's state; it is not changed.

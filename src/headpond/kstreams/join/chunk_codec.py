@@ -2,7 +2,7 @@
 
 ::
 
-    chunk      two Arrow IPC streams, one behind the other, their buffers compressed with zstd
+    chunk      two Arrow IPC streams, one after the other, their buffers compressed with zstd
      first     one row per record, by arrival
       metadata   headpond.join.chunk = version, value_format, rows, first number of each column of differences
       ts, seq    differences to the record before, in the narrowest integers that hold them
@@ -59,7 +59,7 @@ MANIFEST_VERSION = 1
 _META = b"headpond.join.chunk"
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
 _REPEATS = 2
-"""Keys go into a dictionary when each occurs at least so often."""
+"""Keys go into a dictionary if each occurs at least this often, on average."""
 
 
 def encode_chunk(rows: Rows, value_format: ValueFormat) -> bytes:

@@ -37,7 +37,7 @@ MAX_CHUNK_BYTES = 16 << 20
 """A chunk's records are cut before they exceed this, uncompressed."""
 SLICES = 4
 FAN = 8
-"""So many chunks of like size in one slice become one."""
+"""How many chunks of similar size in one slice are merged into one."""
 _TIER_ROWS = 256
 
 

@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from headpond.kstreams.join.stores import Waiting
 
 REPLAYED_RECORDS = 5_000
-"""Records of each side that are played again at most, the last ones."""
+"""How many records of each side are replayed at most: the last ones."""
 PHASES = 4
 """Times at which the first round may have been, except at once: over the time between two rounds."""
 PART_BYTES = 256 << 20
-"""About so many bytes of records become chunks at once."""
+"""About how many bytes of records are made into chunks at once."""
 _ORDER_STEP = 1 << 20  # room between two stored entries for waiting ones that the store lost
 _GZIP_MAGIC = b"\x1f\x8b"
 

@@ -129,7 +129,7 @@ class Source:
 
     @classmethod
     def of(cls, schema: pa.Schema, kept: tuple[Kept, ...], incoming: pa.RecordBatch | None) -> Source:
-        """Lay the rows behind each other."""
+        """Put the rows one after the other."""
         return cls(schema, kept, incoming, bounds_of(kept))
 
     def gather(self, rows: Int64, names: list[str]) -> list[pa.Array]:

@@ -71,7 +71,7 @@ _Part = TypeVar("_Part", _Document, _Record, _Pause)
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One step and what came of it.
+    """A step and its results.
 
     Args:
         record: The record; None where the wall clock moved.

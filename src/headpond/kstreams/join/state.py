@@ -67,7 +67,7 @@ def adopted(states: Sequence[JoinState], tasks: int, rules: JoinRules) -> list[T
 
 
 def rescaled(states: Sequence[TaskState], tasks: int, rules: JoinRules) -> list[TaskState]:
-    """Deal the states of all tasks out among `tasks` new ones."""
+    """Distribute the states of all tasks among `tasks` new ones."""
     old = len(states)
     step = gcd(old, tasks)
     next_seq = max(state.next_seq for state in states) * old + old

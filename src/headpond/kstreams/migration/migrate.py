@@ -39,7 +39,7 @@ _MARK = ".headpond-migrated"
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport:
-    """What a migration came to.
+    """The result of a migration.
 
     Attributes:
         store: Its name.

@@ -54,7 +54,7 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class CopiedSegment(NamedTuple):
-    """What the copies of segments came to."""
+    """The totals of copied segments."""
 
     entries: int = 0
     saved_bytes: int = 0
@@ -71,7 +71,7 @@ class _Sum:
     value_crc: int = 0
 
     def add(self, keys: list[bytes], values: bytes | memoryview) -> None:
-        """Add a batch: its keys, and the bytes of its values, one behind the other."""
+        """Add a batch: its keys, and the bytes of its values, one after the other."""
         self.entries += len(keys)
         self.value_bytes += len(values)
         self.key_crc = crc32c(b"".join(keys), self.key_crc)

@@ -97,18 +97,18 @@ def windowed_join(
         emit_interval_ms: Least time between two rounds of letting expired unmatched results go.
         max_idle: How long (ms) a source partition without records is waited for, as Kafka Streams'
             `max.task.idle.ms`: records that are ahead of it are held. 0: as long as batches have records of
-            it; -1: nothing is held, and an input that is behind loses its matches. So it is under Spark
-            Connect, whatever is given.
+            it; -1, and always under Spark Connect: nothing is held, and an input that is behind loses its
+            matches.
         stream_time: What time it is for windows to close: "task", the greatest timestamp of the task's own
             records, or "query", the time that all live inputs have reached.
         rest_batch: Whether an empty batch follows the last one with records, in which nobody waits any more.
             It takes a watermark; without it, the result may be given one (`withWatermark`), and what is held
             when the input pauses comes with the next records.
-        on_bad_time: What a record without a time, or from before 1970, comes to: "fail" ends the query,
+        on_bad_time: What happens to a record without a time, or from before 1970: "fail" ends the query,
             "drop" leaves it out and counts it (`dropped_bad_time`).
-        max_held_bytes: More held records of one task end the query.
-        max_candidates: Likewise more pairs of a record of one batch and one in its window.
-        max_at_hand_bytes: So many bytes of its state a Python worker keeps in memory; the rest it reads from
+        max_held_bytes: The most bytes of held records of one task; more end the query.
+        max_candidates: The most pairs of a record of one batch and one in its window; likewise.
+        max_at_hand_bytes: How many bytes of its state a Python worker keeps in memory; it reads the rest from
             files of its machine, or from Spark's state, when a record may meet it.
         state_format: How values lie in the state; anything but "plain_headers" is for going back.
         initial_state: What a Kafka Streams application left when it stopped, taken over at the start:

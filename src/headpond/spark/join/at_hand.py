@@ -25,7 +25,7 @@ from headpond.kstreams.join.keys import HASH_VERSION
 from headpond.kstreams.join.pairs import Rows
 
 MAX_AT_HAND_BYTES = 1 << 30
-"""So many bytes of stored chunks stay in a worker's memory."""
+"""How many bytes of stored chunks stay in a worker's memory."""
 _NUMBERS = ("ts", "seq", "hashes")
 _INDEX_BYTES = 48  # a row's numbers, and its places in the index by hash and time
 

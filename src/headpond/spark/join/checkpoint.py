@@ -1,4 +1,4 @@
-"""A join's state in a checkpoint: looked into, and rewritten for another number of tasks.
+"""A join's state in a checkpoint: read, and rewritten for another number of tasks.
 
 ::
 
@@ -281,7 +281,7 @@ def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str) ->
 
 @dataclass(frozen=True)
 class _Dealer:
-    """Deals the states of old tasks out: chunks are cut by new task, then put together for each of them."""
+    """Distributes the states of old tasks: chunks are cut by new task, then put together for each of them."""
 
     documents: dict[int, dict[str, Any]]
     tasks: int

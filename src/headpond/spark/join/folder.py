@@ -1,7 +1,7 @@
 """A checkpoint's files, wherever Spark can have a checkpoint: a folder here, S3, HDFS.
 
-They are read and written through Hadoop's file systems, as Spark itself does: who can run the query can look
-into its checkpoint, with the same settings and permissions.
+They are read and written through Hadoop's file systems, as Spark itself does: whoever can run the query can
+look into its checkpoint, with the same settings and permissions.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     rows of a Spark partition
       partition columns ─► source partition, by its values      ┐ by these rows are sorted
       position columns  ─► integers, or numbers as decimal text ┘
-        └─► pieces: records of one source partition, one behind the other
+        └─► pieces: records of one source partition, one after the other
 
     blob      Arrow IPC stream: a task's share of the records, and for each its `_ts`, `_head`, `_piece`
     progress  JSON for every task: side, name, and per piece its partition, first position and greatest time

@@ -152,7 +152,7 @@ class JoinProcessor(_Stateful):
         self._plan = plan
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
-        """Work off one task's records of a micro-batch."""
+        """Process one task's records of a micro-batch."""
         del timerValues
         yield from carried(self._handled)(int(key[0]), rows)
 
