@@ -136,6 +136,8 @@ class DeltaFile:
         self._is_past = past is not None  # it stays at its version, and is not written
         self.tidies = True
         """Whether a merge tidies the table now and then; else somebody does it beside (`tidy`)."""
+        self.is_new = False
+        """Whether this object created the table; whoever lists tables sets it back."""
         self.engine = Engine(Folder(uri, self._options))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -213,6 +215,7 @@ class DeltaFile:
                     raise_if_key_not_exists=False,
                 )
             self._make_durable()
+            self.is_new = True
 
     def schema(self) -> pa.Schema:
         """Return the table's columns as Arrow fields, their Delta metadata included."""
