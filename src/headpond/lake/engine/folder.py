@@ -81,13 +81,10 @@ class Folder:
             raise
 
     def make_durable(self, paths: list[str]) -> None:
-        """Have the disk hold files and their names; an object store does so by itself.
-
-        The storage option `fsync` = "false" leaves that to the system's own time.
-        """
-        if not is_remote(self.uri) and (option_of(self.options, "fsync") or "true").lower() == "true":
+        """Have the disk hold files and their names; an object store does so by itself."""
+        if not is_remote(self.uri):
             root = Path(self.uri)
-            make_durable([root / path for path in paths], up_to=root)
+            make_durable([root / path for path in paths], root, self.options)
 
     def remove(self, paths: list[str]) -> None:
         """Remove files, as far as that is possible: what is left is what a vacuum is for."""
