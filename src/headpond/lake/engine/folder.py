@@ -100,6 +100,11 @@ class Folder:
             if info.type == pafs.FileType.File:
                 yield info.path[len(self.place("")) :], (info.mtime_ns or 0) // 1_000_000
 
+    def bytes_in(self, path: str) -> int:
+        """Return how many bytes the files of a folder of it take; those of its own folders do not count."""
+        found = pafs.FileSelector(self.place(path), allow_not_found=True)
+        return sum(info.size or 0 for info in self.files.get_file_info(found))
+
     def put_new(self, path: str, content: bytes) -> None:
         """Write a file whole, or raise FileExistsError where it is there and leave that one."""
         if is_remote(self.uri):
