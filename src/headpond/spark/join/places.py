@@ -31,13 +31,13 @@ from headpond.core.arrow import int64_array
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.alignment import Delivered, Piece
+from headpond.spark.join.columns import PLACE, SideColumns
 from headpond.spark.sources.cells import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headpond.kstreams.join.pairs import Int64
-    from headpond.spark.join.columns import SideColumns
 
 TIME, HEAD, PIECE = "_ts", "_head", "_piece"
 """Columns of a packed record: timestamp (ms), the greatest one of its piece so far, the piece's number."""
@@ -81,7 +81,12 @@ def in_place(records: pa.RecordBatch, columns: SideColumns, dropped: int = 0) ->
     for name in columns.position_columns:
         column = records.column(name)
         if column.null_count:
-            raise UsageError(f"A record's {name} is null: its place in its source is not known.", column=name)
+            raise UsageError(
+                f"A record's {name} is null: its place in its source is not known.",
+                next_step="Keep the columns that the source gives; the results of a join have their own "
+                f"{' and '.join(PLACE)}.",
+                column=name,
+            )
         texts.append(column)
         if pa.types.is_integer(column.type):
             keys.append(column.cast(pa.int64()).to_numpy())
