@@ -28,6 +28,7 @@ from headpond.spark.join.checkpoint import read_join, rescale
 from headpond.spark.join.pack import labels
 from tests.kit.support import vector_bytes, vector_json
 from tests.spark.join_streams import (
+    START_MS,
     Event,
     drained,
     in_order,
@@ -278,3 +279,23 @@ def test_records_without_a_time_are_dropped_and_counted_on_request(
     query = drained(joined(spark, tmp_path, tasks=2, on_bad_time="drop"), tmp_path)
     assert rows_of(spark, tmp_path) == wanted(JoinRules("outer", WINDOWS), [batch], 2)[0]
     assert figures(query)["dropped_bad_time"] == 7
+
+
+def test_a_windowed_aggregation_of_results_has_a_watermark_of_its_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Without the batch at rest, whose watermark would be in its way."""
+    from pyspark.sql import functions as F  # noqa: N812 - pyspark's own name for it
+
+    events = [
+        Event(side, b"k", b"v", (START_MS + 10_000 * number + late_ms) * 1000, (), 0, number)
+        for number in range(10)
+        for side, late_ms in ((Side.LEFT, 0), (Side.RIGHT, 3000))
+    ]
+    write(tmp_path, [events[:10], events[10:]])
+    pairs = joined(spark, tmp_path, JoinWindows(0, 5000), "inner", tasks=2, rest_batch=False)
+    timed = pairs.withWatermark("timestamp", "0 seconds")
+    drained(timed.groupBy(F.window("timestamp", "20 seconds")).count(), tmp_path)
+    counts = [row[0] for row in spark.read.parquet(str(tmp_path / "out")).select("count").collect()]
+    assert counts == [2] * len(counts)
+    assert len(counts) >= 3
