@@ -303,7 +303,7 @@ class Planner:
             wanted = ShardRange(shard_id, begin, to, hash_keys)
             if state is not None:
                 begin = replace(begin, until_ms=state.begun.until_ms)
-                records, size_bytes = state.records or 0, state.about_bytes
+                records, size_bytes = state.about
                 wanted = replace(wanted, start=begin, records=records, size_bytes=size_bytes)
             found.append(wanted)
         if self._planned is None or self._planned[1] != end:

@@ -45,6 +45,7 @@ class StreamState:
         self._stream = settings.connection.stream
         self.listed: Listing = {}  # as listed last; one plan goes by it from its beginning to its end
         self.tolerated: set[str] = set()  # gaps that were found and gone on over
+        self._aged: set[tuple[str, Position]] = set()  # those that were reported
         self._facts: StreamFacts | None = None
         self._described_s = self._listed_s = float("-inf")
         self._expected_ms: int | None = None  # when the stream was created that is being read
@@ -119,7 +120,7 @@ class StreamState:
         """
         last_ms, now_ms = max(at.time_ms or 0, at.until_ms or 0), self._calls.now_ms()
         retention_ms = self.facts().retention_ms
-        if not at.is_moving or last_ms + retention_ms > now_ms:
+        if not at.is_moving or last_ms + retention_ms > now_ms or (shard_id, at) in self._aged:
             return
         parents = self.listed[shard_id].parents if shard_id in self.listed else ()
         if any(parent in self.listed for parent in parents):
@@ -130,13 +131,15 @@ class StreamState:
             since = f"its parent {parents[0]} has expired since it was read to its end"
         else:
             return  # written by a headpond that kept no times, or not begun at all
+        oldest_ms = now_ms - retention_ms
         self.loss.lost(
             shard_id,
             f"the position is {at.words}, {since}, and the stream keeps records for "
-            f"{retention_ms // 3_600_000} hours: what came between may be gone",
+            f"{retention_ms // 3_600_000} hours: what came until {as_utc(oldest_ms)} may be gone",
             position=at.words,
-            oldest_ms=now_ms - retention_ms,
+            oldest_ms=oldest_ms,
         )
+        self._aged.add((shard_id, at))
 
     def without_vanished(self, positions: dict[str, Position]) -> dict[str, Position]:
         """Return the positions that can be gone on from; shards that went unread are lost."""
