@@ -35,6 +35,7 @@ LOOK_BYTES = 1 << 20
 
 _LOOK_RECORDS = 5_000
 _FEW, _FEW_BYTES = 1_250, LOOK_BYTES // 4  # where the shard may have more: so many are always taken
+_PROBE_BYTES = LOOK_BYTES // 16  # enough to tell how dense records are
 _FIRST_LOOK = 10  # records, while their size is not known: a reply may have 10 MiB
 _FIRST_SPAN_MS = 4_000
 _SPAN_GROWTH = 8
@@ -197,7 +198,7 @@ class ShardState:
                 moment_ms = max((hit_ms + miss_ms) // 2, miss_ms - span_ms)
                 span_ms *= _SPAN_GROWTH
                 # Two at least, or they would not tell how dense they are.
-                if not self._jump(moment_ms, 1 + self._worth(_FEW_BYTES, _LOOK_RECORDS)):
+                if not self._jump(moment_ms, 1 + self._worth(_PROBE_BYTES, _LOOK_RECORDS)):
                     miss_ms = moment_ms
             self.take()
 
