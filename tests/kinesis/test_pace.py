@@ -80,7 +80,7 @@ def test_a_lone_reader_is_not_refused(
 
 
 @pytest.mark.parametrize("known", [0, 60], ids=["sizes not known", "sizes known"])
-def test_a_page_is_what_a_shard_gives_in_a_second(known: int) -> None:
+def test_a_page_is_what_a_shard_gives_in_two_seconds(known: int) -> None:
     """From the second page on where nothing is known of the sizes, or from the first; every record once."""
     size_bytes = 300_000
     with local_kinesis(STREAM, clock=ManualClock()) as kinesis:
@@ -92,7 +92,7 @@ def test_a_page_is_what_a_shard_gives_in_a_second(known: int) -> None:
         pages = [len(page) for page in read_pages(calls, wanted, LossRule(STREAM, 86_400_000))]
         calls.close()
     assert sum(pages) == 60
-    most = 1 + (2 << 20) // size_bytes
+    most = 1 + (4 << 20) // size_bytes
     assert max(pages if known else pages[1:]) <= most
 
 
