@@ -67,7 +67,7 @@ def main(endpoint: str, stream: str, bound: str) -> None:
         made["calls"] = 0
         service = cpu_of(endpoint)
         clock, cpu = time.perf_counter(), time.process_time()
-        end = planner.latest(start, planner.limits)
+        end = planner.latest(start)
         found[f"{name}_s"] = time.perf_counter() - clock
         found[f"{name}_cpu_s"] = time.process_time() - cpu
         found[f"{name}_calls"] = made["calls"]
@@ -77,7 +77,7 @@ def main(endpoint: str, stream: str, bound: str) -> None:
 
     end = timed("first", planner.initial())
     found["ranges"] = len(planner.ranges(planner.initial(), end))
-    while (further := planner.latest(end, planner.limits)) != end:
+    while (further := planner.latest(end)) != end:
         end = further
     time.sleep(1)
     timed("idle", end)

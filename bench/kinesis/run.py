@@ -279,6 +279,7 @@ def part_f(server: Asked, spark: Asked) -> dict[str, Any]:
     least_s = (mib - 2 - 10) / 2
     print(f"\nf  {shards} shards of {mib} MiB each, records of {size:,} B, read on two cores")
     print(f"   least by the limits: {least_s:5.1f} s")
+    print(f"   at 2 MiB a second:   {(mib - 2) / 2:5.1f} s, where a batch follows and waits for that reply")
     print(f"   without limits:      {free['seconds']:5.1f} s, {free['cpu_seconds']:5.1f} s of CPU")
     print(f"   with them:           {held['seconds']:5.1f} s, {held['cpu_seconds']:5.1f} s of CPU")
     bound = "the limits" if least_s > free["seconds"] else "the machine"

@@ -90,7 +90,7 @@ class Driver:
         return through_json(self.planner.initial())
 
     def next(self, start: Offset) -> Offset:
-        return through_json(self.planner.latest(start, self.planner.limits))
+        return through_json(self.planner.latest(start))
 
     def everything(self, start: Offset) -> Offset:
         return through_json(self.planner.latest(start, Limits()))

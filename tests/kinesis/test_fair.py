@@ -90,7 +90,7 @@ def test_no_shard_waits_and_no_room_is_left(
     chosen = read_options({"streamName": STREAM, "startingPosition": "TRIM_HORIZON", **given})
     with closing(Planner(EngineCalls(engine), chosen, clock=lambda: clock() / 1000)) as planner:
         at, batches, missed = planner.initial(), [], dict.fromkeys(names, 0)
-        while (end := planner.latest(at, planner.limits)) != at:
+        while (end := planner.latest(at)) != at:
             rows: list[Row] = []
             for wanted in planner.ranges(at, end):
                 for page in read_pages(

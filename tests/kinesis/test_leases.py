@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headpond.core.errors import ConfigurationError, DataLoss
-from headpond.kinesis.planning.start import read_leases
+from headpond.kinesis.leases import read_leases
 from headpond.kinesis.reading.positions import END, HORIZON, Start, at_time, before
 from headpond.kpl import UserRecord, encode
 from headpond.localkinesis.testing import ManualClock, local_kinesis
@@ -73,8 +73,8 @@ def test_every_shape_of_export_reads_the_same(shape: str, *, packed: bool, tmp_p
     raw = SHAPES[shape].encode()
     path.write_bytes(gzip.compress(raw) if packed else raw)
     leases = read_leases(str(path), STREAM, GIVEN, created_ms=CREATED_MS)
-    assert leases.start == Start(HORIZON, {FIRST: before(NUMBER), SECOND: END, THIRD: HORIZON})
-    assert leases.done == {FIRST: 17, SECOND: 0, THIRD: 0}
+    shards = {FIRST: before(NUMBER), SECOND: END, THIRD: HORIZON}
+    assert leases == Start(HORIZON, shards, {FIRST: 17, SECOND: 0, THIRD: 0})
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_times_come_from_the_option(tmp_path: Path) -> None:
     path = tmp_path / "leases.json"
     rows = [{"leaseKey": FIRST, "checkpoint": "AT_TIMESTAMP"}, {"leaseKey": SECOND, "checkpoint": "LATEST"}]
     path.write_text(json.dumps(rows))
-    found = read_leases(str(path), STREAM, Start(at_time(9)), created_ms=CREATED_MS).start
+    found = read_leases(str(path), STREAM, Start(at_time(9)), created_ms=CREATED_MS)
     assert found.shards == {FIRST: at_time(9), SECOND: "LATEST"}
     with pytest.raises(ConfigurationError, match="does not say which time"):
         read_leases(str(path), STREAM, GIVEN, created_ms=CREATED_MS)
@@ -157,7 +157,7 @@ def test_rows_with_all_attributes(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         leases = read_leases(str(path), STREAM, GIVEN, created_ms=CREATED_MS)
-        assert leases.start == Start(HORIZON, {FIRST: before(NUMBER), SECOND: END, THIRD: HORIZON})
+        assert leases.shards == {FIRST: before(NUMBER), SECOND: END, THIRD: HORIZON}
     path.write_text(json.dumps({"Items": [{**rows[0], "checkpoint": {"NULL": True}}]}))
     with pytest.raises(ConfigurationError, match="checkpoint of row 1 is true"):
         read_leases(str(path), STREAM, GIVEN, created_ms=CREATED_MS)
@@ -173,7 +173,7 @@ def test_leases_of_an_earlier_stream_are_not_taken(tmp_path: Path) -> None:
     path.write_text(keyed(1_700_000_000, "SHARD_END") + keyed(1_767_225_600, NUMBER))
     for created_ms in (CREATED_MS, CREATED_MS + 999):
         leases = read_leases(str(path), STREAM, GIVEN, created_ms=created_ms)
-        assert leases.start.shards == {FIRST: before(NUMBER)}
+        assert leases.shards == {FIRST: before(NUMBER)}
     with pytest.raises(
         ConfigurationError, match=r"created at 1700000000, 1767225600 s, and .* 1767225601 s"
     ) as e:

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from headpond.kinesis.api.calls import ServiceCalls
-from headpond.kinesis.api.retry import Pace
+from headpond.kinesis.api.retry import Pace, Patience
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.planning.shard_state import ShardState
 from headpond.kinesis.reading.cursor import LossRule
@@ -77,6 +77,28 @@ def test_a_lone_reader_is_not_refused(
         assert bool(paced.refused) is not with_pace
         if with_pace:
             assert least_s <= paced.slept_s <= most_s
+
+
+@pytest.mark.parametrize("known", [0, 60], ids=["sizes not known", "sizes known"])
+def test_a_page_is_what_a_shard_gives_in_two_seconds(known: int) -> None:
+    """From the second page on where nothing is known of the sizes, or from the first; every record once."""
+    size_bytes = 300_000
+    with local_kinesis(STREAM, clock=ManualClock()) as kinesis:
+        for first in range(0, 60, 10):
+            put(kinesis, 10, size_bytes, first)
+        kinesis.engine.split_shard(STREAM, SHARD)
+        calls = ServiceCalls(ConnectionSettings(stream_name=STREAM, endpoint_url=kinesis.endpoint_url))
+        wanted = ShardRange(SHARD, HORIZON, END, records=known, size_bytes=known * size_bytes)
+        pages = [len(page) for page in read_pages(calls, wanted, LossRule(STREAM, 86_400_000))]
+        calls.close()
+    assert sum(pages) == 60
+    most = 1 + (4 << 20) // size_bytes
+    assert max(pages if known else pages[1:]) <= most
+
+
+def test_a_throttled_shard_is_asked_again_within_a_second() -> None:
+    """Its debt is paid by then; to wait longer would leave it idle."""
+    assert max(Patience().wait_s(attempt) for attempt in range(40)) <= 1.0
 
 
 def test_finding_a_tip_keeps_the_pace() -> None:

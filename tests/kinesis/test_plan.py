@@ -187,7 +187,7 @@ def test_positions_per_shard(kinesis: LocalKinesis) -> None:
     assert flat(batches) == sorted(set(held(kinesis)) - set(first[:3]))
     with pytest.raises(ConfigurationError, match="shardId-7"):
         Driver(kinesis, startingPosition='{"shardId-7": "LATEST"}').planner.latest(
-            Offset(STREAM, kinesis.engine.stream(STREAM).created_ms), driver.planner.limits
+            Offset(STREAM, kinesis.engine.stream(STREAM).created_ms)
         )
 
 

@@ -139,7 +139,7 @@ class History:
             self.engine.merge_shards(STREAM, opened[left].shard_id, opened[left + 1].shard_id)
 
     def plan(self) -> bool:
-        end = through_json(self.planner.latest(self.at, self.planner.limits))
+        end = through_json(self.planner.latest(self.at))
         if end == self.at:
             return False
         first, second = self.read(end), self.read(end)

@@ -149,12 +149,12 @@ def test_a_thousand_shards_are_planned_in_few_calls(endpoint: str, bound: str, p
         with closing(calls), closing(Planner(calls, settings, clock=lambda: 0.0)) as planner:
             begun_s = time.process_time()
             start = planner.initial()
-            end = planner.latest(start, planner.limits)
+            end = planner.latest(start)
             spent_s = time.process_time() - begun_s
             # Described again before the first records of shards are taken for this stream's.
             assert calls.take() == {"describe": 2, "list": 1, "iterator": SHARDS, "page": pages * SHARDS}
             # The cursors stand at the tips: asking again takes a page each.
-            assert planner.latest(end, planner.limits) == end
+            assert planner.latest(end) == end
             assert calls.take() == {"page": SHARDS}
             assert len(planner.ranges(start, end)) == SHARDS
             assert calls.take() == {}

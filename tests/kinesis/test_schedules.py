@@ -266,7 +266,7 @@ def test_what_does_not_pass_names_stream_shard_and_remedy(kinesis: LocalKinesis,
     start = driver.initial()
     strikes(kinesis.faults)
     with pytest.raises(HeadpondError) as caught:
-        driver.planner.latest(start, driver.planner.limits)
+        driver.planner.latest(start)
     assert f"stream {STREAM}" in caught.value.message.lower()
     assert "shardId-0000000000" in caught.value.message
     assert caught.value.next_step

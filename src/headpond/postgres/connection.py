@@ -19,7 +19,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from headpond.core.errors import AccessDenied, EndpointUnreachable, ServiceFailure, UsageError
-from headpond.kinesis.api.client import aws_client, aws_errors, certificates
+from headpond.kinesis.aws import aws_client, aws_errors, certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

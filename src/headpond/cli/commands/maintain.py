@@ -338,7 +338,7 @@ def register(output: Output, file: str, *, database: str, region: str | None) ->
 
     Do it again when a table has new columns. An entry of that name for another place is not touched.
     """
-    from headpond.kinesis.api.client import aws_client
+    from headpond.kinesis.aws import aws_client
 
     pipeline = load(file)
     source = pipeline.source

@@ -77,8 +77,7 @@ class ServiceCalls:
         # A service on this machine is a stand-in, which by default has no limits.
         self._keeps_pace = pace is not None or not settings.is_loopback
         self._clients = Renewing(lambda: self._connected(client), fixed=client is not None)
-        self._date: str | None = None  # of the newest reply
-        self._date_ms = 0
+        self._date_ms = 0  # of the newest reply
         self._ahead_ms: float | None = None  # the server's clock less ours
 
     @property
@@ -158,9 +157,6 @@ class ServiceCalls:
     def _learn_time(self, reply: dict[str, Any]) -> None:
         # A stand-in that does not tell the time is taken to have this machine's.
         date = reply["ResponseMetadata"]["HTTPHeaders"].get("date") or formatdate(usegmt=True)
-        if date == self._date:
-            return  # later in the same second it says nothing new
-        self._date = date
         self._date_ms = round(parsedate_to_datetime(date).timestamp() * 1000)
         # A date is cut to whole seconds and old by the way here: the greatest difference is nearest to truth.
         ahead_ms = self._date_ms - time.monotonic() * 1000

@@ -11,7 +11,6 @@ import difflib
 import json
 import os
 import time
-from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from threading import Lock
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import botocore.session
-from botocore import exceptions as boto
 from botocore.config import Config
 from botocore.credentials import AssumeRoleCredentialFetcher, Credentials, DeferredRefreshableCredentials
 from botocore.exceptions import (
@@ -29,19 +27,12 @@ from botocore.exceptions import (
     NoRegionError,
     ResponseStreamingError,
 )
-from botocore.httpsession import get_cert_path
 
-from headpond.core.errors import (
-    AccessDenied,
-    ConfigurationError,
-    EndpointUnreachable,
-    ServiceFailure,
-    StreamNotFound,
-)
-from headpond.kinesis.api.errors import REFUSED, SIGN_IN, error_code, translate
+from headpond.core.errors import StreamNotFound
+from headpond.kinesis.api.errors import translate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from mypy_boto3_kinesis import KinesisClient
 
@@ -103,64 +94,14 @@ def connect(
             raise NoRegionError
         _choose_credentials(session, settings, region, shared)
         maker = boto3.Session(botocore_session=session)
-        own = Config(user_agent=_user_agent(session), **config)
+        config_all = shared.merge(Config(**config))
         client = maker.client(
-            "kinesis", region_name=region, endpoint_url=settings.endpoint_url, config=shared.merge(own)
+            "kinesis", region_name=region, endpoint_url=settings.endpoint_url, config=config_all
         )
     except (BotoCoreError, ClientError) as error:
         raise translate(error, settings) from None
     client.meta.events.register("before-parse.kinesis", _refuse_cut_reply)
     return client
-
-
-@contextmanager
-def aws_errors(service: str) -> Iterator[None]:
-    """Raise what the AWS client of another service raises as an error of headpond.
-
-    Raises:
-        ConfigurationError: No region is known, the profile does not exist, or the request is wrong.
-        AccessDenied: There are no credentials, or they may not do it.
-        EndpointUnreachable, ServiceFailure: The service does not answer, or not as it should.
-    """
-    try:
-        yield
-    except (NoRegionError, boto.ProfileNotFound, boto.ParamValidationError) as error:
-        raise ConfigurationError(
-            f"The AWS client of {service} cannot be used: {' '.join(str(error).split())}.",
-            next_step="Give a region (AWS_REGION) and a profile that exist.",
-        ) from None
-    except ClientError as error:
-        code, call = error_code(error), error.operation_name
-        if code in SIGN_IN or code in REFUSED or code.startswith("AccessDenied"):
-            raise AccessDenied(
-                f"The credentials may not do {service}:{call} ({code}).",
-                next_step=f"Allow {service}:{call} in their policy, or use other credentials.",
-            ) from None
-        words = error.response.get("Error", {}).get("Message", "")
-        raise ServiceFailure(
-            f"{service} answered {call} with {code}: {words}.", next_step="Correct that, or try again later."
-        ) from None
-    except (boto.ConnectionError, boto.HTTPClientError) as error:
-        raise EndpointUnreachable(
-            f"{service} does not answer ({error_code(error)}).", next_step="Check region, network and proxy."
-        ) from None
-    except BotoCoreError as error:
-        raise AccessDenied(
-            f"No usable AWS credentials were found for {service} ({error_code(error)}).",
-            next_step="Provide credentials by environment, profile or instance role.",
-        ) from None
-
-
-def aws_client(service: str, *, region: str | None = None, profile: str | None = None) -> Any:
-    """Make a boto3 client of another service, with the ordinary chain of credentials; see `aws_errors`."""
-    with aws_errors(service):
-        session = boto3.Session(profile_name=profile, region_name=region or os.environ.get("AWS_REGION"))
-        return session.client(service)  # type: ignore[call-overload]
-
-
-def certificates() -> str:
-    """Return the file of the authorities that verify AWS's services: AWS_CA_BUNDLE, or botocore's own."""
-    return os.environ.get("AWS_CA_BUNDLE") or str(get_cert_path(verify=True))
 
 
 def local_client(endpoint_url: str, region: str, **config: Any) -> KinesisClient:
@@ -227,12 +168,6 @@ def _choose_credentials(
     )
     # botocore has no other way to set credentials that renew themselves.
     session._credentials = credentials  # type: ignore[attr-defined]  # noqa: SLF001 - see above
-
-
-def _user_agent(session: botocore.session.Session) -> str:
-    """Return the user agent; botocore would build it twice a call, a twelfth of what a call costs."""
-    app_id = session.get_config_variable("user_agent_appid")
-    return f"{session.user_agent()} app/{app_id}" if app_id else session.user_agent()
 
 
 def _refuse_cut_reply(

@@ -79,7 +79,7 @@ class Patience(NamedTuple):
     """How long retryable failures are waited out."""
 
     first_wait_s: float = 0.1
-    longest_wait_s: float = 5.0
+    longest_wait_s: float = 1.0
     throttled_s: float = 300.0  # in sum, while the service answers
     unreachable_s: float = 30.0  # in sum, while it does not
 

@@ -76,11 +76,6 @@ class Planner:
         self._in_step = None if settings.in_step is None else InStep(settings.in_step)
         self._outlook_ms: int | None = None  # up to which arrival time the next batch may go; None: not known
 
-    @property
-    def limits(self) -> Limits:
-        """The bounds the options set."""
-        return self._settings.limits
-
     def close(self) -> None:
         """End the threads; calls under way are not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -94,14 +89,14 @@ class Planner:
         Spark asks again when a first batch is tried again, so this must mean the same then. LATEST does not;
         it stays open here, and the first batch is an empty one that only writes down what it meant.
         """
-        if self._beginning.says_latest:
+        if self._beginning.start.says_latest:
             return Offset(self._settings.connection.stream, self._stream.facts().created_ms)
         self._initial = self._resolved()
         return self._initial
 
     def _is_open(self, start: Offset) -> bool:
         """Return whether what LATEST means is not written down yet."""
-        return not start.shards and self._beginning.says_latest
+        return not start.shards and self._beginning.start.says_latest
 
     def _resolved(self) -> Offset:
         """Return where a query begins, with LATEST as what it means now."""
@@ -138,8 +133,10 @@ class Planner:
         self._planned = start, replace(start, shards=ends)
         return self._planned
 
-    def latest(self, start: Offset, limits: Limits) -> Offset:
+    def latest(self, start: Offset, limits: Limits | None = None) -> Offset:
         """Find the end of the batch that begins at `start`; `start` itself when there is nothing new.
+
+        The bounds are those of the options unless others are given.
 
         Raises:
             ConfigurationError: The stream is not the one the offset is of.
@@ -153,7 +150,7 @@ class Planner:
             if self._in_step is not None:
                 self._in_step.tell(UNBOUNDED, UNBOUNDED)
         else:
-            end = self._latest(start, limits)
+            end = self._latest(start, self._settings.limits if limits is None else limits)
         self._planned = start, end
         return end
 
@@ -306,7 +303,7 @@ class Planner:
             wanted = ShardRange(shard_id, begin, to, hash_keys)
             if state is not None:
                 begin = replace(begin, until_ms=state.begun.until_ms)
-                records, size_bytes = state.records or 0, state.about_bytes
+                records, size_bytes = state.about
                 wanted = replace(wanted, start=begin, records=records, size_bytes=size_bytes)
             found.append(wanted)
         if self._planned is None or self._planned[1] != end:

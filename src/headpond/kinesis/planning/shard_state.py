@@ -35,6 +35,7 @@ LOOK_BYTES = 1 << 20
 
 _LOOK_RECORDS = 5_000
 _FEW, _FEW_BYTES = 1_250, LOOK_BYTES // 4  # where the shard may have more: so many are always taken
+_PROBE_BYTES = LOOK_BYTES // 16  # enough to tell how dense records are
 _FIRST_LOOK = 10  # records, while their size is not known: a reply may have 10 MiB
 _FIRST_SPAN_MS = 4_000
 _SPAN_GROWTH = 8
@@ -81,7 +82,7 @@ class ShardState:
         self._cursor = ShardCursor(calls, shard_id, position, loss)
         self._marks: deque[Mark] = deque()
         self._held_bytes = 0
-        self._looked_at, self._looked_at_bytes = 0, 0
+        self._record_bytes = 0.0  # of a record, by the page seen last; 0: none yet
         self._first_ms, self._bytes_per_ms = 0, LOOK_BYTES / 1000  # of the batch's first record; seen last
         self.waited, self.idle_until_s = 0, float("-inf")
         self.begin()
@@ -121,12 +122,13 @@ class ShardState:
         return max(behind_ms, now_ms - self._marks[0].arrival_ms) if self._marks else behind_ms
 
     @property
-    def about_bytes(self) -> int:
-        """About how much the batch has; what was not seen, up to the end or now, as dense as what was."""
+    def about(self) -> tuple[int, int]:
+        """About how many records and bytes the batch has; what was not seen is taken to be like what was."""
         if self.records is not None:
-            return self.size_bytes
+            return self.records, self.size_bytes
         to_ms = self._calls.now_ms() if self.position == END else self.position.time_ms or 0
-        return max(self.size_bytes, int((to_ms - self._first_ms) * self._lasting_per_ms))
+        size_bytes = max(self.size_bytes, int((to_ms - self._first_ms) * self._lasting_per_ms))
+        return int(size_bytes / self._record_bytes), size_bytes
 
     @property
     def _lasting_per_ms(self) -> float:
@@ -196,7 +198,7 @@ class ShardState:
                 moment_ms = max((hit_ms + miss_ms) // 2, miss_ms - span_ms)
                 span_ms *= _SPAN_GROWTH
                 # Two at least, or they would not tell how dense they are.
-                if not self._jump(moment_ms, 1 + self._worth(_FEW_BYTES, _LOOK_RECORDS)):
+                if not self._jump(moment_ms, 1 + self._worth(_PROBE_BYTES, _LOOK_RECORDS)):
                     miss_ms = moment_ms
             self.take()
 
@@ -222,11 +224,11 @@ class ShardState:
         page_bytes = sum(mark.size_bytes for mark in marks)
         self._marks.extend(marks)
         self._held_bytes += page_bytes
-        self._looked_at_bytes += page_bytes
+        if page:
+            self._record_bytes = max(1.0, page_bytes / len(page))
         if len(page) > 1:
             seen_ms = max(1, marks[-1].arrival_ms - marks[0].arrival_ms)
             self._bytes_per_ms = page_bytes / seen_ms
-        self._looked_at += len(page)
         self._stands = cursor.at_tip or not page
         if not page and not cursor.at_tip and not cursor.closed and self._over_gaps:
             raise ServiceFailure(
@@ -244,11 +246,8 @@ class ShardState:
         return record.arrival_ms <= self._newest_ms
 
     def _worth(self, size_bytes: int, most: int = MOST_RECORDS_PER_PAGE) -> int:
-        """Estimate how many records make up so many bytes, by the sizes seen so far."""
-        if not self._looked_at:
-            return _FIRST_LOOK
-        by_size = size_bytes * self._looked_at // max(1, self._looked_at_bytes) + 1
-        return min(by_size, most)
+        """Estimate how many records make up so many bytes, by the sizes seen last."""
+        return min(int(size_bytes / self._record_bytes) + 1, most) if self._record_bytes else _FIRST_LOOK
 
     # Taking
 

@@ -1,27 +1,12 @@
-"""Where a new query begins: a rule for all shards, one for each, or what a KCL application left behind.
-
-The Kinesis Client Library (KCL) keeps its positions in a lease table, exported as JSON, one row per shard::
-
-    {"Item": {"leaseKey": {"S": "shardId-…3"}, "checkpoint": {"S": "4968…"},        ► AT 4968…
-              "checkpointSubSequenceNumber": {"N": "17"}, "parentShardId": {"SS": […]}}}
-    {"Item": {"leaseKey": {"S": "shardId-…0"}, "checkpoint": {"S": "SHARD_END"}, …}}  ► END
-
-A checkpoint names the last user record that was processed, by its Kinesis record and its place in that
-record's aggregate. The keys of an application that reads several streams also name the stream and when it
-was created, in seconds: `123456789012:orders:1767225600:shardId-…3`; leases of an earlier one do not count.
-"""
+"""Where a new query begins: a rule for all shards, one for each, or what a KCL application left behind."""
 
 from __future__ import annotations
 
-import json
-import re
-import zlib
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from headpond.core.errors import ConfigurationError
-from headpond.kinesis.archive.compressed import opened_bytes
+from headpond.kinesis.leases import read_leases
 from headpond.kinesis.reading.cursor import ShardCursor
 from headpond.kinesis.reading.positions import (
     END,
@@ -31,7 +16,6 @@ from headpond.kinesis.reading.positions import (
     after,
     ancestors,
     at_time,
-    before,
     refuse_far_future,
 )
 from headpond.kpl import Aggregate, decode
@@ -46,134 +30,8 @@ if TYPE_CHECKING:
 
     EachShard = Callable[[Callable[[str], Position], Iterable[str]], list[tuple[str, Position]]]
 
-MOST_LEASE_BYTES = 64 << 20
-"""A row has about 500 bytes; a stream has at most some ten thousand shards."""
-
-_NUMBER = re.compile(r"[0-9]{1,200}", re.ASCII)
-_SUB_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
-_MULTI_STREAM_PARTS = 4  # account:stream:creation epoch:shard
 _MARGIN_MS = 300_000
 _MARGIN_SHARE = 10
-
-
-class Leases(NamedTuple):
-    """What a lease table says."""
-
-    start: Start  # a position per shard; a checkpoint is the position before its Kinesis record
-    done: dict[str, int]  # place, in that Kinesis record's aggregate, of the last user record processed
-
-
-def read_leases(
-    path: str, stream_name: str, given: Start, *, created_ms: int, most_bytes: int = MOST_LEASE_BYTES
-) -> Leases:
-    """Read an exported lease table.
-
-    The file is a list of rows, one object per line, or what `aws dynamodb scan` prints; rows plain or with
-    DynamoDB's types; gzipped or not. AT_TIMESTAMP in a lease means the time of `given` (`startingPosition`).
-
-    Raises:
-        ConfigurationError: The file cannot be read, is not such a table, or holds leases of an earlier stream
-            of that name only; the message names the row.
-    """
-    positions: dict[str, Position | Literal["LATEST"]] = {}
-    done: dict[str, int] = {}
-    others, earlier = 0, set[str]()
-    for number, row in enumerate(_rows(path, most_bytes), 1):
-        item = row.get("Item", row) if isinstance(row, dict) else None
-        if not isinstance(item, dict):
-            raise _wrong(path, f"row {number} is {_shown(row)}")
-        key = _plain(item.get("leaseKey"))
-        if not isinstance(key, str) or not key:
-            raise _wrong(path, f"row {number} has no leaseKey")
-        parts = key.split(":")
-        if len(parts) == _MULTI_STREAM_PARTS and parts[1] != stream_name:
-            others += 1
-            continue
-        if len(parts) == _MULTI_STREAM_PARTS and parts[2] != str(created_ms // 1000):
-            earlier.add(parts[2])
-            continue
-        shard_id = parts[-1]
-        if shard_id in positions:
-            raise _wrong(path, f"row {number} is a second lease of {shard_id}")
-        positions[shard_id] = _position(_plain(item.get("checkpoint")), given, path, number)
-        sub_number = _plain(item.get("checkpointSubSequenceNumber", 0))
-        if not _SUB_NUMBER.fullmatch(str(sub_number)):
-            raise _wrong(path, f"checkpointSubSequenceNumber of row {number} is {_shown(sub_number)}")
-        done[shard_id] = int(sub_number)
-    if not positions and earlier:
-        raise ConfigurationError(
-            f"The lease table {path} cannot be used: its leases of {stream_name} are of a stream created at "
-            f"{', '.join(sorted(earlier))} s, and this one was created at {created_ms // 1000} s.",
-            next_step="Export the leases of this stream; if the application was given another number in "
-            "place of the time, write the right one into the leaseKeys.",
-            option="kclLeases",
-        )
-    if not positions:
-        but = f", but {others} of others" if others else ""
-        raise _wrong(path, f"it holds no lease of {stream_name}{but}")
-    return Leases(Start(HORIZON, positions), done)
-
-
-def _position(checkpoint: Any, given: Start, path: str, number: int) -> Position | Literal["LATEST"]:
-    if checkpoint == "LATEST":
-        return "LATEST"
-    if checkpoint in ("TRIM_HORIZON", "SHARD_END"):
-        return HORIZON if checkpoint == "TRIM_HORIZON" else END
-    if checkpoint == "AT_TIMESTAMP":
-        # The table does not keep the time; it stands in the application's configuration.
-        if isinstance(given.rule, Position) and given.rule.kind == "TS":
-            return given.rule
-        raise ConfigurationError(
-            f"The checkpoint of row {number} in {path} is AT_TIMESTAMP; the table does not say which time.",
-            next_step="Set startingPosition to AT_TIMESTAMP and the time the application was given.",
-            option="startingPosition",
-        )
-    if isinstance(checkpoint, str) and _NUMBER.fullmatch(checkpoint):
-        return before(checkpoint)
-    raise _wrong(path, f"the checkpoint of row {number} is {_shown(checkpoint)}")
-
-
-def _rows(path: str, most_bytes: int) -> list[Any]:
-    """Read the rows of a list, of a scan, or of one object per line."""
-    try:
-        with Path(path).open("rb") as file:
-            raw = opened_bytes(file.read(most_bytes + 1)).read(most_bytes + 1)
-        if len(raw) > most_bytes:
-            raise _wrong(path, f"it has more than {most_bytes} bytes")
-        text = raw.decode()
-    except UnicodeDecodeError as exc:
-        raise _wrong(path, f"it is not UTF-8 ({exc})") from exc
-    except (OSError, EOFError, zlib.error) as exc:
-        raise _wrong(path, str(exc)) from exc
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = []
-        for number, line in enumerate(text.splitlines(), 1):
-            try:
-                value += [json.loads(line)] if line.strip() else []
-            except ValueError as exc:
-                raise _wrong(path, f"line {number} is not JSON ({exc})") from exc
-    if isinstance(value, dict):  # a scan, or a table of one row
-        value = value.get("Items", [value])
-    return value if isinstance(value, list) else [value]
-
-
-def _plain(value: Any) -> Any:
-    """Remove DynamoDB's type: `{"S": "x"}` is `x`."""
-    return next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else value
-
-
-def _shown(value: object) -> str:
-    return f"{json.dumps(value, default=str):.80}"
-
-
-def _wrong(path: str, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"The lease table {path} cannot be used: {why}.",
-        next_step="Export the application's DynamoDB table as JSON: rows with leaseKey and checkpoint.",
-        option="kclLeases",
-    )
 
 
 class Beginning:
@@ -183,12 +41,18 @@ class Beginning:
         self, calls: ServiceCalls, settings: SourceSettings, stream: StreamState, each: EachShard
     ) -> None:
         self._calls, self._settings, self._stream, self._each = calls, settings, stream, each
-        self._held: Leases | None = None
+        self._read: Start | None = None
 
     @property
-    def says_latest(self) -> bool:
-        """Whether any shard's position depends on when it is resolved."""
-        return self._leases().start.says_latest
+    def start(self) -> Start:
+        """What the options say; a lease table is read when first needed, which a checkpoint makes it not."""
+        path, given = self._settings.kcl_leases, self._settings.start
+        if path is None:
+            return given
+        if self._read is None:
+            name, created_ms = self._settings.connection.name, self._stream.facts().created_ms
+            self._read = read_leases(path, name, given, created_ms=created_ms)
+        return self._read
 
     def positions(self) -> dict[str, Position]:
         """Return where each listed shard begins, with LATEST as the time of the listing.
@@ -198,7 +62,7 @@ class Beginning:
                 clock, or the lease table cannot be used.
             DataLoss: What a lease points at is gone, and that is fatal.
         """
-        start, done = self._leases()
+        start = self.start
         shards, now_ms = self._stream.shards(refresh=True), self._calls.date_ms()
         for rule in {start.rule, *start.shards.values()}:
             if rule != "LATEST" and rule.kind == "TS":
@@ -216,7 +80,7 @@ class Beginning:
         checkpoints = [shard_id for shard_id, at in positions.items() if at.kind == "AT"]
 
         def past_done(shard_id: str) -> Position:
-            return self._past_done(shard_id, positions[shard_id], done[shard_id])
+            return self._past_done(shard_id, positions[shard_id], start.done[shard_id])
 
         return positions | dict(self._each(past_done, checkpoints))
 
@@ -236,17 +100,6 @@ class Beginning:
                 begins = at_time(edge_ms) if passed else at
                 found[shard_id] = replace(begins, until_ms=begins.until_ms or now_ms)
         return found
-
-    def _leases(self) -> Leases:
-        """Return what the options say of each shard; no user record is half done where no lease says so."""
-        # Read when first needed: a query that has an offset in its checkpoint does without the file.
-        path, start = self._settings.kcl_leases, self._settings.start
-        if path is None:
-            return Leases(start, {})
-        if self._held is None:
-            name, created_ms = self._settings.connection.name, self._stream.facts().created_ms
-            self._held = read_leases(path, name, start, created_ms=created_ms)
-        return self._held
 
     def _past_done(self, shard_id: str, at: Position, done: int) -> Position:
         """Go past a checkpoint's Kinesis record unless user records of it were left."""

@@ -9,22 +9,10 @@
         "shardId-000000000005": {"p": "HORIZON"}},
      "stream": "orders", "v": 1}
 
-    SEQ      after the record of this number, which arrived at t
-    AT       before the record of this number, which is the next to be read
-    END      the shard was read to its end and is closed
-    TS       at the first record that arrived at t or later; nothing read yet
-    HORIZON  at the oldest record there is; nothing read yet
-
-As the end of a batch SEQ and END are included; TS and HORIZON say that nothing is read. `created` tells a
-stream from a later one of its name. Numbers and times (ms since 1970) are decimal text, compared as integers.
-Source: spec "Kinesis", section 7.
-
-Two notes may stand beside a position, and make the offset one of version 2; positions that differ in them
-alone are equal.
-
-    u   (SEQ, TS, HORIZON) until then nothing unread had expired
-    f   (SEQ, END) number of the first record of the batch that ended here, where that batch began at a time
-        or a horizon, which move on as records expire; 0: there was no record
+docs/systems/kinesis-source.md says what the kinds mean, and the notes u and f, which make an offset one of
+version 2. As the end of a batch SEQ and END are included; TS and HORIZON say that nothing is read. Numbers
+and times (ms since 1970) are decimal text, compared as integers. Positions that differ in notes alone are
+equal.
 
 The shards of a stream are a graph: who came of whom says which may be read now.
 
@@ -213,6 +201,8 @@ class Start:
 
     rule: Position | Literal["LATEST"]
     shards: dict[str, Position | Literal["LATEST"]] = field(default_factory=dict)
+    done: dict[str, int] = field(default_factory=dict)
+    """Of a lease table: the place, in the record that a shard begins before, of the last one processed."""
 
     @property
     def says_latest(self) -> bool:

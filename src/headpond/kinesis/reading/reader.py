@@ -43,6 +43,12 @@ BATCH_BYTES = 10 << 20
 _MANY_RECORDS = 2_000
 """A page of so many is a batch of its own, whatever their size: to add that up would cost more."""
 
+PAGE_BYTES = 4 << 20
+"""About what a page is to have: what a shard gives in two seconds, so that nobody waits longer for its turn.
+
+A reply of 10 MiB, which may be had, makes all who read the shard wait for five; 32 of them are 320 MiB.
+"""
+
 TIP_PATIENCE = 300
 """Empty replies to polling at the tip, about a minute, before the end is given up."""
 
@@ -60,7 +66,7 @@ class ShardRange:
     start: Position
     end: Position
     hash_keys: HashKeyRange = FULL_RANGE  # the shard's own, where a filter asks for it
-    records: int = 0  # how many there are, where it is known: no more need be asked for
+    records: int = 0  # about how many there are, where that is known: no more are asked for at first
     size_bytes: int = 0  # about how much it is
 
 
@@ -73,7 +79,7 @@ def read_pages(
     most_idle: int = TIP_PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[list[Record]]:
-    """Yield the records of each reply that holds any of a range.
+    """Yield the records of each reply that holds any of a range; replies of about `PAGE_BYTES` are asked for.
 
     After `most_idle` empty replies at the tip the end is given up.
 
@@ -83,11 +89,16 @@ def read_pages(
     """
     cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss)
     until = wanted.end.number if wanted.end.kind == "SEQ" else None
+
+    def fitting(size_bytes: int, records: int) -> int:
+        return min(records_per_page, 1 + PAGE_BYTES * records // max(1, size_bytes))
+
     idle, left = 0, wanted.records
+    limit = fitting(wanted.size_bytes, wanted.records) if left else records_per_page
     last: str | None = None
     oldest: str | None = None
     while not cursor.closed:
-        records = cursor.next_page(min(records_per_page, left) if left > 0 else records_per_page)
+        records = cursor.next_page(min(limit, left) if left > 0 else limit)
         left -= len(records)
         if until is not None and records and records[-1].number >= until:
             kept = [record for record in records if record.number <= until]
@@ -98,6 +109,7 @@ def read_pages(
             break
         if records:
             last = records[-1].sequence_number
+            limit = fitting(sum(len(record.text) for record in records) * 3 // 4, len(records))
             yield records
             idle = 0
         elif not cursor.closed:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headpond.core.errors import ConfigurationError, UsageError
-from headpond.kinesis.api.client import aws_errors
+from headpond.kinesis.aws import aws_errors
 from headpond.lake.storage import is_s3
 
 if TYPE_CHECKING:

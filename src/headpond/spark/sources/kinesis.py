@@ -196,7 +196,7 @@ class KinesisStreamReader(_Planning, DataSourceStreamReader, SupportsTriggerAvai
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the end of the next batch."""
         # Spark asks for everything where the user's trigger does (`once`); else it hands our bounds back.
-        limits = Limits() if isinstance(limit, ReadAllAvailable) else self.planner.limits
+        limits = Limits() if isinstance(limit, ReadAllAvailable) else None
         return self.planner.latest(read_offset(start), limits).to_json()
 
     @carried
