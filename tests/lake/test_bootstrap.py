@@ -265,7 +265,7 @@ def test_columns_that_lack_or_double_are_refused(tmp_path: Path) -> None:
         load(lake, config, str(tmp_path / "keyless.parquet"), missing_as_null=True)
     lake, config = lake_in(tmp_path, TABLES + 'rename = { w = "v" }\n')
     twice = dump(tmp_path, [{"id": 1, "v": "a", "w": "b"}], w=pa.string())
-    with pytest.raises(UsageError, match=r"The column 'v' of .* is there twice"):
+    with pytest.raises(UsageError, match=r"The column 'v' of .* occurs twice"):
         load(lake, config, twice)
 
 

@@ -79,7 +79,7 @@ def _lake(pipeline: Pipeline) -> tuple[str, list[str]]:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise MissingRequirement(
             f"The lake {target.path} cannot be written: {folder} is not a folder that you may write to.",
-            next_step="Correct target.path, or the folder's rights.",
+            next_step="Correct target.path, or the folder's permissions.",
             path=str(folder),
         )
     return f"{target.path} {'is as the file says' if folder == Path(target.path) else 'will be made'}.", []

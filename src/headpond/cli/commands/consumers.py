@@ -39,7 +39,7 @@ def _consumers(stream: str, **options: str | None) -> Consumers:
 def consumers() -> None:
     """List, register and deregister the consumers of a stream.
 
-    STREAM is a name or an ARN. A consumer is paid for by the hour and shard until it is deregistered.
+    STREAM is a name or an ARN. AWS charges for a consumer by the hour and shard until it is deregistered.
     """
 
 

@@ -19,7 +19,7 @@ from headpond.pipeline import Pipeline, load
 from headpond.pipeline.lake import open_lake, row_changes
 from headpond.qldb.suggest import LedgerSurvey, ledger_document
 
-_HEAD = "# Proposed from {:,} records: look at every line."
+_HEAD = "# Proposed from {:,} records: review every line."
 
 
 def toml(proposal: Mapping[str, Any]) -> str:
@@ -121,25 +121,25 @@ _PROPOSALS: dict[str, tuple[Any, Callable[..., dict[str, Any]], Callable[..., st
     "--from-database",
     "dsn",
     metavar="DSN",
-    help="Look into the catalog of this database instead: PostgreSQL's or Aurora DSQL's.",
+    help="Read the catalog of this PostgreSQL or Aurora DSQL database instead.",
 )
 @click.option(
     "--records",
     type=click.IntRange(min=1),
     default=DEFAULT_RECORDS,
     show_default=True,
-    help="Kinesis records to look at, at most.",
+    help="How many Kinesis records to sample, at most.",
 )
 @with_output
 def suggest(output: Output, file: str | None, *, dsn: str | None, records: int) -> None:
-    """Propose the [tables] of a pipeline from what its source holds, or a database's catalog.
+    """Propose the [tables] of a pipeline from its source or a database's catalog.
 
-    Reads from the beginning of the stream or archive, writes nothing, and starts no Spark. Types are guesses
-    that take all values seen, for a person to correct. The FILE may have no [tables] yet. Of DSQL changes,
-    keys are what deletes name, and tables that do not appear but have a raw log in the lake are proposed from
-    that; of QLDB records, types are those of the documents' fields.
+    Reads from the beginning of the stream or archive, writes nothing, and does not start Spark. Types are
+    guesses that fit every value seen; correct them as needed. FILE need not have [tables] yet. For DSQL
+    changes, keys are the columns that deletes name, and a table that has only a raw log in the lake is
+    proposed from that. For QLDB records, types follow the documents' fields.
 
-    With --from-database keys and types are those that the database knows, and a FILE is not needed.
+    With --from-database, keys and types come from the database, and FILE is optional.
     """
     if dsn is not None:
         found = from_database(dsn, None if file is None else load(file, tables_needed=False))
