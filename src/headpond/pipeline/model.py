@@ -126,8 +126,8 @@ class Source:
     )
     max_bytes_per_trigger: Size | None = key(
         "the most Kinesis data that one batch reads; setting it means reading twice. By default 10 minutes "
-        "or about 1 GiB; 64 MiB for a ledger or if the driver of a cluster writes the tables. For an archive, "
-        "bytes of its files; 1 GiB if Spark runs on one machine (`local`) and its driver writes DSQL changes"
+        "or about 1 GiB; 64 MiB for a ledger or if a driver of a cluster writes the tables. Of an archive, "
+        "bytes of its files; 1 GiB if Spark runs on one machine (`local`) and the driver writes DSQL changes"
     )
     max_records_per_trigger: Count | None = key("the most Kinesis records that one batch reads")
     max_records_per_fetch: Annotated[int, Meta(ge=1, le=10000)] | None = key(
