@@ -21,9 +21,9 @@ def _of_stream(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add STREAM and the options that say where it is."""
     for name, words in (
         ("--role-arn", "A role to assume."),
-        ("--endpoint-url", "Another address of Kinesis."),
+        ("--endpoint-url", "The Kinesis endpoint, if it is not AWS's."),
         ("--profile", "A profile of the AWS configuration."),
-        ("--region", "The ARN's, the endpoint's, else as boto3 finds it."),
+        ("--region", "The ARN's, the endpoint's, or the one that boto3 finds."),
     ):
         function = click.option(name, help=words)(function)
     return click.argument("stream")(with_output(function))
