@@ -156,8 +156,8 @@ def check_against(
     """
     if bool(parquet) == (dsn is not None) or (dsn is not None and moment is not None):
         raise UsageError(
-            "A table is compared with --parquet files or a database; --ts-ns is the moment of the files.",
-            next_step="Give --parquet PATTERN, best with --ts-ns TIME, or --from-database DSN.",
+            "There is nothing to compare the table with; --ts-ns is only for --parquet files.",
+            next_step="Give --parquet PATTERN and the files' --ts-ns TIME, or --from-database DSN.",
         )
     from headpond.lake.maintenance.compare import Compare
 

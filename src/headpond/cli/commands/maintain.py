@@ -93,7 +93,7 @@ def _requeued_drawn(document: dict[str, Any], file: str) -> RenderableType:
             table.add_row(name, ", ".join(f"{figure} {count:,}" for figure, count in figures.items()))
         parts.append(table)
     if document["stayed"]:
-        table = grid("still quarantined for", ("records",))
+        table = grid("still quarantined", ("records",))
         for name, count in document["stayed"].items():
             table.add_row(name, f"{count:,}")
         parts.append(table)
@@ -132,7 +132,7 @@ def rebuild(output: Output, file: str, table: str, *, dry_run: bool) -> int:
 
 def _rebuilt(done: Rebuilt, file: str, *, dry_run: bool) -> RenderableType:
     if not done.differences:
-        return Text(f"{done.table} is as the file has it.")
+        return Text(f"{done.table} already matches its entry.")
     verb = "would be written" if dry_run else "were written"
     lines = [f"{each.made} becomes {each.wanted}" for each in done.differences]
     kept = done.rows - done.superseded - done.deleted

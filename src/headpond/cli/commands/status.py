@@ -68,7 +68,7 @@ def draw(found: Mapping[str, Any], last: int = LAST, *, wide: bool = False) -> R
         parts.append(Text(f"The lag is unknown: {found['lag_unknown']}", style="yellow"))
     if found["last_batches"]:
         parts += [Text(), *drawn_batches(found["last_batches"], last)]
-    taken = f"tables take {size(found['table_bytes'])}, state beside them {size(found['state_bytes'])}"
+    taken = f"tables: {size(found['table_bytes'])}, headpond's own: {size(found['state_bytes'])}"
     return Group(*parts, Text(), draw_summary(found, found.get("file")), Text(taken), *_maintained(found))
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headpond.api.sampling import kinesis_records
 from headpond.cli.inputs import with_output
-from headpond.cli.output import Output, Show
+from headpond.cli.output import Output, Show, many
 from headpond.core.errors import UsageError
 from headpond.dsql.suggest import Survey, document
 from headpond.kpl.records import open_records
@@ -46,7 +46,7 @@ def ledger_toml(proposal: Mapping[str, Any]) -> str:
         ids = table["table_ids"]
         same = f"{len(ids)} tables of the ledger had this name"
         more = _note(same, ids[:5] if len(ids) > 1 else [])
-        more += _note("there is an entry for this table", table["configured_as"])
+        more += _note("this table already has an entry", table["configured_as"])
         lines += _entry(name, table, f"{table['documents']:,} documents: {counts}", more, "fields")
     return "\n".join(lines) + "\n"
 
@@ -71,7 +71,7 @@ def _comment(text: str) -> str:
 def _known(name: str, table: Mapping[str, Any]) -> list[str]:
     """Return the lines that say which table it is, where the name does not, and its keys."""
     there = table["configured_as"]
-    lines = _note("there is an entry for this table", [] if there is None else [there])
+    lines = _note("this table already has an entry", [] if there is None else [there])
     if name != f"{table['schema']}.{table['table']}" or name.count(".") != 1 or not all(name.split(".")):
         lines += [f"schema = {quoted(table['schema'])}", f"table = {quoted(table['table'])}"]
     return [*lines, f"keys = [{', '.join(map(quoted, table['keys']))}]  # {table['keys_note']}"]
@@ -97,9 +97,8 @@ def _note(words: str, names: Iterable[str]) -> list[str]:
 
 
 def _refused(proposal: Mapping[str, Any]) -> list[str]:
-    return [
-        f"# {count:,} records would be quarantined: {reason}" for reason, count in proposal["refused"].items()
-    ]
+    counts = proposal["refused"].items()
+    return [f"# {many(count, 'record')} would be quarantined: {reason}" for reason, count in counts]
 
 
 def quoted(text: str) -> str:

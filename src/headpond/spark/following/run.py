@@ -136,7 +136,7 @@ def doubts(pipeline: Pipeline) -> list[str]:
 def no_record(archive: str, lines: int) -> InvalidData:
     """Return the error of an archive that holds no record at all."""
     return InvalidData(
-        f"No line of the archive {archive} is a record ({lines:,} were read).",
+        f"No line of the archive {archive} is a record ({lines:,} read).",
         next_step='Each line must be a JSON object with "data" in base64; see `headpond inspect`.',
         reason=BAD_LINE,
     )
