@@ -4,13 +4,13 @@
 
     import headpond
 
-    headpond.run("pipeline.toml")                               # a summary of what it did
+    headpond.run("pipeline.toml")                               # returns a summary
     headpond.status("pipeline.toml")                            # lag, last batches, quarantine
     headpond.tables("lake")["public.orders"].to_pandas()
-    headpond.quarantine("lake")                                 # what could not be used, and why
-    headpond.inspect(data)                                      # what the bytes of a record are
+    headpond.quarantine("lake")                                 # records that could not be used, and why
+    headpond.inspect(data)                                      # what a record's bytes hold
 
-Nothing is loaded before it is used.
+Each part is loaded when you first use it.
 """
 
 from __future__ import annotations

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headpond.core.errors import StreamNotFound
-from headpond.spark.errors import carry, sentences_for_people
+import pytest
 
-if TYPE_CHECKING:
-    import pytest
+from headpond.core.errors import StreamNotFound, UsageError
+from headpond.spark.errors import carry, headpond_error_of, sentences_for_people
 
 ERROR = StreamNotFound("There is no stream ordres.", next_step="Did you mean orders?", stream="ordres")
 
@@ -38,13 +37,14 @@ def test_an_error_is_its_sentence() -> None:
 
 def test_an_error_in_one_of_sparks_is_its_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """What carries it stays out of sight; other errors of Spark are shown as they are."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     shell = Shell()
     module = types.SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, "IPython", module)  # type: ignore[arg-type]
     sentences_for_people()
-    assert shell.custom_exceptions == (PySparkException,)
+    assert shell.custom_exceptions == (PySparkException, Py4JJavaError)
     ours = PySparkException(f"[STREAM_FAILED] Query … Traceback … {carry(ERROR)} … at org.apache.spark")
     other = PySparkException("[TABLE_NOT_FOUND] no table")
     for error in (ours, other):
@@ -53,6 +53,18 @@ def test_an_error_in_one_of_sparks_is_its_sentence(monkeypatch: pytest.MonkeyPat
     handler = shell.handler
     sentences_for_people()
     assert shell.handler is handler
+
+
+@pytest.mark.parametrize("source", ["kinesis", "headpond-kinesis", "headpond-archive"])
+def test_a_source_that_is_not_registered_names_the_call(source: str) -> None:
+    """Spark's own words name no remedy; those about other sources stay Spark's."""
+    words = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: {}. Make sure the provider"
+    found = headpond_error_of(RuntimeError(words.format(source)))
+    assert isinstance(found, UsageError)
+    assert str(found) == (
+        f"This Spark session does not know the source {source}. Call headpond.spark.register(spark) first."
+    )
+    assert headpond_error_of(RuntimeError(words.format("kinesis-of-others"))) is None
 
 
 def test_a_program_ends_with_the_sentence(

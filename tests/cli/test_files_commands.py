@@ -85,7 +85,7 @@ def test_init_writes_a_file_that_can_be_loaded(cli: Cli, example: Path) -> None:
     assert [table.name for table in pipeline.tables] == ["public.orders"]
     assert pipeline.target.path == str(example / "new")
     again = cli("init", "new.toml", "--archive", "records.jsonl", "--format", "dsql")
-    assert (again.code, "is there already" in again.stderr) == (2, True)
+    assert (again.code, "already exists" in again.stderr) == (2, True)
 
 
 def test_init_asks_for_what_is_not_given(cli: Cli, example: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,9 @@ def lake(tmp_path: Path) -> Path:
         ({}, [], (0, "healthy")),
         ({"ago_ms": 300_000}, [], (1, "limit 120 s")),
         ({"ago_ms": 300_000}, ["--max-age", "10 minutes"], (0, "healthy")),
-        ({"progress_ms": 0}, [], (1, "last heard of")),
+        ({"progress_ms": 0}, [], (1, "Spark last reported")),
         ({"state": "failed", "error": "The stream is gone."}, [], (1, "failed: The stream is gone.")),
-        ({"state": "stopped"}, [], (1, "the last run is stopped")),
+        ({"state": "stopped"}, [], (1, "the last run stopped")),
         ({}, ["--max-quarantined", "1", "--max-pending", "0"], (0, "pending is 0")),
         ({}, ["--max-freshness", "1 day"], (1, "freshness_ms is ")),
         ({"newest": {"public.t": [2**62, 5]}}, ["--max-freshness", "1 day"], (0, "limit 86400000")),
@@ -55,7 +55,10 @@ def test_health_is_the_exit_code(
     code, says = answer
     found = cli("health", lake, *options)
     assert found.code == code
-    assert says in found.stdout.decode()
+    text = found.stdout.decode()
+    assert says in text
+    command = "run" if facts.get("state") else "status"
+    assert (f"next: headpond {command} {lake}" in " ".join(text.split())) == (code == 1)
     (document,) = cli("health", lake, *options, "--json").lines()
     assert document["healthy"] == (code == 0)
 

@@ -153,6 +153,6 @@ def test_a_summary_says_what_an_operator_wants_to_see_once() -> None:
     }
     out = StringIO()
     Console(file=out, width=200).print(draw_summary(summary | {"counters": {"unknown_op": 2, "ignored": 0}}))
-    assert "1,234 changes repeated with another image" in out.getvalue()
-    assert "2 changes with an unknown op, taken as upserts" in out.getvalue()
+    assert "1,234 duplicates whose image differs" in out.getvalue()
+    assert "2 changes with an unknown op, applied as upserts" in out.getvalue()
     assert "ignored" not in out.getvalue()

@@ -45,7 +45,7 @@ def test_what_would_become_of_a_table_and_then_does(cli: Cli, file: Path) -> Non
     assert found["written"]
     assert found["differences"] == [{"made": 'id = "integer"', "wanted": 'id = "bigint"'}]
     assert (found["rows"], found["superseded"], found["deleted"], found["unfit"]) == (2, 0, 0, 0)
-    assert "is as the file has it" in cli("rebuild", file, "public.t").stdout.decode()
+    assert "already matches its entry" in cli("rebuild", file, "public.t").stdout.decode()
 
 
 def test_values_that_do_not_fit_end_with_1(cli: Cli, file: Path) -> None:

@@ -126,7 +126,7 @@ def test_columns_that_do_not_fit_are_named(width: int) -> None:
     Console(file=out, width=width).print(RowsDrawn("people", columns, rows))
     text = out.getvalue()
     shown = text.splitlines()[1].split()
-    named = " ".join(text.split()).partition("Not shown, for want of room: ")[2].rstrip(".")
+    named = " ".join(text.split()).partition("Hidden for lack of space: ")[2].rstrip(".")
     assert [name for name in columns if name in shown] == shown
     assert {*shown, *filter(None, named.split(", "))} == set(columns)
     assert not (set(shown) & {"_id", "_ts_ns"}) or {"name", "city", "text"} <= set(shown)

@@ -62,7 +62,7 @@ def test_a_proposal_for_an_archive_is_toml(cli: Cli, archive: Path) -> None:
     found = tomllib.loads(said.stdout.decode())
     assert found == {"tables": {"public.t": {"keys": ["id"], "columns": {"id": "bigint", "v": "text"}}}}
     assert "every value looks like numeric" in said.stdout.decode()
-    assert "records would be quarantined: archive_bad_line" in said.stdout.decode()
+    assert "would be quarantined: archive_bad_line" in said.stdout.decode()
     archive.write_text(archive.read_text() + said.stdout.decode())
     (again,) = cli("suggest", archive, "--json").lines()
     assert again["tables"]["public.t"]["configured_as"] == "public.t"

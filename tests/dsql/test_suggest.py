@@ -147,7 +147,7 @@ def test_odd_names_are_written_so_that_the_file_can_be_read() -> None:
     ]
     assert pipeline.tables[0].columns == {odd: "bigint"}
     assert pipeline.tables[2].keys == (odd,)
-    assert '# there is an entry for this table: "old name"' in text
+    assert '# this table already has an entry: "old name"' in text
 
 
 def test_what_is_no_change_is_counted() -> None:
@@ -164,7 +164,7 @@ def test_what_is_no_change_is_counted() -> None:
     assert proposal["fragments"] == 1
     assert (proposal["tables"]["public.t"]["upserts"], proposal["tables"]["public.t"]["chunked"]) == (2, 1)
     text = toml(proposal)
-    assert "# 1 records would be quarantined: not_an_object" in text
+    assert "# 1 record would be quarantined: not_an_object" in text
     assert "# 1 fragments of chunked changes" in text
 
 

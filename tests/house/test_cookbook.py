@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
         ("pandas", ["anchor", "2", "rope", "5"]),
         ("Polars", ["anchor", "2", "rope", "5"]),
         ("DuckDB", ["anchor", "3", "rope", "5"]),
-        ("As it was", ["Columns"]),
+        ("An earlier version", ["Columns"]),
     ],
 )
 def test_a_program_reads_the_table(folder: Path, heading: str, says: list[str]) -> None:

@@ -235,7 +235,7 @@ def test_a_key_that_is_null_is_refused(tmp_path: Path) -> None:
         ("timestamp", pa.int64(), 1, "holds int64, which does not say what timestamp it means"),
         ("timestamptz", pa.timestamp("us"), NAIVE, "does not say what timestamptz"),
         ("timestamp", pa.timestamp("us", tz="UTC"), NAIVE, "does not say what timestamp"),
-        ("timestamp", pa.timestamp("ns"), 1, "cannot be had exactly as timestamp"),
+        ("timestamp", pa.timestamp("ns"), 1, "cannot be represented exactly as timestamp"),
         ("bigint", pa.string(), "7", "holds string, which does not say what bigint it means"),
         ("text", pa.int64(), 7, "holds int64, which does not say what text it means"),
         ("any", pa.list_(pa.int64()), [1], "does not say what any it means"),
@@ -265,7 +265,7 @@ def test_columns_that_lack_or_double_are_refused(tmp_path: Path) -> None:
         load(lake, config, str(tmp_path / "keyless.parquet"), missing_as_null=True)
     lake, config = lake_in(tmp_path, TABLES + 'rename = { w = "v" }\n')
     twice = dump(tmp_path, [{"id": 1, "v": "a", "w": "b"}], w=pa.string())
-    with pytest.raises(UsageError, match=r"The column 'v' of .* is there twice"):
+    with pytest.raises(UsageError, match=r"The column 'v' of .* occurs twice"):
         load(lake, config, twice)
 
 
@@ -370,5 +370,5 @@ def test_times_spans_and_identifiers_are_written_as_the_service_does() -> None:
 def test_text_that_is_no_utf8_is_refused() -> None:
     """A reader of Parquet does not look."""
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
-    with pytest.raises(Unfit, match="cannot be had exactly as text"):
+    with pytest.raises(Unfit, match="cannot be represented exactly as text"):
         wire_tokens(broken, "text")

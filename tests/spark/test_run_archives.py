@@ -57,7 +57,7 @@ def test_what_is_lost_to_habit_is_said(folder: Path) -> None:
     (folder / "records.bin").unlink()
     done = run(folder, "--json")
     assert done.returncode == 1, done.stderr
-    assert "records.gz is cut off or damaged" in done.stderr
+    assert "records.gz is truncated or damaged" in done.stderr
     show = [sys.executable, "-m", "headpond", "show", "another", "public.orders", "--json"]
     (row,) = subprocess.run(show, cwd=folder, capture_output=True, check=True).stdout.splitlines()
     assert json.loads(row)["item"] == "anchor"

@@ -99,7 +99,7 @@ def test_a_damaged_table_is_named_and_left_alone(tmp_path: Path) -> None:
     open_lake(load(tmp_path / "p.toml")).prepare()
     entry = next((tmp_path / "lake" / "public.t" / "_delta_log").glob("*0.json"))
     whole = entry.read_bytes()
-    assert "Nothing is torn" in repair(tmp_path).stdout
+    assert "No damage found" in repair(tmp_path).stdout
     entry.write_bytes(b"")
     found = repair(tmp_path, "--yes", "--json")
     assert found.returncode == 1, found.stderr
@@ -123,8 +123,8 @@ def test_all_that_is_torn_is_moved_at_once(tmp_path: Path) -> None:
         (checkpoint / name).write_bytes(content)
     shown = repair(tmp_path)
     assert shown.returncode == 1
-    assert "offsets/7 is not whole" in shown.stdout
-    assert "with --yes" in shown.stdout
+    assert "offsets/7 is damaged" in shown.stdout
+    assert "With --yes" in shown.stdout
     done = repair(tmp_path, "--yes", "--json")
     assert done.returncode == 0, done.stderr
     assert [torn["torn"] for torn in json.loads(done.stdout)["checkpoint"]] == [

@@ -42,7 +42,7 @@ def _java(pipeline: Pipeline) -> tuple[str, list[str]]:
     needed("pyspark", "Running a pipeline", "headpond[spark]")
     check_checkpoint(pipeline)
     found = find_java()
-    return f"{found.home} is what Spark runs on.", []
+    return f"Spark runs on {found.home}.", []
 
 
 def _source(pipeline: Pipeline) -> tuple[str, list[str]]:
@@ -66,7 +66,7 @@ def _records(pipeline: Pipeline) -> tuple[str, list[str]]:
     held = [f"{sum(reasons.values()):,} of {count:,} would be quarantined: {listed}."] if reasons else []
     matched = ", ".join(sorted(made.difference(table.name for table in config.tables)))
     more = f" Patterns match {matched}." if matched else ""
-    return f"{count:,} were read and decoded.{more}" if count else "There are none yet.", held
+    return f"{count:,} read and decoded.{more}" if count else "There are none yet.", held
 
 
 def _lake(pipeline: Pipeline) -> tuple[str, list[str]]:
@@ -79,7 +79,7 @@ def _lake(pipeline: Pipeline) -> tuple[str, list[str]]:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise MissingRequirement(
             f"The lake {target.path} cannot be written: {folder} is not a folder that you may write to.",
-            next_step="Correct target.path, or the folder's rights.",
+            next_step="Correct target.path, or the folder's permissions.",
             path=str(folder),
         )
-    return f"{target.path} {'is as the file says' if folder == Path(target.path) else 'will be made'}.", []
+    return f"{target.path} {'matches the file' if folder == Path(target.path) else 'will be created'}.", []

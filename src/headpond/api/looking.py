@@ -1,4 +1,4 @@
-"""Where a pipeline stands, without starting Spark: from its checkpoint, its lake and its stream."""
+"""The state of a pipeline, without starting Spark: from its checkpoint, its lake and its stream."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from headpond.pipeline import Pipeline
 
 LAST = 10
-"""Batches that are looked at unless more are wanted."""
+"""How many batches are read by default."""
 
 
 class Report(Shown, Mapping[str, Any]):
-    """A document as commands print it with `--json`, shown as tables."""
+    """A document as commands print it with `--json`, displayed as tables."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
@@ -50,11 +50,11 @@ class Report(Shown, Mapping[str, Any]):
 
 
 class Status(Report):
-    """Where a pipeline stands: the document of `headpond status --json`, shown as tables."""
+    """The state of a pipeline: the document of `headpond status --json`, displayed as tables."""
 
     @property
     def lag_ms(self) -> int | None:
-        """Milliseconds that reading is behind, of the shard that is furthest behind; None if unknown."""
+        """Lag in milliseconds of the shard that is furthest behind; None if unknown."""
         return lag_of(self)
 
     @property
@@ -70,14 +70,14 @@ class Status(Report):
 
 
 def status(pipeline: Place, *, batches: int = LAST) -> Status:
-    """Look where a pipeline stands, without starting Spark.
+    """Return the state of a pipeline, without starting Spark.
 
     Args:
         pipeline: a `headpond.Pipeline`, or the path of a pipeline file.
-        batches: how many of the last batches to look at.
+        batches: how many of the latest batches to include.
 
     Raises:
-        ConfigurationError: the pipeline is wrong.
+        ConfigurationError: the pipeline file is wrong.
 
     Examples:
         >>> found = headpond.status("pipeline.toml")

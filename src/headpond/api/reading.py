@@ -21,12 +21,12 @@ Place = Pipeline | str | os.PathLike[str]
 
 
 def pipeline_of(given: Place) -> Pipeline:
-    """Return a pipeline as it is, or as its file has it; raises as `load` does."""
+    """Return the pipeline, loaded from its file if it is a path; raises as `load` does."""
     return given if isinstance(given, Pipeline) else load(given)
 
 
 def tables(lake: Place, storage_options: Mapping[str, str] | None = None) -> Tables:
-    """Open the tables of a lake, to be read whole, in part, or as they were.
+    """Open the tables of a lake, to read whole, in part, or as of an earlier time.
 
     Args:
         lake: its folder or URL, or the pipeline or pipeline file that keeps it.
@@ -34,7 +34,7 @@ def tables(lake: Place, storage_options: Mapping[str, str] | None = None) -> Tab
 
     Raises:
         ConfigurationError: the pipeline file is wrong.
-        KeyError (UnknownTable, from `[…]`): the lake has no such table; the names of those it has are given.
+        KeyError (UnknownTable, from `[…]`): the lake has no such table; the message lists those it has.
 
     Examples:
         >>> list(headpond.tables("lake"))
@@ -76,16 +76,16 @@ def _place(lake: Place, options: Mapping[str, str] | None) -> tuple[str, Mapping
 
 
 class Quarantine(LakeTable):
-    """The quarantine of a lake, a table as the others, with its records opened."""
+    """The quarantine of a lake: a table like any other, with its records opened."""
 
     def __len__(self) -> int:
         return self._file.count() if self._file.exists() else 0
 
     def records(self, reason: str | None = None, table: str | None = None) -> Iterator[dict[str, Any]]:
-        """Yield records, those of a reason or a table alone if wanted, with what their bytes are.
+        """Yield records, optionally only those of a reason or a table, with what their bytes hold.
 
-        Each has the columns of the quarantine, `table` (None where the record does not name it) and `found`,
-        what `headpond.inspect` says of its data.
+        Each has the columns of the quarantine, `table` (None if the record does not name one) and `found`,
+        what `headpond.inspect` says about its data.
         """
         if not self._file.exists():
             return

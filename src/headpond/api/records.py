@@ -22,15 +22,15 @@ View = Literal["auto", "kpl", "dsql", "qldb"]
 
 
 def inspect(data: bytes, view: View = "auto") -> dict[str, Any]:
-    """Say what the data of a record is, and why it would be quarantined.
+    """Return what a record's data holds, or why it would be quarantined.
 
     Args:
-        data: the bytes as they came.
-        view: what to read them as; `auto` takes a JSON object for `dsql`, Ion binary for `qldb`, all else
-            for `kpl`.
+        data: the record's bytes.
+        view: how to read them; `auto` takes a JSON object for `dsql`, Ion binary for `qldb`, and anything
+            else for `kpl`.
 
     Returns:
-        `format`, and what `headpond inspect --json` prints of it.
+        `format`, and what `headpond inspect --json` prints about it.
 
     Examples:
         >>> headpond.inspect(b'{"type": "full"}')

@@ -1,4 +1,4 @@
-"""Run a pipeline from Python, to its end, and return what it did."""
+"""Run a pipeline from Python and return what it did."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def run(
 ) -> Summary:
     """Keep the tables of a pipeline up to date with its source.
 
-    Starts Spark, unless this process has a session, which is then used and left running. Ctrl-C (in a
-    notebook: interrupt the kernel) ends it after the batch in flight; starting again continues there.
+    Starts Spark, or uses this process's session if there is one and leaves it running. Ctrl-C (in a
+    notebook: interrupt the kernel) stops after the batch in flight; the next run resumes there.
 
     Args:
         pipeline: a `headpond.Pipeline`, or the path of a pipeline file.
-        until_caught_up: end when everything present at the start is applied, instead of following the stream.
-        until: end when everything is applied that arrived before this time (ISO 8601, with an offset).
+        until_caught_up: end once everything present at the start is applied, instead of following the stream.
+        until: end once everything that arrived before this time (ISO 8601, with an offset) is applied.
         on_progress: called with each stage and each batch, in a few words.
 
     Raises:
-        ConfigurationError: the pipeline or a table of the lake is wrong.
+        ConfigurationError: the pipeline file is wrong, or a table of the lake does not match it.
         MissingRequirement: Java, the stream or access to it is missing.
         HeadpondError: whatever else ended the run, in a sentence.
 

@@ -66,13 +66,13 @@ def of_delta(error: Exception) -> HeadpondError | None:
     if is_of_the_disk(error):
         return MissingRequirement(
             f"{which} cannot be used: {reason}.",
-            next_step="Look at the folder, its rights and the space that is left.",
+            next_step="Check the folder, its permissions and the free disk space.",
             **({"table": table} if table else {}),
         )
     return InvalidData(
         f"{which} cannot be used: {reason}.",
-        next_step="Look into its folder _delta_log for a file that was cut, copied in part or changed by "
-        "hand, and restore that table; HEADPOND_DEBUG=1 shows where headpond was.",
+        next_step="Check its folder _delta_log for a file that was truncated, partly copied or edited by "
+        "hand, and restore the table; HEADPOND_DEBUG=1 prints the stack trace.",
         reason="delta_table",
         **({"table": table} if table else {}),
     )

@@ -38,34 +38,34 @@ BROKEN_PIPE = 141
 
 GROUPS = {
     "Run": {
-        "demo": "Show everything on this machine: a local Kinesis, Spark, tables.",
+        "demo": "Run the whole pipeline on this machine: a local Kinesis, Spark, tables.",
         "init": "Write a pipeline FILE for a stream or an archive.",
-        "check": "Check a pipeline FILE, its source and its lake, without running it.",
+        "check": "Check a pipeline FILE, its source and its lake without running it.",
         "run": "Keep the tables of a pipeline FILE up to date with its stream.",
     },
     "Look": {
-        "status": "Show where a pipeline stands: lag, last batches, tables, quarantine.",
+        "status": "Show the state of a pipeline: lag, latest batches, tables, quarantine.",
         "show": "Show rows of a table.",
         "quarantine": "Show the records that could not be used, and why.",
         "inspect": "Show what Kinesis records hold.",
-        "health": "Check that a pipeline is running within limits, by the exit code.",
+        "health": "Check that a pipeline is running within limits; the exit code is the answer.",
     },
     "Repair": {
-        "suggest": "Propose the [tables] of a pipeline from what its source holds, or a database's catalog.",
+        "suggest": "Propose the [tables] of a pipeline from its source or a database's catalog.",
         "requeue": "Feed quarantined records in again.",
         "bootstrap": "Load a TABLE from PARQUET files, a database, its log, or the start of its stream.",
         "check-against": "Compare a TABLE with rows of files or a database.",
-        "rebuild": "Write a TABLE again as the file has it now: types, names, keys, form, partitions.",
-        "optimize": "Make few large files out of many small ones.",
-        "register": "Make the tables of a lake known to AWS Glue, for Athena and Spark.",
-        "repair": "Find what a power cut tore in the checkpoint and the tables.",
+        "rebuild": "Rewrite a TABLE to match its entry: types, names, keys, form, partitions.",
+        "optimize": "Compact many small files into a few large ones.",
+        "register": "Register the tables of a lake in AWS Glue, for Athena and Spark.",
+        "repair": "Find and repair damage from a power cut in the checkpoint and tables.",
     },
     "Ledger": {
-        "verify": "Prove a QLDB journal from stream archives and journal exports.",
-        "redact": "Remove what a ledger redacted from every file of the lake.",
+        "verify": "Verify a QLDB journal from stream archives and journal exports.",
+        "redact": "Remove redacted contents of a ledger from every file of the lake.",
     },
     "Joins": {
-        "join": "Join two streams in time windows: try one out, or look into one on Spark.",
+        "join": "Try out a windowed join of two streams, or inspect one on Spark.",
         "store": "Show and migrate Kafka Streams' window stores.",
     },
     "Test": {
@@ -264,7 +264,3 @@ def _of_memory(error: Exception) -> MissingRequirement | None:
 def _trace_if_asked() -> None:
     if os.environ.get("HEADPOND_DEBUG", "") not in ("", "0"):
         traceback.print_exc()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -241,7 +241,7 @@ class RowsDrawn:
         yield table
         if left := sorted(own_last[fitting:]):
             names = ", ".join(self.columns[at] for at in left)
-            yield Text(f"Not shown, for want of room: {names}.", style="dim")
+            yield Text(f"Hidden for lack of space: {names}.", style="dim")
 
 
 def grid(first: str, others: Iterable[str]) -> Table:
@@ -268,7 +268,7 @@ def advice(rewritten: Mapping[str, int]) -> list[Text]:
 def _lines(summary: Mapping[str, Any]) -> list[Text]:
     lines = [_counts("in quarantine", summary["quarantined"], "nothing", "yellow")]
     if "anomalies" in summary:
-        lines.append(_counts("anomalies of the journal", summary["anomalies"], "none", "red"))
+        lines.append(_counts("anomalies in the journal", summary["anomalies"], "none", "red"))
     if summary.get("digest"):
         verdict = summary["digest"]["verdict"]
         lines.append(Text(f"saved digest: {verdict}", style="" if verdict == "ok" else "red"))
@@ -278,8 +278,8 @@ def _lines(summary: Mapping[str, Any]) -> list[Text]:
     counters = summary.get("counters", {})
     conflicts = sum(facts.get("conflicting_duplicates", 0) for facts in summary["tables"].values())
     odd = {
-        "changes repeated with another image": conflicts,
-        "changes with an unknown op, taken as upserts": counters.get("unknown_op", 0),
+        "duplicates whose image differs": conflicts,
+        "changes with an unknown op, applied as upserts": counters.get("unknown_op", 0),
         "changes of tables that are not configured, ignored": counters.get("ignored", 0),
     }
     lines += [Text(f"{number(count)} {what}") for what, count in odd.items() if count]

@@ -110,7 +110,7 @@ def encode(
         max_user_record_bytes: Bound of each record's data, 64 B … 10 MiB.
         with_tags: Write tags. No other writer does; without, a record that has some is refused.
         wrap: Put a single record whose own bytes are a valid aggregate into one, so that consumers give these
-            bytes and do not open them. Without, they go out as they are.
+            bytes and do not open them. Otherwise they are sent as they are.
 
     Raises:
         InvalidUserRecord: A limit is broken.

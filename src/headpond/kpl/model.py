@@ -49,7 +49,7 @@ class Tag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """What a producer puts: the unit that aggregates pack.
+    """A user record: what a producer puts, and the unit that aggregates contain.
 
     Inside an `Aggregate` its sub-sequence number is its position in `records`.
     """
@@ -71,7 +71,7 @@ class KinesisRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """The blob is an aggregate and every part of it is sound; it may hold no record at all."""
+    """A valid aggregate; it may hold no record at all."""
 
     records: tuple[UserRecord, ...]
     outcome: Literal["aggregate"] = "aggregate"
@@ -88,7 +88,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Magic and checksum say aggregate, the message inside is not usable; none of it is emitted."""
+    """Magic number and checksum say aggregate, but the message inside is unusable; none of it is returned."""
 
     reason: MalformedReason
     offset: int

@@ -44,7 +44,7 @@ Moment = int | str | datetime
 
 
 class LakeTable(Shown):
-    """A table of a lake, at its newest version or the one that `at` names; rows are read when asked for.
+    """A table of a lake, at its newest version or the one that `at` names; rows are read on demand.
 
     `where` is a condition in SQL, `columns` are names, `limit` bounds the rows::
 
@@ -59,7 +59,7 @@ class LakeTable(Shown):
 
     @property
     def version(self) -> int:
-        """The number of the version that is read."""
+        """The version that is read."""
         return self._file.version()
 
     @property
@@ -71,10 +71,10 @@ class LakeTable(Shown):
         return int(self._file.query(["count(*) AS n"])["n"][0].as_py())
 
     def at(self, moment: Moment) -> LakeTable:
-        """Return the table as a version or time had it.
+        """Return the table as of a version or time.
 
         Raises:
-            UsageError: there is no such version, or the table was not there at that time.
+            UsageError: there is no such version, or the table did not exist at that time.
         """
         return type(self)(self.name, self._file.as_of(_moment(moment)))
 
@@ -84,7 +84,7 @@ class LakeTable(Shown):
         """Read rows as an Arrow table.
 
         Raises:
-            UsageError: a column is not there, or the condition is wrong.
+            UsageError: a column does not exist, or the condition is wrong.
         """
         with self._asked():
             return pa.Table.from_batches(*self._file.batches(columns, where, limit))
@@ -116,7 +116,7 @@ class LakeTable(Shown):
     def scan(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.RecordBatchReader:
         """Read rows batch by batch, for a table that is larger than memory; errors as of `to_arrow`.
 
-        DuckDB, Polars and everything else that takes Arrow streams reads it: `duckdb.sql("FROM scan")`.
+        DuckDB, Polars and anything else that accepts Arrow streams can read it: `duckdb.sql("FROM scan")`.
         """
         with self._asked():
             batches, schema = self._file.batches(columns, where)
@@ -143,7 +143,7 @@ class LakeTable(Shown):
 
 
 class Tables(Shown, Mapping[str, LakeTable]):
-    """The tables of a lake by their names; those below `_headpond` are there by theirs, and not listed."""
+    """The tables of a lake, by name; those below `_headpond` can be opened too, but are not listed."""
 
     def __init__(self, lake: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.lake = lake.rstrip("/") or "/"

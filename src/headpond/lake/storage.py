@@ -219,7 +219,7 @@ def storage_errors(place: str, options: Mapping[str, str] | None = None) -> Iter
         if not is_remote(place):
             raise MissingRequirement(
                 f"{place} cannot be used: {said}.",
-                next_step="Look at the folder, its rights and the space that is left.",
+                next_step="Check the folder, its permissions and the free disk space.",
                 place=place,
             ) from error
         kind: type[MissingRequirement] = MissingRequirement

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Pipeline:
     """What to read and what to keep: a pipeline file, or its sections as keywords.
 
-    Sections are mappings with the keys of the file; `target` may be the path of the lake alone.
-    `dataclasses.replace` makes another one with sections of a checked one.
+    Sections are mappings with the keys of the file; `target` may be just the path of the lake.
+    `dataclasses.replace` makes a copy with other sections.
 
     Raises:
         ConfigurationError: keys or values are wrong; all of them are listed.
@@ -98,7 +98,7 @@ def load(
 
     Args:
         path: The file.
-        environ: What `env:NAME` reads; the process's environment when not given.
+        environ: What `env:NAME` reads; by default the process's environment.
         tables_needed: Whether a file without any table is a mistake.
 
     Raises:

@@ -165,5 +165,5 @@ def credentials(place: Place) -> Mistake:
     return Mistake(
         place,
         f"{place} carries a user name, a key or a password in its URL.",
-        'Remove it; keys belong into target.storage_options, as in AWS_SECRET_ACCESS_KEY = "env:NAME".',
+        'Remove it; keys belong in target.storage_options, as in AWS_SECRET_ACCESS_KEY = "env:NAME".',
     )

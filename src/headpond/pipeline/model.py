@@ -111,13 +111,13 @@ class Source:
         "DSQL: changes of any other cluster are quarantined as `unexpected_cluster`",
         no_ledger="a ledger has no cluster",
     )
-    region: Text | None = key("the ARN's, the endpoint's, else as boto3 finds it", stream=True)
+    region: Text | None = key("the ARN's, the endpoint's, otherwise the one that boto3 finds", stream=True)
     profile: Text | None = key("a profile of the AWS configuration", stream=True)
-    endpoint_url: Text | None = key("another address of Kinesis, such as a local one", stream=True)
+    endpoint_url: Text | None = key("the Kinesis endpoint, if it is not AWS's", stream=True)
     role_arn: Text | None = key("a role to assume", stream=True)
-    role_external_id: Text | None = key("the external id that this role asks for", stream=True, secret=True)
+    role_external_id: Text | None = key("the external id that this role requires", stream=True, secret=True)
     role_session_name: Text | None = key("the session's name in audit logs", stream=True)
-    sts_endpoint_url: Text | None = key("another address to assume the role at", stream=True)
+    sts_endpoint_url: Text | None = key("the STS endpoint, if it is not AWS's", stream=True)
     start: Start = key(
         'where the first start begins: also `"LATEST"`, `"AT_TIMESTAMP 2026-01-01T00:00:00Z"`, or a JSON '
         "object with a position per shard",
@@ -125,12 +125,11 @@ class Source:
         stream=True,
     )
     max_bytes_per_trigger: Size | None = key(
-        "Kinesis data that one batch takes at most, read twice for that; when not given, 10 minutes of it or "
-        "about 1 GiB, or 64 MiB of a ledger and where the driver of a cluster writes the tables. Of an "
-        "archive bytes of its files, 1 GiB where Spark runs on one machine (`local`) and its driver writes "
-        "DSQL changes"
+        "the most Kinesis data that one batch reads; setting it means reading twice. By default 10 minutes "
+        "or about 1 GiB; 64 MiB for a ledger or if a driver of a cluster writes the tables. Of an archive, "
+        "bytes of its files; 1 GiB if Spark runs on one machine (`local`) and the driver writes DSQL changes"
     )
-    max_records_per_trigger: Count | None = key("Kinesis records that one batch takes at most")
+    max_records_per_trigger: Count | None = key("the most Kinesis records that one batch reads")
     max_records_per_fetch: Annotated[int, Meta(ge=1, le=10000)] | None = key(
         "records asked for in one call", stream=True
     )
@@ -163,14 +162,14 @@ class Source:
     )
     consumer_name: Text | None = key('the registered consumer that `"efo"` reads as', stream=True)
     register_consumer: bool = key(
-        "register that consumer where the stream does not have it, and wait until it is active; "
-        "`headpond consumers deregister` ends it",
+        "register that consumer if the stream does not have it, and wait until it is active; `headpond "
+        "consumers deregister` ends it",
         default=False,
         stream=True,
     )
     kcl_leases: Location | None = key(
-        "an exported lease table of a KCL application, to start where that stopped; see "
-        "[the source](../systems/kinesis-source.md#move-over-from-a-kcl-application)",
+        "an exported lease table of a KCL application, to start where it stopped; see [the "
+        "source](../systems/kinesis-source.md#move-over-from-a-kcl-application)",
         stream=True,
     )
     archive_as_written: str | None = None  # before it was made absolute: what rows name as their stream
@@ -222,16 +221,17 @@ class Target:
 
     path: Location = required("the lake: a folder, or the URL of an object store")
     engine: Literal["auto", "embedded", "spark"] = key(
-        "who writes large batches into the tables: [Spark's executors](../how-to/spark-engine.md) where they "
-        "are on a cluster and the lake is in an object store, else the driver; or always the driver, "
-        '`"embedded"`, or the executors, `"spark"`',
+        "what writes large batches to the tables: [Spark's executors](../how-to/spark-engine.md) on a cluster"
+        ' with the lake in an object store, otherwise the driver; or always the driver (`"embedded"`) or the '
+        'executors (`"spark"`)',
         "auto",
     )
-    checkpoint: Location = key("Spark's checkpoint; `_headpond/checkpoint` in the lake when not given")
+    checkpoint: Location = key("Spark's checkpoint; by default `_headpond/checkpoint` in the lake")
     trigger_ms: Span = key("pause between the starts of two batches", 5000)
     infinity: Literal["clamp", "null", "error"] = key(
-        'infinite dates and timestamps become the last that can be held; or `"null"`; or `"error"`: the '
-        "change is quarantined, as it always is for such a value in [a key](../systems/dsql.md#types)",
+        'infinite dates and timestamps become the last value that the type can hold; or `"null"`; or '
+        '`"error"`: the change is quarantined, as it always is for such a value in [a '
+        "key](../systems/dsql.md#types)",
         "clamp",
         no_ledger="Ion timestamps are finite",
     )
@@ -241,35 +241,35 @@ class Target:
         no_ledger="Ion decimals are finite",
     )
     timestamps: Timestamps = key(
-        'what a column declared `timestamp` becomes: `timestamp_ntz`, or with `"utc"` a `timestamp` in '
-        "UTC, which [older readers](#timestamps) know",
+        'what a column declared `timestamp` becomes: `timestamp_ntz`, or with `"utc"` a `timestamp` in UTC, '
+        "which [older readers](#timestamps) support",
         "ntz",
         no_ledger="Ion timestamps are instants with an offset",
     )
     deletion_vectors: bool | None = key(
-        "whether rows may be marked as gone instead of writing files again: batches of random keys then cost "
-        "little however large a table is, and [readers](../how-to/deletion-vectors.md) must know how; not "
-        "given, tables stay as they are, new ones without"
+        "whether rows may be marked as deleted instead of rewriting files: batches of random keys then cost "
+        "little however large a table is, but [readers](../how-to/deletion-vectors.md) must support it. By "
+        "default, existing tables stay as they are and new ones have none"
     )
     tombstone_retention_ms: Span = key(
-        "how long deletes are remembered, behind the newest commit seen; more than the stream's retention",
+        "how long deletes are remembered, back from the newest commit; more than the stream's retention",
         7 * DAY_MS,
         no_ledger="a document's id never comes back, so tombstones are few and kept",
     )
     max_commit_ahead_ms: Span = key(
-        "how much later than it arrived a change may have been committed: one with a later commit time is "
-        "quarantined, since nothing would ever supersede it",
+        "how far a change's commit time may lie after its arrival: one with a later commit time is "
+        "quarantined, because nothing would ever supersede it",
         DAY_MS,
         no_ledger="revisions are ordered by their version, not by time",
     )
     maintenance: bool = key(
         "whether a run that follows its source [compacts tables and removes old "
-        "files](../how-to/optimize.md) by itself, beside the batches",
+        "files](../how-to/optimize.md) by itself, while batches run",
         default=True,
     )
     version_retention_ms: Annotated[int, Meta(ge=7 * DAY_MS, extra={"unit": "span"})] = key(
-        "how long maintenance leaves the older versions of a table readable; at least 7 days, since readers "
-        "that began before could lose their files",
+        "how long maintenance keeps older versions of a table readable; at least 7 days, or running queries "
+        "could lose their files",
         7 * DAY_MS,
     )
     chunk_timeout_ms: Annotated[int, Meta(ge=1, extra={"unit": "span"})] = key(
@@ -278,18 +278,18 @@ class Target:
         no_ledger="QLDB records are not chunked",
     )
     unknown_tables: Literal["quarantine", "log", "ignore"] = key(
-        'what becomes of changes of tables that have no entry below; `"log"`: each such table gets a '
-        '[raw log](lake.md#_headpondunknown_tables-and-unknown); `"ignore"`: they are counted, and not kept',
+        'what happens to changes of tables without an entry below; `"log"`: each such table gets a '
+        '[raw log](lake.md#_headpondunknown_tables-and-unknown); `"ignore"`: they are counted but not kept',
         "quarantine",
     )
     max_unknown_tables: Annotated[int, Meta(ge=0, le=MAX_INT)] = key(
-        "how many such logs are made, and how many tables because a [pattern](#patterns-and-defaults) "
-        "matches; changes of further tables go to quarantine",
+        "how many such logs, and how many tables that match a [pattern](#patterns-and-defaults), are made; "
+        "changes of further tables go to quarantine",
         1000,
     )
     max_columns: Annotated[int, Meta(ge=1, le=100000)] = key(
         "columns that one change may name, or fields of one document, and those of all that are decoded "
-        "together: more go to quarantine as `too_many_columns`",
+        "together; beyond that they are quarantined as `too_many_columns`",
         MAX_COLUMNS,
     )
     raw_ion: bool = key(
@@ -308,8 +308,8 @@ class Target:
         ledger=True,
     )
     storage_options: dict[str, str] = key(
-        "what gives access to an [object store](../how-to/object-stores.md), in deltalake's names; holds "
-        "for an archive too; never printed",
+        "access to an [object store](../how-to/object-stores.md), with deltalake's names; also used for an "
+        "archive; never printed",
         {},
         secret=True,
     )
@@ -321,9 +321,9 @@ class Table:
 
     name: str  # as written in the file; names the folder in the lake
     schema: Text = key(
-        "the schema, when the section's name does not say it", no_ledger="a ledger has no schemas", each=True
+        "the schema, if the section's name does not say it", no_ledger="a ledger has no schemas", each=True
     )
-    table: Text = key("the table, when the section's name does not say it", each=True)
+    table: Text = key("the table, if the section's name does not say it", each=True)
     keys: Names = required(
         "the key columns, in order; `[]` for a table without a key, which is kept as a log",
         no_ledger="the key of a document is its id, in the column _document_id",
@@ -334,8 +334,8 @@ class Table:
         each=True,
     )
     keep: Keep = key(
-        '`"current"` (the newest row per key; the default where there are keys), `"history"` (every '
-        'version with its interval) or `"log"` (every change; the default without)',
+        '`"current"` (the newest row per key; the default with keys), `"history"` (every version with its '
+        'interval) or `"log"` (every change; the default without)',
         alias="stored_as_scd_type",
         alias_values={"1": "current", "2": "history"},
         alias_expected="1 (the newest row per key) or 2 (every version)",
@@ -350,8 +350,8 @@ class Table:
         "as in `[target]`, for this table", no_ledger="Ion timestamps are instants with an offset"
     )
     deletes: Literal["hard", "soft"] = key(
-        'current rows: deleted ones go; or `"soft"`: they stay, [marked](../how-to/soft-deletes.md) by '
-        "`_deleted`",
+        'current rows: deleted rows are removed; or `"soft"`: they stay, [marked](../how-to/soft-deletes.md) '
+        "by `_deleted`",
         "hard",
         no_ledger="a deleted document's revisions are in its history",
     )
@@ -362,9 +362,9 @@ class Table:
         no_ledger="a revision is known by its document and version",
     )
     type_changes: Literal["refuse", "widen"] = key(
-        "another type in `columns` than the table has is an error, until "
-        '[`headpond rebuild`](../how-to/change-a-table.md) wrote it again; or `"widen"`: for a wider type '
-        "(`bigint` for `integer`, more digits of `numeric`) the next start does so itself",
+        "a type in `columns` that differs from the table's is an error until [`headpond "
+        'rebuild`](../how-to/change-a-table.md) rewrites the table; or `"widen"`: for a wider type (`bigint` '
+        "for `integer`, more digits of `numeric`) the next start rewrites it",
         "refuse",
         no_ledger="its types have none that is wider",
     )
@@ -373,10 +373,10 @@ class Table:
         '`["day(created_at)"]`; see [partitions](#partitions)',
         (),
     )
-    buckets: Buckets | None = key("how many folders the rows are dealt out to by a hash of their key")
+    buckets: Buckets | None = key("number of folders that rows are distributed over, by a hash of their key")
     target_file_size_bytes: Size | None = key(
         "the size that batches and [`headpond optimize`](cli.md#headpond-optimize) give files (the table "
-        "property `delta.targetFileSize`); 100 MiB when not given"
+        "property `delta.targetFileSize`); 100 MiB by default"
     )
     deletion_vectors: bool | None = key("as in `[target]`, for this table")
     table_properties: dict[str, str] = key(
@@ -385,7 +385,7 @@ class Table:
         {},
     )
     comments: dict[str, str] = key(
-        "column = comment, which readers and catalogs show; of a declared column its type when not given",
+        "column = comment, which readers and catalogs show; by default a declared column's type",
         {},
         each=True,
     )
@@ -396,7 +396,7 @@ class LedgerTable(Table):
     """`[tables.name]` of a pipeline that reads QLDB records."""
 
     schema: Text = key("", "", no_ledger="a ledger has no schemas")
-    table: Text = key("its name in the ledger, when the section's name is another one", each=True)
+    table: Text = key("its name in the ledger, if the section has another name", each=True)
     table_id: Text | None = key(
         "only revisions of the table with this id: one that was dropped and created again has the same name "
         "and another id. Those of other ids are `unknown_table`, unless another entry takes them"
@@ -418,8 +418,8 @@ class LedgerTable(Table):
         (),
     )
     buckets: Buckets | None = key(
-        "how many folders the rows are dealt out to by a hash of the document's id, with the version in a "
-        "history"
+        "number of folders that rows are distributed over, by a hash of the document's id and, in a history, "
+        "the version"
     )
 
 
@@ -454,7 +454,7 @@ class Verify:
     )
     digest: Location | None = key("QLDB: a saved digest and proof (JSON) to compare with", ledger=True)
     check_deletes: bool = key(
-        "QLDB: `false` takes the hashes of deletes as given: no real one is known",
+        "QLDB: `false` does not check the hashes of deletes",
         default=True,
         ledger=True,
     )
@@ -465,17 +465,17 @@ class Monitor:
     """`[monitor]`: what is measured of each batch, and where it goes."""
 
     name: Text = key(
-        "what [metrics](metrics.md) and log lines call this pipeline; the file's name without its ending "
-        "when not given"
+        "what [metrics](metrics.md) and log lines call this pipeline; by default the file's name without its "
+        "ending"
     )
     batches: Annotated[int, Meta(ge=0, le=1000000)] = key(
         "rows kept in [`_headpond/batches`](lake.md#_headpondbatches); `0` keeps none", 10000
     )
     sizes_every_ms: Annotated[int, Meta(ge=1000, extra={"unit": "span"})] = key(
-        "how often the tables' sizes are looked at, at most", 30000
+        "how often, at most, the tables' sizes are measured", 30000
     )
     prometheus: Address | None = key(
-        '`"HOST:PORT"` to serve metrics at; a port alone is served to this machine only (127.0.0.1)'
+        '`"HOST:PORT"` to serve metrics at; a port alone serves only this machine (127.0.0.1)'
     )
     textfile: Location | None = key(
         'a file for node_exporter\'s textfile collector, such as `"/var/lib/node_exporter/orders.prom"`'

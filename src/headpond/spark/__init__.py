@@ -1,4 +1,4 @@
-"""The only room that imports pyspark, and only when something of it is used.
+"""The Spark API; pyspark is imported when you first use it.
 
 ::
 

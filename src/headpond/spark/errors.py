@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
-from headpond.core.errors import HeadpondError
+from headpond.core.errors import HeadpondError, UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _MARK = "HEADPOND{"
+_UNREGISTERED = re.compile(r"Failed to find the data source: (kinesis|headpond-kinesis|headpond-archive)\.")
 _MAX_CAUSES = 50
 
 
@@ -52,6 +54,7 @@ def sentences_for_people() -> None:
         sys.excepthook = _sentence_last
     if shell is None or shell.custom_exceptions:
         return
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     def show(shell: Any, kind: type, error: BaseException, trace: Any, tb_offset: int | None = None) -> None:
@@ -59,7 +62,7 @@ def sentences_for_people() -> None:
         shown = (kind, error, trace) if found is None else (type(found), found, None)
         shell.showtraceback(shown, tb_offset=tb_offset)
 
-    shell.set_custom_exc((PySparkException,), show)
+    shell.set_custom_exc((PySparkException, Py4JJavaError), show)
 
 
 def _sentence_last(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -100,7 +103,13 @@ def headpond_error_of(exc: BaseException | None) -> HeadpondError | None:
             return None
         if isinstance(exc, HeadpondError):
             return exc
-        found = _in_text(text_of(exc))
+        text = text_of(exc)
+        if unknown := _UNREGISTERED.search(text):
+            return UsageError(
+                f"This Spark session does not know the source {unknown[1]}.",
+                next_step="Call headpond.spark.register(spark) first.",
+            )
+        found = _in_text(text)
         if found is not None:
             return found
         exc = exc.__cause__ or exc.__context__

@@ -80,13 +80,13 @@ def verify(
         records: user records with a binary column `data`, as the Kinesis and archive sources give them (a
             column `problem`, if there, says what the source could not open), or the path or pattern of an
             archive.
-        closed: nothing more will come: what is absent is missing.
+        closed: no more records will come: what is absent is missing.
         deletes: check the hashes of deletes, for which no real example is known.
-        slice_blocks: sequence numbers that one task takes together.
+        slice_blocks: how many sequence numbers one task handles.
 
     Returns:
         `kind, strand_id, sequence_no, document_id, version, first, last, detail`; no order. Rows of kind
-        `malformed` are about what is not a record.
+        `malformed` describe what is not a record.
 
     Raises:
         UsageError: the frame has no binary column `data`.

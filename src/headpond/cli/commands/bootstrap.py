@@ -27,11 +27,11 @@ _LARGEST_NS = 2**63 - 1
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.argument("names", nargs=-1, metavar="[TABLE] [PARQUET]...")
-@click.option("--from-database", "dsn", metavar="DSN", help="Read PostgreSQL or Aurora DSQL: every TABLE.")
-@click.option("--ts-ns", "moment", metavar="TIME", help="When the snapshot was: ns, or ISO 8601.")
-@click.option("--missing-as-null", is_flag=True, help="Declared columns that a file lacks become NULL.")
-@click.option("--from-log", is_flag=True, help="Apply the raw log that the table had before its entry.")
-@click.option("--from-start", is_flag=True, help="Apply what the stream or archive holds, from its start.")
+@click.option("--from-database", "dsn", metavar="DSN", help="Load from a PostgreSQL or Aurora DSQL database.")
+@click.option("--ts-ns", "moment", metavar="TIME", help="Time of the snapshot: nanoseconds, or ISO 8601.")
+@click.option("--missing-as-null", is_flag=True, help="Fill declared columns that a file lacks with NULL.")
+@click.option("--from-log", is_flag=True, help="Apply the raw log kept before the table had its entry.")
+@click.option("--from-start", is_flag=True, help="Apply the whole stream or archive, from its start.")
 @with_output
 def bootstrap(
     output: Output,
@@ -46,14 +46,14 @@ def bootstrap(
 ) -> None:
     """Load a TABLE from PARQUET files, a database, its log, or the start of its stream.
 
-    Each row counts as written at --ts-ns: later changes win, whether they came before, come during or after
-    the load. All rows are checked first; nothing is written when one does not fit.
+    Each row counts as committed at --ts-ns: later changes win, whether they arrive before, during or after
+    the load. All rows are checked first, and nothing is written unless all of them fit.
 
-    With --from-database all tables that keep rows are loaded, or those named. A snapshot's moment is taken
-    from the database, and a load that was ended goes on where it was when it is started again.
+    With --from-database, loads all tables that keep rows, or only those you name. The time of the snapshot
+    comes from the database. A load that was interrupted resumes when you run it again.
 
-    A table that got its entry when the pipeline ran already is caught up with --from-log, when it had a raw
-    log (unknown_tables = "log"), or with --from-start. Both work beside the pipeline. All may be repeated.
+    To catch up a table that was added to a running pipeline, use --from-log if it has a raw log
+    (unknown_tables = "log"), otherwise --from-start. Both work while the pipeline runs. All can be repeated.
     """
     table, parquet = names[0] if names else "", names[1:]
     if dsn is not None and not (from_log or from_start or moment):
@@ -136,9 +136,9 @@ def _load_from_database(
 @click.argument("table")
 @click.option("--parquet", multiple=True, metavar="PATTERN", help="Parquet files with the rows; repeatable.")
 @click.option("--from-database", "dsn", metavar="DSN", help="PostgreSQL or Aurora DSQL, with the rows.")
-@click.option("--ts-ns", "moment", metavar="TIME", help="When the files' snapshot was: ns, or ISO 8601.")
+@click.option("--ts-ns", "moment", metavar="TIME", help="Time of the files' snapshot: ns, or ISO 8601.")
 @click.option("--limit", type=click.IntRange(0), default=20, metavar="N", show_default=True,
-              help="How many keys of each kind to list, at most.")  # fmt: skip
+              help="List at most N keys of each kind.")  # fmt: skip
 @with_output
 def check_against(
     output: Output,
@@ -152,13 +152,12 @@ def check_against(
 ) -> int:
     """Compare a TABLE with rows of files or a database.
 
-    Ends with 1 where keys are missing, too many or different. Rows that the table has of a later moment than
-    the snapshot are counted, and not judged by it.
+    Exits with 1 if keys are missing, extra or different. Rows changed after the snapshot are only counted.
     """
     if bool(parquet) == (dsn is not None) or (dsn is not None and moment is not None):
         raise UsageError(
-            "A table is compared with --parquet files or a database; --ts-ns is the moment of the files.",
-            next_step="Give --parquet PATTERN, best with --ts-ns TIME, or --from-database DSN.",
+            "There is nothing to compare the table with; --ts-ns is only for --parquet files.",
+            next_step="Give --parquet PATTERN and the files' --ts-ns TIME, or --from-database DSN.",
         )
     from headpond.lake.maintenance.compare import Compare
 

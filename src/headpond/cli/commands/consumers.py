@@ -21,9 +21,9 @@ def _of_stream(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add STREAM and the options that say where it is."""
     for name, words in (
         ("--role-arn", "A role to assume."),
-        ("--endpoint-url", "Another address of Kinesis."),
+        ("--endpoint-url", "The Kinesis endpoint, if it is not AWS's."),
         ("--profile", "A profile of the AWS configuration."),
-        ("--region", "The ARN's, the endpoint's, else as boto3 finds it."),
+        ("--region", "The ARN's, the endpoint's, or the one that boto3 finds."),
     ):
         function = click.option(name, help=words)(function)
     return click.argument("stream")(with_output(function))
@@ -39,7 +39,7 @@ def _consumers(stream: str, **options: str | None) -> Consumers:
 def consumers() -> None:
     """List, register and deregister the consumers of a stream.
 
-    STREAM is a name or an ARN. A consumer is paid for by the hour and shard until it is deregistered.
+    STREAM is a name or an ARN. AWS charges for a consumer by the hour and shard until it is deregistered.
     """
 
 

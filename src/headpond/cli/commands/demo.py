@@ -58,13 +58,13 @@ MINUTE_MS = 60_000
 
 
 @click.command()
-@click.option("--lake", "folder", type=click.Path(path_type=Path), help="A new folder for the lakes.")
+@click.option("--lake", "folder", type=click.Path(path_type=Path), help="An empty folder for the output.")
 @with_output
 def demo(output: Output, folder: Path | None) -> int:
-    """Show everything on this machine: a local Kinesis, Spark, tables.
+    """Run the whole pipeline on this machine: a local Kinesis, Spark, tables.
 
-    Changes and a ledger become Delta tables, the ledger's journal is proven, and orders are joined with their
-    payments. All of it is compared with what must come out.
+    Turns database changes and a QLDB ledger into Delta tables, verifies the ledger's journal, and joins
+    orders with payments. Every result is compared with the expected one.
     """
     find_java()
     root = (folder or Path(tempfile.mkdtemp(prefix="headpond-demo-"))).absolute()

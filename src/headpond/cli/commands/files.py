@@ -23,31 +23,29 @@ STYLES = {"ok": "green", "BAD": "red", "?": "yellow"}
 @click.argument("file", type=click.Path(path_type=str))
 @with_output
 def check(output: Output, file: str) -> int:
-    """Check a pipeline FILE, its source and its lake, without running it.
+    """Check a pipeline FILE, its source and its lake without running it.
 
-    Mistakes of the file are listed all at once, with their lines. Then the source is asked for, its first
-    records are read, and the tables of the lake are compared with the file. Nothing is written, and Spark is
-    not started. The exit code is that of `headpond run`.
+    Lists all mistakes in the file at once, with line numbers. Then connects to the source, reads its first
+    records, and compares the tables in the lake with the file. Writes nothing and does not start Spark. The
+    exit code is what `headpond run` would return.
     """
     from headpond.api.checking import checks_of
 
     pipeline = load(file)
-    found: list[dict[str, Any]] = [
-        {"name": "file", "state": "ok", "says": f"{file} is valid.", "next_step": ""}
-    ]
+    found = [("file", "ok", f"{file} is valid.", "")]
     code = 0
     with output.progress(f"headpond check {file}") as show:
         for name, look in checks_of(pipeline):
             show(f"checking the {name}")
-            state, next_step, doubts = "ok", "", list[str]()
             try:
                 says, doubts = look()
+                found += [(name, "ok", says, ""), *((name, "?", doubt, "") for doubt in doubts)]
             except HeadpondError as error:
-                state, says, next_step = "BAD", error.message, error.next_step
+                found.append((name, "BAD", error.message, error.next_step))
                 code = max(code, error.exit_code)
-            found.append({"name": name, "state": state, "says": says, "next_step": next_step})
-            found += [{"name": name, "state": "?", "says": each, "next_step": ""} for each in doubts]
-    document = {"file": file, "ok": code == 0, "checks": found}
+    keys = ("name", "state", "says", "next_step")
+    checks = [dict(zip(keys, each, strict=True)) for each in found]
+    document = {"file": file, "ok": code == 0, "checks": checks}
     output.result(document, lambda: Group(*_checks_drawn(document)))
     return code
 
@@ -69,11 +67,11 @@ def _checks_drawn(document: dict[str, Any]) -> list[Text]:
     "--archive", metavar="PATTERN", help="Files to read instead of a stream, as in 'records/*.jsonl'."
 )
 @click.option("--format", "format_", type=click.Choice(["dsql", "qldb"]), help="What the records are.")
-@click.option("--region", metavar="REGION", help="The stream's region; else as boto3 finds it.")
-@click.option("--endpoint-url", metavar="URL", help="Another address of Kinesis, such as a local one.")
-@click.option("--lake", metavar="PATH", default="lake", show_default=True, help="Where the tables are kept.")
+@click.option("--region", metavar="REGION", help="The stream's region; by default the one that boto3 finds.")
+@click.option("--endpoint-url", metavar="URL", help="The Kinesis endpoint, if it is not AWS's.")
+@click.option("--lake", metavar="PATH", default="lake", show_default=True, help="Where to keep the tables.")
 @click.option("--records", type=click.IntRange(min=1), default=10_000, metavar="N", show_default=True,
-              help="Records to look at for the tables, at most.")  # fmt: skip
+              help="How many records to sample for the tables, at most.")  # fmt: skip
 @with_output
 def init(
     output: Output,
@@ -89,14 +87,14 @@ def init(
 ) -> None:
     """Write a pipeline FILE for a stream or an archive.
 
-    What is not given is asked for. Keys and types are proposed as by `headpond suggest`, with the evidence as
-    comments: look at every line. A FILE that is there already is left alone.
+    Asks for whatever you do not pass as an option. Keys and types are proposed as by `headpond suggest`, with
+    the evidence in comments: review every line. An existing FILE is never overwritten.
     """
     from headpond.cli.commands.suggest import propose, quoted
 
     place = Path(file)
     if place.exists():
-        raise UsageError(f"{file} is there already.", next_step="Name another file, or remove it.", file=file)
+        raise UsageError(f"{file} already exists.", next_step="Name another file, or remove it.", file=file)
     if stream is None and archive is None:
         archive, stream = _asked("Files to read, as in records/*.jsonl (empty for a stream)", ""), None
         stream = None if archive else _asked("Name of the stream")
@@ -120,11 +118,11 @@ def init(
     except OSError as error:
         raise UsageError(
             f"{file} cannot be written: {error.strerror or error}.",
-            next_step="Name a file in a folder that is there.",
+            next_step="Name a file in a folder that exists.",
             file=file,
         ) from error
     document = {"file": file, "tables": sorted(proposal["tables"])}
-    words = f"Wrote {file} with {many(len(document['tables']), 'table')}: look at every line."
+    words = f"Wrote {file} with {many(len(document['tables']), 'table')}: review every line."
     output.result(document, lambda: Group(Text(words), next_command(f"headpond check {file}")))
 
 

@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from headpond.cli.inputs import as_span, with_output
+from headpond.cli.output import next_command
 from headpond.core.errors import MissingRequirement, ServiceFailure, UsageError
 from headpond.lake.state.run_mark import mark_in
 from headpond.pipeline import load
@@ -38,10 +39,10 @@ def _freshness(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.option("--max-age", callback=as_span, default="2 minutes", metavar="SPAN", show_default=True,
-              help="Since Spark last reported a batch, or that there is nothing to read.")  # fmt: skip
-@click.option("--max-lag", callback=as_span, metavar="SPAN", help="Of any shard; asks the stream.")
+              help="Time since Spark last reported a batch or that it is idle.")  # fmt: skip
+@click.option("--max-lag", callback=as_span, metavar="SPAN", help="Lag of any shard; queries the stream.")
 @click.option("--max-freshness", callback=_freshness, multiple=True, metavar="[TABLE=]SPAN",
-              help="Age of the newest change of all tables, or of one; repeatable.")  # fmt: skip
+              help="Age of the newest change, in every table or in one; repeatable.")  # fmt: skip
 @click.option("--max-quarantined", type=click.IntRange(0), metavar="N", help="Records in quarantine.")
 @click.option("--max-pending", type=click.IntRange(0), metavar="N", help="Records that wait for others.")
 @with_output
@@ -55,10 +56,10 @@ def health(
     max_quarantined: int | None,
     max_pending: int | None,
 ) -> int:
-    """Check that a pipeline is running within limits, by the exit code.
+    """Check that a pipeline is running within limits; the exit code is the answer.
 
-    The exit code is 0, or 1 where it is not, for systemd, Kubernetes and other supervisors. Only what a limit
-    asks for is looked at. With --max-age alone that is one small file of the lake.
+    Exits with 0 if it is, otherwise with 1, for systemd, Kubernetes and other supervisors. Reads only what
+    the limits need: with --max-age alone, one small file in the lake.
     """
     pipeline = load(file)
     if max_lag is not None and pipeline.source.archive is not None:
@@ -75,29 +76,30 @@ def health(
     checks += [_within(name, limit, look, pipeline) for name, limit, look in wanted if limit is not None]
     healthy = all(check["ok"] for check in checks)
     found = {"pipeline": pipeline.monitor.name, "healthy": healthy, "checks": checks}
-    output.result(found, lambda: _drawn(found))
+    output.result(found, lambda: _drawn(found, file))
     return int(not healthy)
 
 
-def _drawn(found: dict[str, Any]) -> RenderableType:
+def _drawn(found: dict[str, Any], file: str) -> RenderableType:
     head = Text(f"{found['pipeline']} is {'healthy' if found['healthy'] else 'not healthy'}",
                 style="bold green" if found["healthy"] else "bold red")  # fmt: skip
     lines = [
         Text(f"  {'ok ' if check['ok'] else 'BAD'} {check['says']}", style="" if check["ok"] else "red")
         for check in found["checks"]
     ]
-    return Group(head, *lines)
+    command = "run" if found["checks"][0]["found"] is None else "status"
+    return Group(head, *lines, *([] if found["healthy"] else [next_command(f"headpond {command} {file}")]))
 
 
 def _running(pipeline: Pipeline, max_age_ms: int) -> dict[str, Any]:
     mark = mark_in(pipeline.target.path, pipeline.target.storage_options).read()
     if mark is None:
-        return _check("age_ms", None, max_age_ms, says="no run has begun yet", ok=False)
+        return _check("age_ms", None, max_age_ms, says="no run has started yet", ok=False)
     if mark["state"] != "running":
         said = f": {mark['error']}" if mark.get("error") else ""
-        return _check("age_ms", None, max_age_ms, says=f"the last run is {mark['state']}{said}", ok=False)
+        return _check("age_ms", None, max_age_ms, says=f"the last run {mark['state']}{said}", ok=False)
     age = mark["age_ms"] + mark["seen_ms"] - mark.get("progress_ms", mark["seen_ms"])
-    says = f"Spark was last heard of {age / 1000:.1f} s ago, limit {max_age_ms / 1000:g} s"
+    says = f"Spark last reported {age / 1000:.1f} s ago, limit {max_age_ms / 1000:g} s"
     return _check("age_ms", age, max_age_ms, says=says, ok=age <= max_age_ms)
 
 

@@ -58,7 +58,7 @@ _conf = click.option(
 
 @click.group(cls=NamingGroup)
 def join() -> None:
-    """Join two streams in time windows: try one out, or look into one on Spark."""
+    """Try out a windowed join of two streams, or inspect one on Spark."""
 
 
 @join.command()
@@ -74,9 +74,9 @@ def join() -> None:
 @click.option(
     "--emit",
     type=click.Choice([each.value for each in Emit]),
-    help="When unmatched results leave; as the time-line says when not given, else eager.",
+    help="When unmatched results are emitted; by default as the time-line says, or eager.",
 )
-@click.option("--check", is_flag=True, help="End with 1 if a step's own `out` is not what came out.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a step's expected `out` differs from the result.")
 @click.option("--html", metavar="OUT", help="Also write a page with the pictures.")
 @with_output
 @click.pass_context
@@ -90,7 +90,7 @@ def play(
     check: bool,
     html: str | None,
 ) -> None:
-    """Run a time-line through a join and show what becomes of each record.
+    """Run a time-line through a join and show what happens to each record.
 
     FILE (standard input when `-` or absent) is a JSON document {"type": "inner" | "left" | "outer",
     "before_ms", "after_ms", "grace_ms", "steps": [{"side": "L" | "R", "key", "value", "timestamp",
@@ -187,8 +187,8 @@ def rescale(output: Output, checkpoint: str, *, tasks: int, out: str, conf: dict
 @_checkpoint
 @click.option("--key", "key_text", help="The key, given as text.")
 @click.option("--key-hex", help="The key, given as hexadecimal digits.")
-@click.option("--from", "time_from", metavar="TIME", help="Only records from then on: ms, or ISO 8601.")
-@click.option("--to", "time_to", metavar="TIME", help="Only records up to then.")
+@click.option("--from", "time_from", metavar="TIME", help="Only records from this time on: ms, or ISO 8601.")
+@click.option("--to", "time_to", metavar="TIME", help="Only records up to this time.")
 @_conf
 @with_output
 def show(

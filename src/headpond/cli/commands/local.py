@@ -55,29 +55,27 @@ def _retention(ctx: click.Context, param: click.Parameter, value: str) -> int:
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--stream", "streams", multiple=True, metavar="NAME[:SHARDS]", help="Create a stream; may be repeated."
+    "--stream", "streams", multiple=True, metavar="NAME[:SHARDS]", help="Create a stream; repeatable."
 )
 @click.option("--retention", callback=_retention, default="24 hours", metavar="SPAN", show_default=True,
               help="How long the streams of --stream keep records.")  # fmt: skip
-@click.option("--limits/--no-limits", default=False, show_default=True, help="Keep the service's limits.")
+@click.option("--limits/--no-limits", default=False, show_default=True, help="Enforce the service's limits.")
 @click.option("--settle", callback=as_span, default="0 seconds", metavar="SPAN", show_default=True,
-              help="How long a stream says CREATING or UPDATING.")  # fmt: skip
+              help="How long a stream stays CREATING or UPDATING.")  # fmt: skip
 @click.option("--region", default="us-east-1", show_default=True, help="Region in ARNs.")
 @click.option(
     "--account", callback=_account, default="0" * 12, show_default=True, help="Account in ARNs, 12 digits."
 )
-@_share("--throttle", "Refuse this share of calls for their rate, as 0.5.")
+@_share("--throttle", "Throttle this share of calls; 0.5 is half of them.")
 @_share("--fail", "Fail this share of calls with HTTP 500.")
-@_share("--cut", "Cut the connection of this share of calls before they are done.")
-@_share("--cut-replies", "Cut this share of replies in their middle.")
-@_share("--fail-entries", "Refuse this share of the records of PutRecords.")
-@_share("--expire-iterators", "Let this share of GetRecords find their iterator expired.")
-@click.option("--delay", callback=as_span, metavar="SPAN", help="Send every reply so much later.")
+@_share("--cut", "Drop the connection of this share of calls before they complete.")
+@_share("--cut-replies", "Cut this share of replies off halfway.")
+@_share("--fail-entries", "Reject this share of the records in PutRecords.")
+@_share("--expire-iterators", "Expire the iterator of this share of GetRecords calls.")
+@click.option("--delay", callback=as_span, metavar="SPAN", help="Delay every reply by this much.")
 @click.option("--calls", multiple=True, type=click.Choice(list(CALLS)), metavar="CALL",
-              help="Throttle, fail, cut and delay only this call; may be repeated.")  # fmt: skip
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Of the draws of which calls are struck."
-)
+              help="Throttle, fail, cut and delay only this call; repeatable.")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for choosing the calls that fail.")
 @with_output
 def local(
     output: Output,
@@ -94,9 +92,9 @@ def local(
 ) -> None:
     """Serve a local Kinesis until stopped.
 
-    It lives in memory, answers boto3 and the AWS command line unchanged, takes any credentials, and listens
-    on this machine alone unless --host says otherwise. Prints its endpoint once it answers:
-    {"endpoint": …, "streams": […]} with --json. Limits are off and nothing goes wrong unless asked for.
+    Keeps everything in memory, works with boto3 and the AWS CLI as they are, accepts any credentials, and
+    listens only on this machine unless you set --host. Prints its endpoint once it is ready: {"endpoint": …,
+    "streams": […]} with --json. Limits and faults are off by default.
     """
     wanted = [_name_and_shards(text) for text in streams]
     settings = Settings(

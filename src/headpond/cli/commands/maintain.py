@@ -33,14 +33,14 @@ _OF_KEYS = ("key_mismatch", "missing_key")
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.option("--reason", required=True, help=f"Which records: a reason of the quarantine, or {ALL}.")
-@click.option("--dry-run", is_flag=True, help="Only show what would become of them.")
+@click.option("--dry-run", is_flag=True, help="Only show what would happen to them.")
 @with_output
 def requeue(output: Output, file: str, *, reason: str, dry_run: bool) -> None:
     """Feed quarantined records in again.
 
-    Do this after mending what they were quarantined for. A record that works now goes to its table, or to
-    pending where it waits for others, and leaves the quarantine; the rest stays, under its reason of
-    now. Works beside a running pipeline, and may be stopped and started again.
+    Fix the cause first. A record that works now leaves the quarantine for its table, or becomes pending if it
+    waits for others; the rest stay, with their current reason. You can run this next to a running pipeline,
+    and stop and restart it at any time.
     """
     pipeline = load(file)
     lake = open_lake(pipeline)
@@ -48,7 +48,7 @@ def requeue(output: Output, file: str, *, reason: str, dry_run: bool) -> None:
     if reason not in (ALL, *known):
         there = ", ".join(f"{name} ({count})" for name, count in known.items()) or "empty"
         raise UsageError(
-            f"No record is in quarantine for the reason {reason!r}.",
+            f"No record is quarantined for the reason {reason!r}.",
             next_step=f"The quarantine is {there}." if not known else f"There are: {there}.",
             reason=reason,
         )
@@ -88,19 +88,19 @@ def _requeued_drawn(document: dict[str, Any], file: str) -> RenderableType:
     if document["pending"]:
         parts.append(Text(f"{document['pending']:,} records wait for the rest of their chunks."))
     if document["tables"]:
-        table = grid("table", ("what became of the changes",))
+        table = grid("table", ("what happened to the changes",))
         for name, figures in document["tables"].items():
             table.add_row(name, ", ".join(f"{figure} {count:,}" for figure, count in figures.items()))
         parts.append(table)
     if document["stayed"]:
-        table = grid("still quarantined for", ("records",))
+        table = grid("still quarantined", ("records",))
         for name, count in document["stayed"].items():
             table.add_row(name, f"{count:,}")
         parts.append(table)
     if document["reason"] in _OF_KEYS and not document["dry_run"]:
         parts.append(
             Text(
-                "Rows that wrong keys took for one were never quarantined: `headpond bootstrap "
+                "Rows that wrong keys merged into one were never quarantined: `headpond bootstrap "
                 f"{file} TABLE --from-start` brings what the source still has of them."
             )
         )
@@ -114,13 +114,13 @@ def _requeued_drawn(document: dict[str, Any], file: str) -> RenderableType:
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.argument("table")
-@click.option("--dry-run", is_flag=True, help="Only say what would become of the table.")
+@click.option("--dry-run", is_flag=True, help="Only report what would change.")
 @with_output
 def rebuild(output: Output, file: str, table: str, *, dry_run: bool) -> int:
-    """Write a TABLE again as the file has it now: types, names, keys, form, partitions.
+    """Rewrite a TABLE to match its entry: types, names, keys, form, partitions.
 
-    All in one commit. Values that do not fit are listed, and then nothing is written. A pipeline that runs
-    meanwhile ends with an error once that is done; start it again with the new file.
+    Makes one commit. If any value does not fit, lists those values and writes nothing. A pipeline running at
+    the same time ends with an error once the commit is made; start it again with the new file.
     """
     with output.progress(f"headpond rebuild {table}") as show:
         done = rebuild_table(
@@ -132,7 +132,7 @@ def rebuild(output: Output, file: str, table: str, *, dry_run: bool) -> int:
 
 def _rebuilt(done: Rebuilt, file: str, *, dry_run: bool) -> RenderableType:
     if not done.differences:
-        return Text(f"{done.table} is as the file has it.")
+        return Text(f"{done.table} already matches its entry.")
     verb = "would be written" if dry_run else "were written"
     lines = [f"{each.made} becomes {each.wanted}" for each in done.differences]
     kept = done.rows - done.superseded - done.deleted
@@ -141,7 +141,7 @@ def _rebuilt(done: Rebuilt, file: str, *, dry_run: bool) -> RenderableType:
         lines.append(f"{many(done.unfit, 'value')} do not fit, so nothing is written:")
         lines += [f"  {each['column']} {each['value']}: {each['why']}" for each in done.listed]
     if done.superseded:
-        lines.append(f"{many(done.superseded, 'row')} of which another one with the same key is newer.")
+        lines.append(f"{many(done.superseded, 'row')} replaced by a newer row with the same key.")
     if done.deleted:
         lines.append(f"{many(done.deleted, 'row')} whose key was deleted later.")
     if done.lost_deletes:
@@ -151,7 +151,7 @@ def _rebuilt(done: Rebuilt, file: str, *, dry_run: bool) -> RenderableType:
         )
     if done.finer:
         lines.append(
-            f"Rows that the keys of before took for one are lost here: run `headpond bootstrap {file} "
+            f"Rows that the old keys merged into one are lost: run `headpond bootstrap {file} "
             f"{done.table} --from-start` afterwards, which brings what the source still has."
         )
     again = next_command(f"headpond rebuild {file} {done.table}" if dry_run else f"headpond run {file}")
@@ -161,12 +161,12 @@ def _rebuilt(done: Rebuilt, file: str, *, dry_run: bool) -> RenderableType:
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
-@click.option("--vacuum", is_flag=True, help="Also remove files that no recent version needs.")
+@click.option("--vacuum", is_flag=True, help="Also remove files that no recent version uses.")
 @click.option(
-    "--retain", callback=as_span, metavar="SPAN", help="How far back versions stay readable; 7 days."
+    "--retain", callback=as_span, metavar="SPAN", help="How long older versions stay readable; 7 days."
 )
-@click.option("--unsafe-retention", is_flag=True, help="Allow less than 7 days, with the lake at rest.")
-@click.option("--order", is_flag=True, help="Also put rows in order of their keys; rewrites all files.")
+@click.option("--unsafe-retention", is_flag=True, help="Allow less than 7 days; the lake must be idle.")
+@click.option("--order", is_flag=True, help="Also sort rows by key; rewrites all files.")
 @with_output
 def optimize(
     output: Output,
@@ -178,10 +178,10 @@ def optimize(
     unsafe_retention: bool,
     order: bool,
 ) -> None:
-    """Make few large files out of many small ones.
+    """Compact many small files into a few large ones.
 
-    Without a TABLE all are taken, those in _headpond too. Rows stay as they are, and older versions stay
-    readable until a --vacuum. Works beside a running pipeline.
+    Compacts all tables, including those in _headpond, or only the ones you name. Rows do not change, and
+    older versions stay readable until you --vacuum. Works while the pipeline runs.
     """
     if not vacuum and (retain is not None or unsafe_retention):
         raise UsageError("--retain and --unsafe-retention are for --vacuum.", next_step="Add --vacuum.")
@@ -234,7 +234,7 @@ def _optimized_drawn(done: dict[str, Any], file: str) -> RenderableType:
     said = advice({name: facts.get("rewritten_bytes", 0) for name, facts in done.items()})
     if any(facts["vacuumed"] is None for facts in done.values()):
         return Group(
-            table, *said, next_command(f"headpond optimize {file} --vacuum", "old files stay until then")
+            table, *said, next_command(f"headpond optimize {file} --vacuum", "the old files stay until then")
         )
     return Group(table, *said, next_command(f"headpond status {file}"))
 
@@ -243,11 +243,11 @@ def _optimized_drawn(done: dict[str, Any], file: str) -> RenderableType:
 @click.argument("file", type=click.Path(path_type=str))
 @with_output
 def redact(output: Output, file: str) -> None:
-    """Remove what a ledger redacted from every file of the lake.
+    """Remove redacted contents of a ledger from every file of the lake.
 
-    Rewrites tables, histories and quarantine where they hold such contents, and removes all older files and
-    log entries of these tables: older versions cannot be read afterwards. Nothing else may use the lake
-    meanwhile. Needs redaction = "honour".
+    Rewrites the tables, histories and quarantine that hold such contents, and removes all their older files
+    and log entries, so older versions can no longer be read. Nothing else may use the lake while it runs.
+    Requires redaction = "honour".
     """
     lake = open_lake(load(file))
     with output.progress(f"headpond redact {file}") as show:
@@ -266,7 +266,7 @@ def _redacted_drawn(document: dict[str, Any], file: str) -> RenderableType:
         Text(f"{document['quarantined']:,} quarantined records lost theirs."),
     ]
     if document["unreadable"]:
-        words = f"{document['unreadable']:,} quarantined records cannot be read; look whether they may stay."
+        words = f"{document['unreadable']:,} quarantined records cannot be read; check whether they may stay."
         parts.append(Text(words, style="yellow"))
     parts.append(next_command(f"headpond {'quarantine' if document['unreadable'] else 'status'} {file}"))
     return Group(*parts)
@@ -274,14 +274,14 @@ def _redacted_drawn(document: dict[str, Any], file: str) -> RenderableType:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
-@click.option("--yes", is_flag=True, help="Move the torn files of the checkpoint away; else only show them.")
+@click.option("--yes", is_flag=True, help="Move damaged checkpoint files away; otherwise only list them.")
 @with_output
 def repair(output: Output, file: str, *, yes: bool) -> int:
-    """Find what a power cut tore in the checkpoint and the tables.
+    """Find and repair damage from a power cut in the checkpoint and tables.
 
-    Torn files of the checkpoint are moved, with --yes, to a folder beside it: reading again is harmless,
-    since versions decide. Tables are never touched: each damaged one is named, with what can be done. Ends
-    with 1 while something is left to do.
+    With --yes, moves damaged checkpoint files to a folder next to it. Spark then reads those records again,
+    which is harmless because versions are compared. Tables are never changed: each damaged one is listed with
+    what you can do. Exits with 1 while something is left to do.
     """
     pipeline = load(file)
     if yes:
@@ -319,24 +319,24 @@ def _damaged(pipeline: Pipeline) -> list[dict[str, str | None]]:
 def _repair_lines(found: dict[str, Any], *, yes: bool) -> list[str]:
     lines = []
     for torn in found["checkpoint"]:
-        lines.append(f"{torn['torn']} is not whole: it is missing, empty or cut.")
-        verb = "Moved" if yes else "To do, with --yes: move"
+        lines.append(f"{torn['torn']} is damaged: it is missing, empty or truncated.")
+        verb = "Moved" if yes else "With --yes: move"
         lines.append(f"  {verb} {' and '.join(torn['away'])} to {torn['to']}. {torn['then']}")
     for table in found["tables"]:
         lines.append(f"{table['table']}: {table['damage']}")
         lines.append(f"  {table['next_step']}")
-    return lines or ["Nothing is torn: the checkpoint and the logs of the tables are whole."]
+    return lines or ["No damage found: the checkpoint and the tables' logs are intact."]
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.option("--glue", "database", required=True, metavar="DATABASE", help="The database in AWS Glue.")
-@click.option("--region", help="Its region; by default that of the source, else as boto3 finds it.")
+@click.option("--region", help="Its region; by default the source's, or the one that boto3 finds.")
 @with_output
 def register(output: Output, file: str, *, database: str, region: str | None) -> None:
-    """Make the tables of a lake known to AWS Glue, for Athena and Spark.
+    """Register the tables of a lake in AWS Glue, for Athena and Spark.
 
-    Do it again when a table has new columns. An entry of that name for another place is not touched.
+    Run it again when a table gets new columns. An entry of that name for another place is left alone.
     """
     from headpond.kinesis.aws import aws_client
 
@@ -357,5 +357,5 @@ def _registered(done: Registered, database: str) -> Text:
         )
         for table, name in names.items()
     ]
-    lines += [f"{table} is not there yet: it is made when `headpond run` begins." for table in done.absent]
+    lines += [f"{table} does not exist yet: `headpond run` creates it." for table in done.absent]
     return Text("\n".join(lines))

@@ -29,17 +29,17 @@ SHOWN_CHARACTERS = 400
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.argument("table", required=False)
-@click.option("--at", "moment", metavar="MOMENT", help="As it was: a time, or a version's number.")
-@click.option("--where", metavar="SQL", help="Only rows for which a condition holds, as in 'price > 10'.")
+@click.option("--at", "moment", metavar="MOMENT", help="The table as it was at a time, or at a version.")
+@click.option("--where", metavar="SQL", help="Only rows that meet a condition, such as 'price > 10'.")
 @click.option("--limit", type=click.IntRange(1), default=20, metavar="N", show_default=True,
-              help="How many rows, at most.")  # fmt: skip
+              help="Show at most N rows.")  # fmt: skip
 @with_output
 def show(
     output: Output, file: str, table: str | None, *, moment: str | None, where: str | None, limit: int
 ) -> None:
     """Show rows of a table.
 
-    FILE may be the path of a lake as well. With --json a document per row comes out.
+    FILE may also be the path of a lake. Without a TABLE, lists the tables.
     """
     found = open_tables(file)
     if table is None:
@@ -67,18 +67,18 @@ def _tables_drawn(listed: dict[str, Any], file: str) -> RenderableType:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
-@click.option("--reason", metavar="REASON", help="Only records that are there for this reason.")
-@click.option("--table", metavar="NAME", help="Only records that name this table, as in public.orders.")
+@click.option("--reason", metavar="REASON", help="Only records quarantined for this reason.")
+@click.option("--table", metavar="NAME", help="Only records of this table, such as public.orders.")
 @click.option("--limit", type=click.IntRange(0), default=5, metavar="N", show_default=True,
-              help="How many records to show, at most.")  # fmt: skip
-@click.option("--export", metavar="OUT", help="Write the records there as an archive, bytes untouched.")
+              help="Show at most N records.")  # fmt: skip
+@click.option("--export", metavar="OUT", help="Write the records to an archive, bytes unchanged.")
 @with_output
 def quarantine(
     output: Output, file: str, *, reason: str | None, table: str | None, limit: int, export: str | None
 ) -> None:
     """Show the records that could not be used, and why.
 
-    Counts them by reason and table and shows the first ones decoded. FILE may be the path of a lake as well.
+    Counts them by reason and table, and shows the first few decoded. FILE may also be the path of a lake.
     """
     found = open_quarantine(file)
     counts = [

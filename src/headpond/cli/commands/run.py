@@ -116,13 +116,13 @@ logger = logging.getLogger("headpond.run")
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
-@click.option("--until-caught-up", is_flag=True, help="End when everything present at the start is applied.")
+@click.option("--until-caught-up", is_flag=True, help="End once everything present at the start is applied.")
 @click.option("--until", callback=as_time, metavar="TIME",
-              help="End when everything that arrived before TIME is applied, and nothing else.")  # fmt: skip
-@click.option("--strict", is_flag=True, help="Exit with 1 when quarantine or anomalies are not empty.")
+              help="End once everything that arrived before TIME, and nothing else, is applied.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Exit with 1 if there are quarantined records or anomalies.")
 @click.option("--grace", callback=as_span, default=f"{GRACE_S:g} seconds", metavar="SPAN", show_default=True,
               help="How long a stop waits for the batch in flight.")  # fmt: skip
-@click.option("--log-format", type=click.Choice(FORMATS), help="Log to standard error, a line per batch.")
+@click.option("--log-format", type=click.Choice(FORMATS), help="Log to standard error, one line per batch.")
 @with_output
 def run(
     output: Output,
@@ -136,10 +136,10 @@ def run(
 ) -> int:
     """Keep the tables of a pipeline FILE up to date with its stream.
 
-    Runs until stopped (Ctrl-C or SIGTERM), with --until-caught-up to the end of what is there, or with
-    --until to what arrived before a time, which may be in the future. The next run continues where this one
-    stopped; nothing is lost and nothing is applied twice. A stop finishes the batch in flight; a second
-    signal ends the process at once, which is safe too.
+    Runs until you stop it (Ctrl-C or SIGTERM). With --until-caught-up it ends once it has applied everything
+    present at the start; with --until, everything that arrived before a given time, which may be in the
+    future. The next run continues where this one stopped: nothing is lost or applied twice. Stopping finishes
+    the batch in flight; a second signal ends the process at once, which is safe too.
     """
     begun = time.monotonic()
     pipeline = load(file)

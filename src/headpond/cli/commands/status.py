@@ -68,7 +68,7 @@ def draw(found: Mapping[str, Any], last: int = LAST, *, wide: bool = False) -> R
         parts.append(Text(f"The lag is unknown: {found['lag_unknown']}", style="yellow"))
     if found["last_batches"]:
         parts += [Text(), *drawn_batches(found["last_batches"], last)]
-    taken = f"tables take {size(found['table_bytes'])}, state beside them {size(found['state_bytes'])}"
+    taken = f"tables: {size(found['table_bytes'])}, headpond's own: {size(found['state_bytes'])}"
     return Group(*parts, Text(), draw_summary(found, found.get("file")), Text(taken), *_maintained(found))
 
 
@@ -128,21 +128,21 @@ LIVE = 60
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
-@click.option("--watch", is_flag=True, help="Look again and again until stopped with Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Keep refreshing until stopped with Ctrl-C.")
 @click.option("--interval", callback=as_span, default="2 seconds", metavar="SPAN", show_default=True,
-              help="How long --watch waits between two looks.")  # fmt: skip
+              help="How often --watch refreshes.")  # fmt: skip
 @click.option("--last", type=click.IntRange(0, 1_000_000), default=LAST, metavar="N", show_default=True,
-              help="How many of the last batches to show.")  # fmt: skip
+              help="How many of the latest batches to show.")  # fmt: skip
 @click.option("--wide", is_flag=True, help="Also show each shard's sequence number.")
 @click.option("--html", metavar="OUT", help="Also write a page; with --watch it is kept up to date.")
 @with_output
 def status(
     output: Output, file: str, *, watch: bool, interval: int, last: int, wide: bool, html: str | None
 ) -> None:
-    """Show where a pipeline stands: lag, last batches, tables, quarantine.
+    """Show the state of a pipeline: lag, latest batches, tables, quarantine.
 
-    Reads the checkpoint and the lake, and asks the stream for the lag; where the stream cannot be reached the
-    lag is unknown and the rest is shown all the same.
+    Reads the checkpoint and the lake, and asks the stream for the lag. If the stream cannot be reached, the
+    lag is shown as unknown.
     """
     pipeline = load(file)
     if watch:

@@ -41,8 +41,8 @@ _directory = click.argument("directory", metavar="DIR", type=click.Path(path_typ
 def store() -> None:
     """Show and migrate Kafka Streams' window stores.
 
-    DIR is a store's directory: <state directory>/<application>/<task>/<store>. It holds one RocksDB for
-    each time segment. Looking never changes it, and works while its application runs.
+    DIR is a store's directory: <state directory>/<application>/<task>/<store>. It holds one RocksDB for each
+    time segment. Reading never changes it, and works while its application runs.
     """
 
 
@@ -67,13 +67,13 @@ def milliseconds_of(text: str | None) -> int | None:
 @_directory
 @click.option("--key", "key_text", help="Only entries of this key, given as text.")
 @click.option("--key-hex", help="Only entries of this key, given as hexadecimal digits.")
+@click.option("--key-from", metavar="TEXT", help="Only entries of this key and later ones, by bytes.")
+@click.option("--key-to", metavar="TEXT", help="Only entries of this key and earlier ones.")
 @click.option(
-    "--key-from", metavar="TEXT", help="Only entries of this key and those behind it, by their bytes."
+    "--from", "time_from", metavar="TIME", help="Only window starts from this time: ms, or ISO 8601."
 )
-@click.option("--key-to", metavar="TEXT", help="Only entries of this key and those before it.")
-@click.option("--from", "time_from", metavar="TIME", help="Only window starts from then on: ms, or ISO 8601.")
-@click.option("--to", "time_to", metavar="TIME", help="Only window starts up to then.")
-@click.option("--limit", type=click.IntRange(min=0), help="At most so many entries.")
+@click.option("--to", "time_to", metavar="TIME", help="Only window starts up to this time.")
+@click.option("--limit", type=click.IntRange(min=0), help="Show at most this many entries.")
 @with_output
 def show(
     output: Output,
@@ -89,8 +89,8 @@ def show(
 ) -> None:
     """List the entries of a store.
 
-    They come in the store's own order, by segment and then by the bytes of their keys; expired ones that are
-    still on disk show too. With --json each line is {"key", "window_start", "seqnum", "value", "timestamp",
+    They are in the store's own order: by segment, then by the bytes of their keys. Expired entries still on
+    disk are included. With --json, each line is {"key", "window_start", "seqnum", "value", "timestamp",
     "headers"}: bytes as hexadecimal text, times in milliseconds; no timestamp in the format is null.
     """
     key = key_of(key_text, key_hex)
@@ -165,7 +165,7 @@ def readable(data: bytes | None) -> str:
 @_directory
 @with_output
 def stats(output: Output, directory: str) -> None:
-    """Count a store's segments, entries and bytes, and tell what migrating it would save."""
+    """Count a store's segments, entries and bytes, and show what migrating it would save."""
     found = StoreDirectory(directory)
     with output.progress(f"Reading {found.store_name}") as describe:
         segments = []
@@ -249,7 +249,7 @@ def bar(count: int, most: int, width: int = BAR_WIDTH) -> str:
 @_directory
 @click.option("--to", "target", type=click.Choice(list(_OPENED_BY)), required=True, help="The new format.")
 @click.option("--out", type=click.Path(path_type=str), help="Write there and leave DIR as it is.")
-@click.option("--drop-timestamps", is_flag=True, help="Drop timestamps that differ from their window start.")
+@click.option("--drop-timestamps", is_flag=True, help="Also drop those that differ from their window start.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_output
 def migrate(
@@ -257,12 +257,12 @@ def migrate(
 ) -> None:
     """Rewrite a store's directory in another format.
 
-    The application must be stopped. DIR stays whole until its successor is complete and checked; then the two
-    change places at once. A run that was interrupted is begun again. Headers, changelog offsets and other
-    files are kept. A value's timestamp goes; if one says something else than its window start, nothing is
-    done unless --drop-timestamps allows it.
+    Stop the application first. DIR stays intact until its replacement is complete and checked; then they are
+    swapped in one step. An interrupted run starts over. Headers, changelog offsets and other files are kept.
+    The timestamps of values are dropped; if one differs from its window start, nothing is done unless you
+    pass --drop-timestamps.
 
-    Before DIR itself is rewritten the command says which Kafka Streams open the result, and asks.
+    Before rewriting DIR itself, says which versions of Kafka Streams can open the result, and asks.
     """
     if out is None and not yes:
         _ask(directory, target)

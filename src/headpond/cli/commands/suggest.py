@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headpond.api.sampling import kinesis_records
 from headpond.cli.inputs import with_output
-from headpond.cli.output import Output, Show
+from headpond.cli.output import Output, Show, many
 from headpond.core.errors import UsageError
 from headpond.dsql.suggest import Survey, document
 from headpond.kpl.records import open_records
@@ -19,7 +19,7 @@ from headpond.pipeline import Pipeline, load
 from headpond.pipeline.lake import open_lake, row_changes
 from headpond.qldb.suggest import LedgerSurvey, ledger_document
 
-_HEAD = "# Proposed from {:,} records: look at every line."
+_HEAD = "# Proposed from {:,} records: review every line."
 
 
 def toml(proposal: Mapping[str, Any]) -> str:
@@ -46,7 +46,7 @@ def ledger_toml(proposal: Mapping[str, Any]) -> str:
         ids = table["table_ids"]
         same = f"{len(ids)} tables of the ledger had this name"
         more = _note(same, ids[:5] if len(ids) > 1 else [])
-        more += _note("there is an entry for this table", table["configured_as"])
+        more += _note("this table already has an entry", table["configured_as"])
         lines += _entry(name, table, f"{table['documents']:,} documents: {counts}", more, "fields")
     return "\n".join(lines) + "\n"
 
@@ -71,7 +71,7 @@ def _comment(text: str) -> str:
 def _known(name: str, table: Mapping[str, Any]) -> list[str]:
     """Return the lines that say which table it is, where the name does not, and its keys."""
     there = table["configured_as"]
-    lines = _note("there is an entry for this table", [] if there is None else [there])
+    lines = _note("this table already has an entry", [] if there is None else [there])
     if name != f"{table['schema']}.{table['table']}" or name.count(".") != 1 or not all(name.split(".")):
         lines += [f"schema = {quoted(table['schema'])}", f"table = {quoted(table['table'])}"]
     return [*lines, f"keys = [{', '.join(map(quoted, table['keys']))}]  # {table['keys_note']}"]
@@ -97,9 +97,8 @@ def _note(words: str, names: Iterable[str]) -> list[str]:
 
 
 def _refused(proposal: Mapping[str, Any]) -> list[str]:
-    return [
-        f"# {count:,} records would be quarantined: {reason}" for reason, count in proposal["refused"].items()
-    ]
+    counts = proposal["refused"].items()
+    return [f"# {many(count, 'record')} would be quarantined: {reason}" for reason, count in counts]
 
 
 def quoted(text: str) -> str:
@@ -121,25 +120,25 @@ _PROPOSALS: dict[str, tuple[Any, Callable[..., dict[str, Any]], Callable[..., st
     "--from-database",
     "dsn",
     metavar="DSN",
-    help="Look into the catalog of this database instead: PostgreSQL's or Aurora DSQL's.",
+    help="Read the catalog of this PostgreSQL or Aurora DSQL database instead.",
 )
 @click.option(
     "--records",
     type=click.IntRange(min=1),
     default=DEFAULT_RECORDS,
     show_default=True,
-    help="Kinesis records to look at, at most.",
+    help="How many Kinesis records to sample, at most.",
 )
 @with_output
 def suggest(output: Output, file: str | None, *, dsn: str | None, records: int) -> None:
-    """Propose the [tables] of a pipeline from what its source holds, or a database's catalog.
+    """Propose the [tables] of a pipeline from its source or a database's catalog.
 
-    Reads from the beginning of the stream or archive, writes nothing, and starts no Spark. Types are guesses
-    that take all values seen, for a person to correct. The FILE may have no [tables] yet. Of DSQL changes,
-    keys are what deletes name, and tables that do not appear but have a raw log in the lake are proposed from
-    that; of QLDB records, types are those of the documents' fields.
+    Reads from the beginning of the stream or archive, writes nothing, and does not start Spark. Types are
+    guesses that fit every value seen; correct them as needed. FILE need not have [tables] yet. For DSQL
+    changes, keys are the columns that deletes name, and a table that has only a raw log in the lake is
+    proposed from that. For QLDB records, types follow the documents' fields.
 
-    With --from-database keys and types are those that the database knows, and a FILE is not needed.
+    With --from-database, keys and types come from the database, and FILE is optional.
     """
     if dsn is not None:
         found = from_database(dsn, None if file is None else load(file, tables_needed=False))

@@ -44,16 +44,15 @@ SHOWN = 10  # anomalies of a kind that are drawn for a person
 @click.option(
     "--digest", "digest_file", type=click.Path(path_type=str), help="A saved digest and proof (JSON)."
 )
+@click.option("--html", "html_file", type=click.Path(path_type=str), help="Also write an HTML report.")
 @click.option(
-    "--html", "html_file", type=click.Path(path_type=str), help="Write a page for people there, too."
+    "--open",
+    "still_open",
+    is_flag=True,
+    help="More may come: absent blocks are pending, not missing.",
 )
-@click.option(
-    "--open", "still_open", is_flag=True, help="More may come: what is absent is pending, not missing."
-)
-@click.option(
-    "--deletes-unchecked", is_flag=True, help="Take the hashes of deletes as given: no real one is known."
-)
-@click.option("--workers", type=click.IntRange(min=1), help="Processes that read; default one per core.")
+@click.option("--deletes-unchecked", is_flag=True, help="Do not check the hashes of deletes.")
+@click.option("--workers", type=click.IntRange(min=1), help="Number of processes; by default one per core.")
 @with_output
 def verify(
     output: Output,
@@ -65,12 +64,12 @@ def verify(
     deletes_unchecked: bool,
     workers: int | None,
 ) -> int:
-    """Prove a QLDB journal from stream archives and journal exports.
+    """Verify a QLDB journal from stream archives and journal exports.
 
-    FILES are stream archives (JSON Lines, or records one after the other, in KPL aggregates or not) and
-    journal exports (Ion, Ion text, JSON Lines, or a manifest that names the objects beside it); folders,
-    patterns and `-` for standard input are taken, gzip is recognised. Ends with 1 when there are anomalies,
-    malformed records, or a digest that does not match.
+    FILES are stream archives (JSON Lines, or concatenated records, in KPL aggregates or not) and journal
+    exports (Ion, Ion text, JSON Lines, or a manifest that lists the objects next to it). They may be folders,
+    patterns, or `-` for standard input; gzip is recognised. Exits with 1 if there are anomalies or malformed
+    records, or if the digest does not match.
     """
     names = files_of(files)
     saved = read_digest(input_blob(digest_file)) if digest_file is not None else None

@@ -40,7 +40,7 @@ _ANOTHER_COPY = (
 WORDS = {
     "revision_hash_mismatch": Words(
         "A revision's contents do not match its hash",
-        "The data or the metadata of this revision were changed after QLDB wrote them, or the record was "
+        "The data or metadata of this revision was changed after QLDB wrote it, or the record was "
         "damaged on its way.",
         f"{_ANOTHER_COPY} Do not rely on this revision's values until one verifies.",
     ),
@@ -56,19 +56,19 @@ WORDS = {
         "Read the archive's neighbouring files too, or the journal export that holds this block.",
     ),
     "conflicting_revision": Words(
-        "One version of a document is there with different contents",
+        "One version of a document occurs with different contents",
         "Two records claim the same document and version and have different hashes; at most one is true.",
-        "See which of them the block lists: the other is also reported as revision_not_in_block.",
+        "Check which of them the block lists: the other is also reported as revision_not_in_block.",
     ),
     "conflicting_block": Words(
-        "One block is there with different hashes",
+        "One block occurs with different hashes",
         "Two records claim the same place in the journal; at most one is true.",
-        "The chain tells: the block after it names the hash of the true one.",
+        "The chain decides: the next block names the hash of the true one.",
     ),
     "transaction_info_not_in_entries": Words(
         "The transaction's statements are not what the block hashed",
         "transactionInfo (statements, times, tables of documents) was altered, or the list of hashes was.",
-        f"{_ANOTHER_COPY} Statements and table names of this block are not proved.",
+        f"{_ANOTHER_COPY} The statements and table names of this block are unproven.",
     ),
     "redaction_info_not_in_entries": Words(
         "The redaction request is not what the block hashed",
@@ -78,7 +78,7 @@ WORDS = {
     "revisions_not_in_entries": Words(
         "The list of revisions is not what the block hashed",
         "A hash in revisionSummaries was altered, added or left out, or their order was changed.",
-        f"{_ANOTHER_COPY} Which revisions belong to this block is not proved.",
+        f"{_ANOTHER_COPY} Which revisions belong to this block is unproven.",
     ),
     "entries_hash_mismatch": Words(
         "The block's entries do not add up to its entriesHash",

@@ -269,7 +269,7 @@ def wire_tokens(column: pa.Array, declared: str) -> pa.Array:
             return _each(column, lambda value: quote(str(uuid.UUID(bytes=value))))
         return _WRITERS[kind](column, pg_type)
     except pa.ArrowInvalid as error:
-        raise Unfit(f"holds a value that cannot be had exactly as {declared}: {error}") from error
+        raise Unfit(f"holds a value that cannot be represented exactly as {declared}: {error}") from error
 
 
 def _is_uuid(column: pa.Array, pg_type: PgType) -> bool:

@@ -116,7 +116,7 @@ class DatabaseRows:
         return InvalidData(
             f"The column {column!r} of {table} {why}, in the row with the key ({', '.join(key)}), for the "
             f"table {name!r}.",
-            next_step="Correct the type in the pipeline file, and start again: it continues where it was.",
+            next_step="Correct the type in the pipeline file and run it again: it resumes where it stopped.",
             reason="unfit_value",
             table=name,
             column=column,

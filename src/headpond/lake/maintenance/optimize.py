@@ -49,7 +49,7 @@ def check_retention(retain_ms: int | None, *, unsafe: bool) -> None:
         raise UsageError(
             f"A retention of {retain_ms / HOUR_MS:g} hours is shorter than 7 days: readers and commits "
             "under way could lose files that they need.",
-            next_step="Retain at least 7 days, or say --unsafe-retention while nothing else uses the lake.",
+            next_step="Retain at least 7 days, or pass --unsafe-retention while nothing else uses the lake.",
             retain_ms=retain_ms,
         )
 

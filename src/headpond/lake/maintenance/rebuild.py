@@ -88,7 +88,7 @@ class Rebuilt:
         rows: how many it had.
         unfit: how many values do not fit; nothing is written where there are any.
         listed: some of these: column, value, and why.
-        superseded: rows of which another one with the same key is newer.
+        superseded: rows replaced by a newer row with the same key.
         deleted: rows whose key has a newer delete.
         lost_deletes: deletes that are not known under the new keys.
         lost_ns: their newest commit time.
@@ -182,8 +182,8 @@ class Rebuild:
         self.file = lake.places()[table]
         if not self.file.exists():
             raise UsageError(
-                f"The table {table!r} is not there yet.",
-                next_step="Nothing is to be done: it will be made as its entry says.",
+                f"The table {table!r} does not exist yet.",
+                next_step="There is nothing to do: it will be created as its entry says.",
                 table=table,
             )
         self.definition = found_in(self.file, asked)
@@ -303,7 +303,7 @@ class Rebuild:
                     self._no_nulls(of_keys, part, done)
                     if not done.unfit:
                         yield from rekey.changes(part, of_keys, number, rows)
-            self._say(f"{number + 1} of {len(snapshot.files)} files looked at")
+            self._say(f"{number + 1} of {len(snapshot.files)} files checked")
 
     def _no_nulls(self, keys: dict[str, pa.Array], part: pa.Table, done: Rebuilt) -> None:
         """Note rows without a key, but for deletes, which may have it elsewhere or not at all."""
@@ -410,7 +410,7 @@ class Rebuild:
         self._remove(self._units)
         raise ServiceFailure(
             f"Others wrote the table {self.name!r} each time before its rebuild could be committed.",
-            next_step="Stop the pipeline, and repeat the command.",
+            next_step="Stop the pipeline and run the command again.",
             table=self.name,
         )
 
@@ -430,14 +430,14 @@ class Rebuild:
                 lake.tombstones.set_horizon(name, horizon)
 
     def _drop_deletes(self, outcome: Outcome) -> None:
-        """Drop the deletes of the keys of before, and keep those that came in the moment of the commit."""
+        """Drop the deletes of the old keys, and keep those that came in the moment of the commit."""
         rekey, lake = self._rekey(), self.lake
         remembered = rekey.remembered()
         if remembered.num_rows != outcome.known:
             for changes in rekey.known(remembered):
                 deletes = named(self.wanted.known_as, deletes_of(changes))
                 (lake.deletes if self.wanted.form == "history" else lake.tombstones).put(deletes)
-        lake.before_write("deletes of the keys of before")
+        lake.before_write("deletes of the old keys")
         lake.tombstones.forget(self.have.known_as)
         lake.deletes.forget(self.have.known_as)
 

@@ -82,7 +82,7 @@ class SnapshotRows:
         names = {name: self.spec.rename.get(name, name) for name in there}
         new = Counter(names.values())
         if double := [name for name, count in new.items() if count > 1]:
-            raise unfit(double[0], "is there twice (after renaming)", None)
+            raise unfit(double[0], "occurs twice (after renaming)", None)
         required = self.spec.keys if missing_as_null else (*self.spec.keys, *self.spec.columns)
         for name in required:
             if name not in new and name not in self.spec.except_columns:

@@ -111,15 +111,15 @@ def follow(
     Args:
         spark: a session.
         pipeline: what to read and what to keep.
-        until_caught_up: end when everything present at the start is applied, instead of going on.
-        until: leave out what arrived at this time (ISO 8601, with its zone) or later; with `until_caught_up`
-            the query ends when everything is applied that arrived before.
+        until_caught_up: end once everything present at the start is applied, instead of following the stream.
+        until: ignore what arrived at this time (ISO 8601, with an offset) or later; with `until_caught_up`
+            the query ends once everything that arrived earlier is applied.
         only: the one table to apply changes to, in a catch-up (`following.run`).
-        keep_data: keep the bytes of each record until it is applied, which takes memory, so that one that
-            headpond fails on can be quarantined.
+        keep_data: keep the bytes of each record until it is applied, at a cost in memory, so that a record
+            that headpond fails on can be quarantined.
         on_batch: called on the driver after each batch with its number and its figures.
-        on_begin: called on the driver before the first write of each batch with its number; what it raises
-            ends the query, with nothing of that batch written.
+        on_begin: called on the driver with each batch's number before its first write; an exception ends
+            the query with nothing of that batch written.
         on_given_up: called with its figures after chunks that waited longer than `chunk_timeout` went to
             quarantine, between two batches (`spark.following.upkeep`).
 

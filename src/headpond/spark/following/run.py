@@ -136,7 +136,7 @@ def doubts(pipeline: Pipeline) -> list[str]:
 def no_record(archive: str, lines: int) -> InvalidData:
     """Return the error of an archive that holds no record at all."""
     return InvalidData(
-        f"No line of the archive {archive} is a record ({lines:,} were read).",
+        f"No line of the archive {archive} is a record ({lines:,} read).",
         next_step='Each line must be a JSON object with "data" in base64; see `headpond inspect`.',
         reason=BAD_LINE,
     )
@@ -150,7 +150,7 @@ def _writable(folder: Path) -> None:
     except OSError as error:
         raise MissingRequirement(
             f"The lake's folder {folder} cannot be written: {error.strerror or error}.",
-            next_step="Correct target.path, or the folder's rights.",
+            next_step="Correct target.path, or the folder's permissions.",
             path=str(folder),
         ) from error
 
@@ -226,8 +226,8 @@ class Run:
         cut = [row for row in rows if (row["data"] or b"").startswith(b"gzip file of ")]
         if cut:
             raise InvalidData(
-                f"{cut[0]['shard_id']} is cut off or damaged: {cut[0]['data'].decode(errors='replace')}. "
-                "What comes before that place was applied.",
+                f"{cut[0]['shard_id']} is truncated or damaged: {cut[0]['data'].decode(errors='replace')}. "
+                "Everything before that point was applied.",
                 next_step="Fetch the file again under a new name and run again: repeats change nothing.",
                 reason=BAD_LINE,
             )

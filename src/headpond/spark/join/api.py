@@ -85,36 +85,36 @@ def windowed_join(
     Args:
         left: A streaming frame with `key` and `value` (binary or string), `timestamp`, `headers` (may be
             missing) and its records' places: `partition` and `offset`, or `shard_id`, `sequence_number` and
-            `sub_sequence_number`. All further columns come out again.
-        right: The other one; None for a self-join.
-        windows: Which records are near enough to join.
+            `sub_sequence_number`. All other columns are passed through.
+        right: The other frame; None for a self-join.
+        windows: Which records are close enough in time to join.
         how: "inner", "left", "outer" or "self".
         tasks: Number of join tasks: what partitions are to Kafka Streams. Keys go to tasks as Kafka's
             partitioner sends them to partitions. A checkpoint belongs to one number of tasks. 32 tasks keep
             as many cores busy, and cost some 25 ms a batch.
         headers: Whose headers a result carries: "own", "trigger" or "merge".
-        emit: When an unmatched result leaves: "eager" or "final".
-        emit_interval_ms: Least time between two rounds of letting expired unmatched results go.
+        emit: When an unmatched result is emitted: "eager" or "final".
+        emit_interval_ms: Minimum time between two rounds of emitting expired unmatched results.
         max_idle: How long (ms) a source partition without records is waited for, as Kafka Streams'
             `max.task.idle.ms`: records that are ahead of it are held. 0: as long as batches have records of
-            it; -1, and always under Spark Connect: nothing is held, and an input that is behind loses its
-            matches.
-        stream_time: What time it is for windows to close: "task", the greatest timestamp of the task's own
+            it; -1: nothing is held, and an input that is behind loses its matches. Under Spark
+            Connect it is always -1.
+        stream_time: The clock that closes windows: "task", the greatest timestamp of the task's own
             records, or "query", the time that all live inputs have reached.
-        rest_batch: Whether an empty batch follows the last one with records, in which nobody waits any more.
+        rest_batch: Whether an empty batch follows the last one with records and releases what is held.
             It takes a watermark; without it, the result may be given one (`withWatermark`), and what is held
             when the input pauses comes with the next records.
-        on_bad_time: What happens to a record without a time, or from before 1970: "fail" ends the query,
+        on_bad_time: What to do with a record without a time, or from before 1970: "fail" ends the query,
             "drop" leaves it out and counts it (`dropped_bad_time`).
-        max_held_bytes: The most bytes of held records of one task; more end the query.
-        max_candidates: The most pairs of a record of one batch and one in its window; likewise.
+        max_held_bytes: More bytes of held records in one task end the query.
+        max_candidates: Likewise more pairs of a record of one batch and one in its window.
         max_at_hand_bytes: How many bytes of its state a Python worker keeps in memory; it reads the rest from
-            files of its machine, or from Spark's state, when a record may meet it.
-        state_format: How values lie in the state; anything but "plain_headers" is for going back.
+            local files, or from Spark's state, when a record may match it.
+        state_format: The format of values in the state; anything but "plain_headers" is for going back.
         initial_state: What a Kafka Streams application left when it stopped, taken over at the start:
             its task directories (`<state directory>/<application>/<task>`) in the order of their partitions,
             where tasks can read them, or `JoinState`s of `headpond.kstreams.read_initial_state`. Only the
-            first batch looks at it.
+            first batch reads it.
         name: Of the figures in the query's progress (`observedMetrics`); a join of joins' results adds `_2`.
 
     Returns:

@@ -55,7 +55,7 @@ class Observation(NamedTuple):
 INSTRUMENTS = {
     one.name: one
     for one in (
-        Instrument("headpond.batches", "counter", "{batch}", "Micro-batches done."),
+        Instrument("headpond.batches", "counter", "{batch}", "Micro-batches completed."),
         Instrument("headpond.batch.duration", "histogram", "s", "Time from a batch's start to its commit."),
         Instrument(
             "headpond.batch.phase",
@@ -70,14 +70,14 @@ INSTRUMENTS = {
             "headpond.changes",
             "counter",
             "{change}",
-            "Changes, by what became of them.",
+            "Changes, by outcome.",
             ("table", "outcome"),
         ),
         Instrument(
             "headpond.quarantined", "counter", "{record}", "Records quarantined, by reason.", ("reason",)
         ),
         Instrument(
-            "headpond.tolerated_losses", "gauge", "{gap}", "Gaps gone on over (fail_on_data_loss = false)."
+            "headpond.tolerated_losses", "gauge", "{gap}", "Gaps skipped (fail_on_data_loss = false)."
         ),
         Instrument(
             "headpond.shard.lag", "gauge", "s", "How far reading is behind the tip of each shard.", ("shard",)
@@ -97,13 +97,13 @@ INSTRUMENTS = {
             "How much later the source sent that change.",
             ("table",),
         ),
-        Instrument("headpond.batch.last_end", "gauge", "s", "When the last batch was done, since 1970."),
-        Instrument("headpond.batch.last_id", "gauge", "{id}", "Number of the last batch that is done."),
+        Instrument("headpond.batch.last_end", "gauge", "s", "When the last batch ended, since 1970."),
+        Instrument("headpond.batch.last_id", "gauge", "{id}", "Number of the last completed batch."),
         Instrument("headpond.table.rows", "gauge", "{row}", "Rows of each table.", ("table",)),
         Instrument("headpond.table.size", "gauge", "By", "Bytes of each table's data files.", ("table",)),
         Instrument("headpond.table.files", "gauge", "{file}", "Data files of each table.", ("table",)),
         Instrument("headpond.state.rows", "gauge", "{row}", "Rows in Spark's state stores."),
-        Instrument("headpond.state.size", "gauge", "By", "Memory that Spark's state stores take."),
+        Instrument("headpond.state.size", "gauge", "By", "Memory used by Spark's state stores."),
     )
 }
 """Everything that is measured, by its name."""

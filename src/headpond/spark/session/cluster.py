@@ -49,7 +49,7 @@ _FILE_SETTINGS = ("spark.submit.pyFiles", "spark.archives", "spark.yarn.dist.arc
 def ship(spark: SparkSession) -> None:
     """Hand this headpond to the executors of a session; call it before `register`, `follow` or a join.
 
-    Does nothing where Spark runs on this machine alone.
+    Does nothing if Spark runs only on this machine.
 
     Raises:
         UsageError: the session is a client of Spark Connect: planners of sources do not see its files.

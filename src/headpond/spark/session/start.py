@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from headpond.core.errors import HeadpondError, MissingRequirement
 from headpond.core.passing import PassingFolder
+from headpond.spark.errors import sentences_for_people
 from headpond.spark.session.cluster import ship_to
 from headpond.spark.session.java import find_java
 from headpond.spark.session.settings import (
@@ -102,6 +103,7 @@ def spark_session(
                 running.conf.set(key, value)
         return running
     started_context(app_name, conf=conf, log_path=log_path, quick=quick)
+    sentences_for_people()
     return SparkSession.builder.getOrCreate()
 
 

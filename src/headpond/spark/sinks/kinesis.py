@@ -59,8 +59,8 @@ def without_repeats(frame: DataFrame) -> DataFrame:
     """Keep the first of the rows that a Kinesis sink with `identity` put more than once.
 
     The rows are those of the Kinesis source with `includeTags`; without an identity all are kept. In a batch
-    read this is a shuffle; in a query it keeps the identity of every row as state, for good: merge into a
-    table by identity instead where a query runs for long.
+    read this is a shuffle; in a query it keeps the identity of every row as state, for ever: for a
+    long-running query, merge into a table by identity instead.
 
     Raises:
         UsageError: The frame lacks a column that this needs.

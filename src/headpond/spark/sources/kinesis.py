@@ -298,10 +298,10 @@ class DecodedKinesisSource(DecodingDataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Register `headpond-kinesis`, `kinesis` (both also sinks) and `headpond-archive`; again changes nothing.
+    """Register `headpond-kinesis`, `kinesis` (both also sinks) and `headpond-archive`; repeating is harmless.
 
-    Some platforms have a built-in `kinesis`; there the long name reaches ours. Secret options are left out of
-    what the session shows (`redact_options`).
+    On platforms with a built-in `kinesis`, use the long name. Secret options are hidden in what the session
+    shows (`redact_options`).
     """
     from pyspark.sql.utils import is_remote
 
