@@ -161,6 +161,18 @@ def test_an_unexpected_error_is_a_sentence_too(cli: Cli, monkeypatch: pytest.Mon
     )
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), ImportError("_internal.abi3.so: failed to map segment from shared object")]
+)
+def test_too_little_memory_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Under a limit (`ulimit -v`), Python says it in one way and the loader of libraries in another."""
+    failing(monkeypatch, error)
+    code, _, said = cli("aggregate")
+    assert code == 3
+    assert said.startswith("Error: There is too little memory")
+    assert "ulimit -v" in said
+
+
 @pytest.mark.parametrize("error", [StreamNotFound("No."), ZeroDivisionError("oh")])
 def test_the_stack_trace_is_there_when_asked_for(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException

@@ -41,8 +41,8 @@ NOW = 1_767_229_200_000
 """2026-01-01 01:00 UTC."""
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 SIZES = {
-    "public.t": {"rows": 1, "bytes": 2_048, "files": 1},
-    "_headpond/tombstones": {"rows": 1, "bytes": 100, "files": 1},
+    "public.t": {"rows": 1, "bytes": 2_048, "files": 3, "log_bytes": 900},
+    "_headpond/tombstones": {"rows": 1, "bytes": 100, "files": 1, "log_bytes": 100},
 }
 ROW = {
     "run_id": "r",
@@ -146,9 +146,26 @@ def test_every_plot_says_something() -> None:
         assert bar.x == 0
         assert bar.width > WIDTH * 0.6
     assert "Lag" not in drawn([row(0, lag_ms=None, lags_ms={})])
-    assert "Size of the lake" not in drawn([row(0, sizes=None)])
+    assert (
+        not {"Size of the lake", "Files of the lake", "Logs of the lake"} & drawn([row(0, sizes=None)]).keys()
+    )
     assert all(bar.height > 1 for bar in drawn([row(0, lag_ms=0, lags_ms={"s": 0})])["Lag"])
     assert periods([], NOW) == []
+
+
+def test_what_the_lake_takes_is_drawn() -> None:
+    """Bytes, files and logs; the darker part is headpond's own; batches of before noted no logs."""
+    found = drawn([row(MINUTE)])
+    for title, own in (
+        ("Size of the lake", 100 / 2_148),
+        ("Files of the lake", 1 / 4),
+        ("Logs of the lake", 0.1),
+    ):
+        (bar,) = found[title]
+        assert bar.inner / bar.height == pytest.approx(own)
+    earlier = {name: {k: v for k, v in facts.items() if k != "log_bytes"} for name, facts in SIZES.items()}
+    assert "Logs of the lake" not in drawn([row(MINUTE, sizes=earlier)])
+    assert "Files of the lake" in drawn([row(MINUTE, sizes=earlier)])
 
 
 def test_shards_do_not_hide_each_other() -> None:
@@ -284,7 +301,7 @@ class TestInABrowser:
         }
         lags = {f"shardId-{n:012}": n * 1_000 for n in range(20)} | {long_name: 99_000}
         rows = [row(3 * DAY), row(3 * HOUR), *rows_of(50, lags_ms=lags, lag_ms=99_000)]
-        assert measured(tmp_path, page_with(lake, rows, **changes), width) == (5, 0)
+        assert measured(tmp_path, page_with(lake, rows, **changes), width) == (7, 0)
 
     def test_light_and_dark(self, tmp_path: Path, page: str) -> None:
         """Both have a picture."""
@@ -292,7 +309,7 @@ class TestInABrowser:
 
     def test_it_prints(self, tmp_path: Path, page: str) -> None:
         """A few sheets."""
-        assert 1 <= pages_printed(tmp_path, page) <= 5
+        assert 1 <= pages_printed(tmp_path, page) <= 6
 
     def test_a_hostile_name_stays_text(self, tmp_path: Path, lake: Path) -> None:
         """The browser finds no element where there was none."""

@@ -58,7 +58,7 @@ def test_a_batch_is_read_as_it_was_written(tmp_path: Path) -> None:
         "public.t": {"upserts": 3, "deletes": 1, "duplicates": 2, "superseded": 1},
         "public.log": {"appended": 1},
     }
-    assert row["sizes"] == {"public.t": {"rows": 3, "bytes": 2_048, "files": 1}}
+    assert row["sizes"] == {"public.t": {"rows": 3, "bytes": 2_048, "files": 1, "log_bytes": 0}}
     assert row["phases_ms"] == {"addBatch": 700}
 
 

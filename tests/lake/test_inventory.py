@@ -12,6 +12,7 @@ from headpond.core.errors import ConfigurationError, InvalidData
 from headpond.lake.apply import apply_batch
 from headpond.lake.lake import Lake
 from tests.lake.lakes import decoded, lake_in
+from tests.lake.test_apply import change
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +24,12 @@ columns = { id = "integer", org = "integer" }
 """
 
 
-@pytest.mark.parametrize("gone", ["public.t", "_headpond/quarantine"])
+@pytest.mark.parametrize("gone", ["public.t", "_headpond/quarantine", "_headpond/tombstones"])
 def test_a_table_that_is_gone_is_missed(tmp_path: Path, gone: str) -> None:
     """Made anew it would lack what was read before; the message says the way out, which works."""
     lake, config = lake_in(tmp_path, TABLE)
-    apply_batch(lake, decoded(config, [b'{"data": "YQ=="}']))
-    lake_in(tmp_path, TABLE)  # the quarantine is known from now on
+    # The tables that the batch makes are listed with it.
+    apply_batch(lake, decoded(config, [b'{"data": "YQ=="}', change(1, {"id": 1}, op="d")]))
     shutil.rmtree(tmp_path / "lake" / gone)
     with pytest.raises(ConfigurationError, match="its folder is gone") as refused:
         lake_in(tmp_path, TABLE)

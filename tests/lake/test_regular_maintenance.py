@@ -69,6 +69,16 @@ def live(lake: Lake) -> int:
     return lake.typed[T].file.size().files
 
 
+def test_a_size_has_the_bytes_of_the_log(tmp_path: Path) -> None:
+    """Commits and checkpoints, as they lie in the folder."""
+    lake, config = lake_in(tmp_path, TABLES)
+    put(lake, config, change(1, 1))
+    file = lake.typed[T].file
+    log = [path for path in (Path(file.uri) / "_delta_log").iterdir() if path.is_file()]
+    assert len(log) > 1
+    assert file.size().log_bytes == sum(path.stat().st_size for path in log)
+
+
 def after(do: Callable[[], None]) -> Callable[[], object]:
     """An `alone` that comes after something that a batch does."""
 

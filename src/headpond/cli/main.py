@@ -29,7 +29,7 @@ import click
 
 from headpond import __version__
 from headpond.cli.output import ConsoleOutput
-from headpond.core.errors import HeadpondError
+from headpond.core.errors import HeadpondError, MissingRequirement
 from headpond.core.lazy import lacking
 
 DEFECT = 70
@@ -237,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last frame: no user meets a stack trace unasked
         from headpond.cli.inputs import of_delta
 
-        known = of_delta(error)
+        known = of_delta(error) or _of_memory(error)
         ConsoleOutput().error(
             known
             or HeadpondError(
@@ -249,6 +249,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DEFECT if known is None else known.exit_code
     # A command that ends through ctx.exit() gives its code as the result.
     return result if isinstance(result, int) else 0
+
+
+def _of_memory(error: Exception) -> MissingRequirement | None:
+    # The loader of shared libraries says it in words of its own, as an ImportError.
+    if not isinstance(error, MemoryError) and "failed to map segment" not in str(error):
+        return None
+    return MissingRequirement(
+        f"There is too little memory: {error}." if str(error) else "There is too little memory.",
+        next_step="Raise the limit on this process (`ulimit -v`, a container's or a service's memory).",
+    )
 
 
 def _trace_if_asked() -> None:

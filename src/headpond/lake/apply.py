@@ -137,6 +137,7 @@ def apply_batch(
     whole.mark()
     lake.before_write("chunks that go")
     whole.let_go()
+    lake.list_new()
     if shared:
         _look_again(lake, batch, step, decide)
     return applied

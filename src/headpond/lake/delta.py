@@ -92,11 +92,12 @@ def literal(value: int | str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Rows (by the statistics), bytes and files of the newest version of a Delta table."""
+    """Rows (by the statistics), bytes and files of the newest version of a Delta table; bytes of its log."""
 
     rows: int
     bytes: int
     files: int
+    log_bytes: int = 0
 
 
 def plain_types(schema: pa.Schema) -> pa.Schema:
@@ -131,6 +132,8 @@ class DeltaFile:
         self._is_past = past is not None  # it stays at its version, and is not written
         self.tidies = True
         """Whether a merge tidies the table now and then; else somebody does it beside (`tidy`)."""
+        self.is_new = False
+        """Whether this object created the table; whoever lists tables sets it back."""
         self.engine = Engine(Folder(uri, self._options))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -208,6 +211,7 @@ class DeltaFile:
                     raise_if_key_not_exists=False,
                 )
             self._make_durable()
+            self.is_new = True
 
     def schema(self) -> pa.Schema:
         """Return the table's columns as Arrow fields, their Delta metadata included."""
@@ -285,9 +289,12 @@ class DeltaFile:
         return int(self.query(["count(*) AS n"])["n"][0].as_py()) if known is None else known
 
     def size(self) -> Size:
-        """Return the size of the newest version, by its log alone."""
+        """Return the size of the newest version, by its log alone, and of the log."""
         files = self.data_files()
-        return Size(sum(file.live or 0 for file in files), sum(file.size for file in files), len(files))
+        log_bytes = self.engine.folder.bytes_in("_delta_log")
+        return Size(
+            sum(file.live or 0 for file in files), sum(file.size for file in files), len(files), log_bytes
+        )
 
     def data_files(self) -> list[DataFile]:
         """Return the files of the newest version, as its log has them."""

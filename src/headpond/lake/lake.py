@@ -162,8 +162,15 @@ class Lake:
             self.made.add(pa.Table.from_pylist(rows, MADE_SCHEMA), transaction=transaction)
         for name in names:
             self.tables[name].typed.prepare()
-        if self.config.patterns:
+        self.list_new()
+
+    def list_new(self) -> None:
+        """List tables that were made since the last list, so that one is missed if it goes."""
+        new = [file for file in self.places().values() if file.is_new]
+        if new:
             self._inventory().write(self._there())
+        for file in new:
+            file.is_new = False
 
     def admit(self, batch: DecodedBatch, step: Step) -> pa.Table:
         """Make the tables that a batch has the first changes of.

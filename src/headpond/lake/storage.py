@@ -123,21 +123,24 @@ def write_document(
             new_file = path.with_name(f".{path.name}.{os.getpid()}")
             new_file.write_bytes(content)
             if durable:
-                make_durable([new_file], up_to=path.parent)
+                make_durable([new_file], path.parent, options)
             new_file.replace(path)
             if durable:
-                make_durable([path], up_to=path.parent)
+                make_durable([path], path.parent, options)
             return
         files, path_in = file_system(place, options)
         with files.open_output_stream(path_in) as out:
             out.write(content)
 
 
-def make_durable(files: Iterable[Path], *, up_to: Path) -> None:
+def make_durable(files: Iterable[Path], up_to: Path, options: Mapping[str, str] | None = None) -> None:
     """Have the disk hold files of a folder, and every folder that names them up to that one's own.
 
     What a process wrote is safe from its own end at once, but from the machine's (a power cut) only then.
+    The storage option `fsync` = "false" leaves that to the system's own time.
     """
+    if (option_of(options or {}, "fsync") or "true").lower() != "true":
+        return
     folders: set[Path] = set()
     for file in files:
         _sync(file)

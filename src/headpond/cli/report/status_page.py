@@ -212,7 +212,15 @@ def plots_of(stretches: Sequence[Stretch]) -> Iterator[Plot]:
             "Files of the newest versions; dark, headpond's own.",
             size,
             1024,
-            _bytes,
+            _of_lake("bytes"),
+        ),
+        ("Files of the lake", "Of the newest versions; dark, headpond's own.", figure, 10, _of_lake("files")),
+        (
+            "Logs of the lake",
+            "Commits and checkpoints; dark, headpond's own.",
+            size,
+            1024,
+            _of_lake("log_bytes"),
         ),
     ):
         groups = [(each, rows, seen(rows)) for each in stretches for rows in _groups(each)]
@@ -270,12 +278,16 @@ def _duration(rows: Sequence[Row]) -> _Seen:
     return max(took), median(took)
 
 
-def _bytes(rows: Sequence[Row]) -> _Seen:
-    sizes = rows[-1]["sizes"]
-    if sizes is None:
-        return None, 0.0
-    own = sum(facts["bytes"] for name, facts in sizes.items() if name.startswith(OWN))
-    return sum(facts["bytes"] for facts in sizes.values()), own
+def _of_lake(fact: str) -> Callable[[Sequence[Row]], _Seen]:
+    def of_lake(rows: Sequence[Row]) -> _Seen:
+        sizes = rows[-1]["sizes"]
+        # Before `log_bytes` was noted there was none.
+        if sizes is None or not all(fact in facts for facts in sizes.values()):
+            return None, 0.0
+        own = sum(facts[fact] for name, facts in sizes.items() if name.startswith(OWN))
+        return sum(facts[fact] for facts in sizes.values()), own
+
+    return of_lake
 
 
 def nice(value: float, base: int = 10) -> float:

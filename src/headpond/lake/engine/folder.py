@@ -79,13 +79,10 @@ class Folder:
             raise
 
     def make_durable(self, paths: list[str]) -> None:
-        """Have the disk hold files and their names; an object store does so by itself.
-
-        The storage option `fsync` = "false" leaves that to the system's own time.
-        """
-        if not is_remote(self.uri) and (option_of(self.options, "fsync") or "true").lower() == "true":
+        """Have the disk hold files and their names; an object store does so by itself."""
+        if not is_remote(self.uri):
             root = Path(self.uri)
-            make_durable([root / path for path in paths], up_to=root)
+            make_durable([root / path for path in paths], root, self.options)
 
     def remove(self, paths: list[str]) -> None:
         """Remove files, as far as that is possible: what is left is what a vacuum is for."""
@@ -100,6 +97,11 @@ class Folder:
         for info in self.files.get_file_info(found):
             if info.type == pafs.FileType.File:
                 yield info.path[len(self.place("")) :], (info.mtime_ns or 0) // 1_000_000
+
+    def bytes_in(self, path: str) -> int:
+        """Return how many bytes the files of a folder of it take; those of its own folders do not count."""
+        found = pafs.FileSelector(self.place(path), allow_not_found=True)
+        return sum(info.size or 0 for info in self.files.get_file_info(found))
 
     def put_new(self, path: str, content: bytes) -> None:
         """Write a file whole, or raise FileExistsError where it is there and leave that one."""
