@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _CALL = re.compile(r"(day|month|hour)\((.+)\)|bucket\(\s*(\d{1,5})\s*,\s*(.+)\)", re.DOTALL)
 MAX_BUCKETS = 10_000

@@ -12,9 +12,10 @@ no two tables share one. The prefix keeps these names apart from configured ones
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -24,9 +25,6 @@ from headpond.core.formats import MAX_COLUMNS, Decoded, TableEntry, wrong_entry
 from headpond.core.patterns import Entries, encoded
 from headpond.dsql.pg_types import INTEGER_RANGES, TEXT_TYPES, arrow_type, is_wider, parse_type, pg_type_of
 from headpond.dsql.strict_json import MAX_DEPTH
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NTZ_TIMESTAMP = pa.timestamp("us")
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -15,15 +15,11 @@ known. Source: spec "KPL aggregated records", size accounting and when an aggreg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from headpond.kpl.encoder import tags_length
-from headpond.kpl.model import FRAMING_BYTES, UserRecord, check_size, invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headpond.kpl.model import Tag
+from headpond.kpl.model import FRAMING_BYTES, Tag, UserRecord, check_size, invalid
 
 DEFAULT_MAX_SIZE = 51_200
 LEAST_MAX_SIZE = 64

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import (
@@ -27,18 +28,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from headpond.core.errors import ServiceFailure, UsageError
 from headpond.lake.engine.folder import Folder
-from headpond.lake.engine.log import WITH_VECTORS, Overtaken, entry_name, plain_type
-from headpond.lake.engine.merge import Engine, Merge, crowded, uneven
+from headpond.lake.engine.log import WITH_VECTORS, DataFile, Overtaken, entry_name, plain_type
+from headpond.lake.engine.lookup import Wanted
+from headpond.lake.engine.merge import Alone, Choose, Engine, Merge, Merged, Part, crowded, uneven
 from headpond.lake.engine.properties import CHECKPOINT_INTERVAL, LOG_RETENTION
 from headpond.lake.engine.vacuum import cut_log, needed_checkpoint, vacuum
 from headpond.lake.storage import storage_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from headpond.lake.engine.log import DataFile
-    from headpond.lake.engine.lookup import Wanted
-    from headpond.lake.engine.merge import Alone, Choose, Merged, Part
 
 CHECKPOINT_COMMITS = 100
 """After so many commits a checkpoint is written, and entries of the log go that it makes superfluous.

@@ -19,19 +19,21 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import ConfigurationError
-from headpond.core.formats import quarantined_changes
+from headpond.core.formats import ChangeFormat, TableEntry, quarantined_changes
 from headpond.core.schemas import FORMAT_VERSION, QUARANTINE_SCHEMA
 from headpond.lake.definition import continued, found_in
 from headpond.lake.delta import DeltaFile
+from headpond.lake.engine.merge import Alone
 from headpond.lake.naming import table_folder, too_long
 from headpond.lake.state.insert_once import ORIGIN, FactTable
 from headpond.lake.state.inventory import Inventory
@@ -40,15 +42,9 @@ from headpond.lake.state.pending import PendingTable
 from headpond.lake.state.rows import RowTables
 from headpond.lake.state.tombstones import Tombstones
 from headpond.lake.storage import remove_folder
+from headpond.lake.target import DecodedBatch, Extras, Step, Target, Transaction
 from headpond.lake.targets.history import Deletes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
-    from headpond.core.formats import ChangeFormat, TableEntry
-    from headpond.lake.engine.merge import Alone
-    from headpond.lake.target import DecodedBatch, Extras, Step, Target, Transaction
-    from headpond.lake.typed import TypedTable
+from headpond.lake.typed import TypedTable
 
 COLUMN = "format_version"
 

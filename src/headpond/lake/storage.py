@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -26,9 +27,6 @@ from headpond.core.errors import (
     EndpointUnreachable,
     MissingRequirement,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 CONNECT_TIMEOUT_S = 10

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headpond.lake.targets.log import LogTable
     from headpond.lake.typed import TypedTable
 
-    Transaction = tuple[str, int] | None
+Transaction = tuple[str, int] | None
 
 OPEN = "chunk_groups_open"
 """The one counter that tells a state, not what was done: groups of chunks that wait after the last batch."""

@@ -7,16 +7,18 @@ the union of everything declared or seen; a row that lacks one holds NULL there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.arrow import taken
-from headpond.core.derived import bucket_of, derived_in, derived_of
+from headpond.core.derived import Derived, bucket_of, derived_in, derived_of
 from headpond.core.errors import ConfigurationError
+from headpond.core.formats import TableEntry
 from headpond.core.schemas import OWN, VALUE, filled
 from headpond.lake.definition import (
     PROPERTY,
@@ -29,9 +31,9 @@ from headpond.lake.definition import (
     refuse,
     words,
 )
-from headpond.lake.delta import literal, quoted
+from headpond.lake.delta import DeltaFile, literal, quoted
 from headpond.lake.engine.log import EXPRESSION
-from headpond.lake.engine.lookup import Wanted, places
+from headpond.lake.engine.lookup import Test, Wanted, places
 from headpond.lake.naming import (
     BUCKET,
     FILE_SIZE,
@@ -42,14 +44,6 @@ from headpond.lake.naming import (
     column_name,
 )
 from headpond.lake.newest import key_codes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headpond.core.derived import Derived
-    from headpond.core.formats import TableEntry
-    from headpond.lake.delta import DeltaFile
-    from headpond.lake.engine.lookup import Test
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from headpond.core.errors import ConfigurationError
+from headpond.core.formats import ChangeFormat, TableEntry
 from headpond.core.patterns import is_pattern
 from headpond.dsql.chunks import Chunks
 from headpond.dsql.config import RowChanges
 from headpond.dsql.decode import DsqlConfig
 from headpond.lake.lake import Lake
-from headpond.pipeline.model import document_spec, table_spec
+from headpond.pipeline.load import Pipeline
+from headpond.pipeline.model import Target, document_spec, table_spec
 from headpond.qldb.decode import LedgerConfig
-from headpond.qldb.journal.proof import read_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.core.formats import ChangeFormat, TableEntry
-    from headpond.pipeline.load import Pipeline
-    from headpond.pipeline.model import Target
-    from headpond.qldb.journal.proof import SavedDigest
-
+from headpond.qldb.journal.proof import SavedDigest, read_digest
 
 Spec = TypeVar("Spec", bound="TableEntry")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headpond.core.errors import ConfigurationError
 from headpond.pipeline import rules
@@ -24,9 +24,6 @@ from headpond.pipeline.model import (
     table_spec,
 )
 from headpond.pipeline.reading import Read, Reader, Wrong, keys_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False)

@@ -10,13 +10,11 @@ import difflib
 import json
 import re
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headpond.core.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _SHOWN_CHARACTERS = 60  # longer values are cut in messages

@@ -6,8 +6,9 @@ From these declarations come the checks (`reading`), and the tables and the JSON
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
 from msgspec import Meta
 
@@ -18,9 +19,6 @@ from headpond.dsql.pg_types import parse_type
 from headpond.ion.column_types import parse_ion_type
 from headpond.kinesis.reading.positions import read_start
 from headpond.qldb.config import DocumentSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DAY_MS = 86_400_000
 MAX_INT = 2**31 - 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import inspect
 
@@ -24,9 +24,6 @@ from headpond.pipeline.mistakes import (
     has_credentials,
     unknown_key,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Wrong(Exception):

@@ -12,17 +12,15 @@ libpq says is passed on without the password; a DSN that cannot be read is not r
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from headpond.core.errors import AccessDenied, EndpointUnreachable, ServiceFailure, UsageError
 from headpond.kinesis.aws import aws_client, aws_errors, certificates
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 OLDEST = 140_000
 """PostgreSQL 14: since then `extract` gives the microseconds of a timestamp exactly."""

@@ -11,16 +11,13 @@ Where a commit has such files, readers go by them alone; one that only adds rows
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from headpond.lake.engine.parquet import write_files
-
-if TYPE_CHECKING:
-    from headpond.lake.engine.folder import Folder
-    from headpond.lake.engine.parquet import Shape
+from headpond.lake.engine.folder import Folder
+from headpond.lake.engine.parquet import Shape, write_files
 
 FOLDER = "_change_data"
 TYPE = pa.field("_change_type", pa.string())

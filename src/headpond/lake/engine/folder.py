@@ -10,18 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.fs as pafs
 
 from headpond.core.errors import MissingRequirement
 from headpond.lake.storage import file_system, is_remote, is_s3, make_durable, option_of, storage_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _ONE_WRITER = "s3_allow_unsafe_rename"
 """The storage option by which deltalake, too, learns that nobody else writes."""

@@ -11,26 +11,22 @@ A function of files and Arrow tables alone: it may run anywhere.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.arrow import int64_array
-from headpond.lake.engine.parquet import opened
+from headpond.lake.engine.folder import Folder
+from headpond.lake.engine.log import DataFile
+from headpond.lake.engine.parquet import Reader, opened
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from headpond.lake.engine.folder import Folder
-    from headpond.lake.engine.log import DataFile
-    from headpond.lake.engine.parquet import Reader
-
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-    Test = Callable[[pa.Table], pa.ChunkedArray]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Test = Callable[[pa.Table], pa.ChunkedArray]
 
 FILE, ROW = "%file", "%row"
 """Columns that say where a row is; no encoded column name is like them."""

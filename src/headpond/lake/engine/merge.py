@@ -24,8 +24,10 @@ committed when none is under way (`alone`), on top of whatever they did to other
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -37,31 +39,26 @@ from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import filled
 from headpond.lake.engine import vectors
 from headpond.lake.engine.changes import changed_rows, write_changes
+from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import (
+    DataFile,
     Log,
     Overtaken,
+    Snapshot,
     Version,
     information,
     milliseconds,
 )
 from headpond.lake.engine.lookup import FILE, ROW, Wanted, look_up, places
 from headpond.lake.engine.metadata import alteration, protocol_of
-from headpond.lake.engine.parquet import FILE_BYTES, GROUP_BYTES, Shape, opened, write_files
+from headpond.lake.engine.parquet import FILE_BYTES, GROUP_BYTES, Shape, Values, opened, write_files
 from headpond.lake.engine.properties import APPEND_ONLY, CHANGES, is_true
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from headpond.lake.engine.folder import Folder
-    from headpond.lake.engine.log import DataFile, Snapshot
-    from headpond.lake.engine.parquet import Values
-
-    Again = Sequence[tuple[DataFile, vectors.Positions]]
-    Pairs = Callable[[pa.Table, pa.Table], Any]
-    Write = Callable[["Writing", Again, pa.Table], list[dict[str, Any]]]
-    Choose = Callable[[Sequence[DataFile], int], list[DataFile]]
-    Alone = Callable[[], AbstractContextManager[None]]
+Again = Sequence[tuple[DataFile, vectors.Positions]]
+Pairs = Callable[[pa.Table, pa.Table], Any]
+Write = Callable[["Writing", Again, pa.Table], list[dict[str, Any]]]
+Choose = Callable[[Sequence[DataFile], int], list[DataFile]]
+Alone = Callable[[], AbstractContextManager[None]]
 
 SMALL_BYTES = 1 << 20
 """A file up to so many bytes is written again rather than marked."""

@@ -8,17 +8,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
-from headpond.lake.engine.log import EXPRESSION, VECTORS, WITH_VECTORS, information, milliseconds
+from headpond.lake.engine.log import EXPRESSION, VECTORS, WITH_VECTORS, Snapshot, information, milliseconds
 from headpond.lake.engine.properties import APPEND_ONLY, CHANGES, is_true
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headpond.lake.engine.log import Snapshot
 
 _BY_VERSION = {"appendOnly": 2, "changeDataFeed": 4, "generatedColumns": 4}
 """Features that writers of so great a version know without being told."""

@@ -6,10 +6,11 @@ import datetime as dt
 import math
 import sys
 import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -18,16 +19,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headpond.lake.engine import vectors
-from headpond.lake.engine.log import milliseconds
+from headpond.lake.engine.folder import Folder
+from headpond.lake.engine.log import DataFile, milliseconds
 from headpond.lake.storage import is_remote
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from headpond.lake.engine.folder import Folder
-    from headpond.lake.engine.log import DataFile
-
-    Values = tuple[str | None, ...]
+Values = tuple[str | None, ...]
 
 GROUP_ROWS = 1 << 18
 GROUP_BYTES = 64 << 20

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import unquote
 
 from headpond.core.errors import ConfigurationError
 from headpond.lake.engine import vectors
 from headpond.lake.engine.changes import FOLDER
+from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import ENTRY, Log, is_whole, milliseconds
 from headpond.lake.engine.properties import RETENTION, interval_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from headpond.lake.engine.folder import Folder
 
 _NUMBERED = re.compile(r"_delta_log/(\d{20})\..*")
 """Whatever is of a version."""

@@ -15,19 +15,16 @@ import base64
 import struct
 import uuid
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from pyroaring import BitMap64
 
 from headpond.core.errors import InvalidData
+from headpond.lake.engine.folder import Folder
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headpond.lake.engine.folder import Folder
-
-    Positions = np.ndarray[Any, np.dtype[np.int64]]
+Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 _MAGIC = 1_681_511_377
 _UUID_TEXT = 20

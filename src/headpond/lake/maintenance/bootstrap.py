@@ -22,11 +22,12 @@ from __future__ import annotations
 import base64
 import glob
 import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +37,9 @@ import pyarrow.parquet as pq
 
 from headpond.core.errors import InvalidData, UsageError
 from headpond.core.schemas import json_texts, quote
-from headpond.dsql.pg_types import TEXT_TYPES, parse_type
+from headpond.dsql.pg_types import TEXT_TYPES, PgType, parse_type
 from headpond.lake.apply import DecodedBatch, apply_batch
+from headpond.lake.lake import Lake
 from headpond.lake.maintenance.snapshot import (
     Loaded,
     Parts,
@@ -46,12 +48,6 @@ from headpond.lake.maintenance.snapshot import (
     refuse_twice,
 )
 from headpond.lake.storage import file_system, is_remote, storage_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from headpond.dsql.pg_types import PgType
-    from headpond.lake.lake import Lake
 
 ROWS_AT_ONCE = 100_000
 

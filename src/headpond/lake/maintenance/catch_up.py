@@ -12,8 +12,9 @@ seam to what the running pipeline applies meanwhile exact, and a repetition harm
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,18 +23,13 @@ from headpond.core.errors import UsageError
 from headpond.core.formats import one_batch, quarantine_rows
 from headpond.core.schemas import ORIGIN_COLUMNS, USER_RECORD_SCHEMA, filled, quote, whole
 from headpond.dsql.batch import DECODED_SCHEMA
+from headpond.dsql.config import TableSpec
 from headpond.dsql.images import images_of
 from headpond.dsql.rows import typed_rows
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
+from headpond.lake.lake import Lake
 from headpond.lake.state.rows import RowTables
-from headpond.lake.targets.log import BY_PLACE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from headpond.dsql.config import TableSpec
-    from headpond.lake.lake import Lake
-    from headpond.lake.targets.log import LogTable
+from headpond.lake.targets.log import BY_PLACE, LogTable
 
 ROWS_AT_ONCE = 50_000
 BYTES_AT_ONCE = 64 << 20

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +25,8 @@ from headpond.core.schemas import VALUE, whole
 from headpond.dsql.rows import canonical
 from headpond.dsql.versions import sha256_each, value_texts
 from headpond.lake.delta import literal
+from headpond.lake.lake import Lake
 from headpond.lake.maintenance.snapshot import PARTS, Parts, SnapshotRows, refuse_twice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from headpond.lake.lake import Lake
 
 LISTED = 20
 _LONGEST_CELL = 32

@@ -12,17 +12,12 @@ are, and the versions before stay readable until a vacuum.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from headpond.core.errors import UsageError
-from headpond.lake.delta import Size, writer_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headpond.lake.delta import DeltaFile
-    from headpond.lake.engine.merge import Alone
+from headpond.lake.delta import DeltaFile, Size, writer_of
+from headpond.lake.engine.merge import Alone
 
 HOUR_MS = 3_600_000
 SAFE_RETENTION_MS = 7 * 24 * HOUR_MS

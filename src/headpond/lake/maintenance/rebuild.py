@@ -17,9 +17,10 @@ Killed at any moment, the table is what it was or what it was to be, and the com
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ import pyarrow.compute as pc
 from deltalake import Schema as DeltaSchema
 
 from headpond.core.errors import InvalidData, ServiceFailure, UsageError
-from headpond.core.formats import unwritable
+from headpond.core.formats import TableEntry, unwritable
 from headpond.core.schemas import OWN, VALUE, whole
 from headpond.dsql.config import TableSpec
 from headpond.dsql.pg_types import CastOptions
@@ -44,9 +45,10 @@ from headpond.lake.definition import (
     found_in,
     moved,
 )
-from headpond.lake.engine.log import Overtaken
+from headpond.lake.engine.log import DataFile, Overtaken, Snapshot
 from headpond.lake.engine.merge import paths_of
 from headpond.lake.engine.parquet import FILE_BYTES, Shape, opened, write_files
+from headpond.lake.lake import Lake
 from headpond.lake.maintenance.bootstrap import Unfit, wire_tokens
 from headpond.lake.maintenance.rekey import (
     AT_FILE,
@@ -60,13 +62,6 @@ from headpond.lake.maintenance.rekey import (
 from headpond.lake.naming import PROPERTY as BUCKETS
 from headpond.lake.storage import storage_errors
 from headpond.lake.target import named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from headpond.core.formats import TableEntry
-    from headpond.lake.engine.log import DataFile, Snapshot
-    from headpond.lake.lake import Lake
 
 logger = logging.getLogger(__name__)
 

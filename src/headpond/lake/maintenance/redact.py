@@ -14,27 +14,22 @@ of a Delta table has least and greatest values of its files, so that older entri
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headpond.core.errors import UsageError
-from headpond.lake.delta import literal
+from headpond.lake.delta import DeltaFile, literal
 from headpond.lake.engine.merge import marked
 from headpond.lake.engine.vacuum import cut_log
+from headpond.lake.lake import Lake
 from headpond.lake.maintenance.requeue import parts
 from headpond.lake.state.ledger import LedgerTables
 from headpond.lake.storage import is_remote
 from headpond.qldb.batch import decode_qldb
 from headpond.qldb.records import OK
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from headpond.lake.delta import DeltaFile
-    from headpond.lake.lake import Lake
 
 REMOVED = "its contents were removed: the ledger redacted them"
 

@@ -18,19 +18,15 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headpond.core.errors import InvalidData
-from headpond.lake.lake import OWN_FOLDER
+from headpond.lake.engine.merge import Alone
+from headpond.lake.lake import OWN_FOLDER, Lake
 from headpond.lake.maintenance.optimize import SAFE_RETENTION_MS, optimize_file
 from headpond.lake.storage import read_document, write_document
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from headpond.lake.engine.merge import Alone
-    from headpond.lake.lake import Lake
 
 logger = logging.getLogger(__name__)
 

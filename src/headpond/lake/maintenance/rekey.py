@@ -13,8 +13,9 @@ becomes what the changes that it knows of make of an empty one.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,8 @@ import pyarrow.compute as pc
 
 from headpond.core.errors import UsageError
 from headpond.core.schemas import DELETED_SCHEMA, OWN, STATE_SCHEMA, VALUE, filled, whole
+from headpond.dsql.config import TableSpec
+from headpond.dsql.pg_types import CastOptions
 from headpond.dsql.strict_json import read_object
 from headpond.dsql.versions import (
     NO_IMAGE_HASH,
@@ -31,16 +34,10 @@ from headpond.dsql.versions import (
     key_column,
     key_tokens,
 )
+from headpond.lake.lake import Lake
 from headpond.lake.maintenance.snapshot import Parts
 from headpond.lake.newest import HISTORY_STATE_SCHEMA, VALID_TO, history_step, latest_step
 from headpond.lake.targets.soft import newest_of_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from headpond.dsql.config import TableSpec
-    from headpond.dsql.pg_types import CastOptions
-    from headpond.lake.lake import Lake
 
 AT_FILE, AT_ROW = "m:file", "m:row"
 NEW_OWN = {

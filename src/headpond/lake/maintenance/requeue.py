@@ -12,27 +12,22 @@ in once more, which versions (or a log entry's place) make harmless.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.formats import decoded_parts, one_batch
+from headpond.core.formats import ChangeFormat, decoded_parts, one_batch
 from headpond.core.schemas import ORIGIN_COLUMNS, USER_RECORD_SCHEMA, filled
 from headpond.kinesis.archive.lines import BAD_LINE, read_lines
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA, open_records
-from headpond.lake.apply import Applied, DecodedBatch, apply_batch
+from headpond.lake.apply import Applied, Chunks, DecodedBatch, apply_batch
 from headpond.lake.delta import literal, quoted
+from headpond.lake.lake import Lake
 from headpond.lake.state.insert_once import ORIGIN, FactTable, first_of_each
 from headpond.qldb.documents import CONFLICTING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from headpond.core.formats import ChangeFormat
-    from headpond.lake.apply import Chunks
-    from headpond.lake.lake import Lake
 
 ALL = "all"
 """The reason that stands for every reason."""

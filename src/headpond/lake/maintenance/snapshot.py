@@ -11,9 +11,9 @@ A row becomes what a change record with the same values would have become, and a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,16 +21,12 @@ import pyarrow.compute as pc
 
 from headpond.core.errors import HeadpondError, InvalidData, UsageError
 from headpond.core.schemas import OWN_FIELDS, filled
+from headpond.dsql.config import RowChanges, TableSpec
 from headpond.dsql.rows import cast_columns, columns_named, image_hashes
 from headpond.dsql.versions import encode_versions, key_column
+from headpond.lake.lake import Lake
 from headpond.lake.maintenance.catch_up import configured
 from headpond.lake.state.rows import RowTables
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from headpond.dsql.config import RowChanges, TableSpec
-    from headpond.lake.lake import Lake
 
 PARTS = 64
 """Into so many parts rows are dealt out by their keys, where all of one key must come together."""

@@ -6,18 +6,14 @@ writing a row whose identity is there already changes nothing, so a micro-batch 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.lake.delta import DeltaFile
 from headpond.lake.engine.merge import Merge, always, with_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headpond.lake.delta import DeltaFile
 
 ORIGIN = ("stream", "shard_id", "sequence_number", "sub_sequence_number")
 """Identity of a user record."""

@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from headpond.core.errors import ConfigurationError, InvalidData
 from headpond.lake.storage import read_document, write_document
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 logger = logging.getLogger(__name__)
 

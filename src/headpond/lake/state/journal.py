@@ -14,27 +14,21 @@ Closed, the anomalies are those of `qldb.journal` over all facts, whatever the o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import format_versions
+from headpond.lake.delta import DeltaFile
 from headpond.lake.engine.merge import Merge
 from headpond.lake.typed import among
 from headpond.qldb.decode import JOURNAL
 from headpond.qldb.journal.check import ANOMALIES
 from headpond.qldb.journal.facts import FACT_SCHEMAS, JournalFacts
-from headpond.qldb.journal.known import Journal
-from headpond.qldb.journal.proof import check_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from headpond.lake.delta import DeltaFile
-    from headpond.qldb.journal.known import Checked
-    from headpond.qldb.journal.proof import DigestChecked, SavedDigest
+from headpond.qldb.journal.known import Checked, Journal
+from headpond.qldb.journal.proof import DigestChecked, SavedDigest, check_digest
 
 _GONE = "%gone"
 _SCHEMA = pa.schema([pa.field(f.name, f.type) for f in ANOMALIES]).append(

@@ -16,8 +16,9 @@ A large record is a row group of its own, so that reading one record reads that 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +31,7 @@ from headpond.dsql.chunks import (
     MAX_BYTES,
     TOO_LARGE,
     WAITING,
+    Chunks,
     Place,
     Row,
     assemble_step,
@@ -37,17 +39,10 @@ from headpond.dsql.chunks import (
     place_of,
     quarantine_row,
 )
-from headpond.lake.delta import literal
+from headpond.lake.delta import DeltaFile, literal
 from headpond.lake.engine.merge import Merge, with_columns
 from headpond.lake.state.insert_once import ORIGIN, FactTable
-from headpond.lake.target import OPEN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from headpond.dsql.chunks import Chunks
-    from headpond.lake.delta import DeltaFile
-    from headpond.lake.target import DecodedBatch
+from headpond.lake.target import OPEN, DecodedBatch
 
 TABLE_SCHEMA = ASSEMBLY_SCHEMA.append(pa.field("data_bytes", pa.int64()))
 """What the Delta table has; the size is a column so that planning never reads the data."""

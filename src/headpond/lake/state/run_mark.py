@@ -15,15 +15,13 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headpond.core.errors import ConfigurationError, InvalidData, UsageError
 from headpond.lake.storage import read_document, write_document
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 FORMAT_VERSION = 1
 NAME = "run.json"

@@ -21,8 +21,9 @@ A column that is named and null is there; one that is left out is not. Rows of w
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,15 +31,10 @@ import pyarrow.compute as pc
 
 from headpond.core.schemas import FORMAT_VERSION, VALUE, whole
 from headpond.dsql.columns import first_bytes
-from headpond.lake.delta import literal
+from headpond.dsql.config import TableSpec
+from headpond.lake.delta import DeltaFile, literal
 from headpond.lake.engine.merge import Merge, always
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from headpond.dsql.config import TableSpec
-    from headpond.lake.delta import DeltaFile
-    from headpond.lake.newest import Bools
+from headpond.lake.newest import Bools
 
 SCHEMA_CHANGES_SCHEMA = pa.schema(
     [

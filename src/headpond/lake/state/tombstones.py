@@ -8,21 +8,16 @@ than that for a key without state may be one that a dropped tombstone would have
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import DELETED_SCHEMA, FORMAT_VERSION
 from headpond.dsql.versions import encode_time
-from headpond.lake.delta import literal
+from headpond.lake.delta import DeltaFile, literal
 from headpond.lake.engine.lookup import Wanted, places
-from headpond.lake.engine.merge import Merge, always
+from headpond.lake.engine.merge import Alone, Merge, always
 from headpond.lake.target import KEYS_SCHEMA
-
-if TYPE_CHECKING:
-    from headpond.lake.delta import DeltaFile
-    from headpond.lake.engine.merge import Alone
 
 TOMBSTONE_SCHEMA = pa.schema(
     [

@@ -8,7 +8,7 @@ are filled in for those rows that proved good.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,18 +16,13 @@ import pyarrow.compute as pc
 
 from headpond.ion import binary
 from headpond.ion.stream import only_value
+from headpond.ion.symbols import Symbols
 from headpond.qldb.hash import dot, merkle_root, revision_hash_ok
 from headpond.qldb.records import Record, Refused, read, read_block
 from headpond.qldb.schemas import BLOCK_CHECKS, BLOCKS_SCHEMA, HASH, REVISION_CHECKS, REVISIONS_SCHEMA
-from headpond.qldb.shapes.groups import Kind, LearnedShape, binaries
+from headpond.qldb.shapes.groups import Kind, LearnedShape, ShapedRecords, binaries
 from headpond.qldb.shapes.hash import ShapeHash
-from headpond.qldb.shapes.shape import NoShapeError, shape_of
-
-if TYPE_CHECKING:
-    from headpond.ion.symbols import Symbols
-    from headpond.qldb.shapes.groups import ShapedRecords
-    from headpond.qldb.shapes.shape import Item
-
+from headpond.qldb.shapes.shape import Item, NoShapeError, shape_of
 
 _MAX_DOCUMENTS = 16
 """Documents of a block whose ids are compared pair by pair."""

@@ -12,8 +12,9 @@ The result is that of `cast_ion` and `canonical_json` for every value; what is u
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +24,9 @@ from headpond.ion import binary
 from headpond.ion.binary import Node
 from headpond.ion.column_types import JSON, CannotCast, IonType, cast_ion
 from headpond.ion.stream import only_value
-from headpond.qldb.shapes.groups import Kind, LearnedShape
+from headpond.qldb.shapes.groups import Kind, LearnedShape, ShapedRecords
 from headpond.qldb.shapes.page import timestamps
-from headpond.qldb.shapes.shape import NoShapeError, shape_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headpond.qldb.shapes.groups import ShapedRecords
-    from headpond.qldb.shapes.shape import Item
+from headpond.qldb.shapes.shape import Item, NoShapeError, shape_of
 
 _TO_ESCAPE = r'["\\\x00-\x1f]'
 _INTS = (binary.INT, binary.NEGATIVE_INT)

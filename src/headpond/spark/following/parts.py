@@ -13,8 +13,8 @@ decoded: a batch that fails in between has applied some of its parts, and comes 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,12 +22,8 @@ import pyarrow.compute as pc
 from headpond.core.errors import MissingRequirement
 from headpond.lake.apply import Applied
 from headpond.lake.target import DecodedBatch
+from headpond.spark.sources.cells import DecodedFile, Folder
 from headpond.spark.sources.decoded import FILE, TABLE, gather
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from headpond.spark.sources.cells import DecodedFile, Folder
 
 PART_BYTES = 192 << 20
 """Decoded rows applied at a time, about: at least one cell, which is what an executor decoded at a time.

@@ -14,28 +14,22 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headpond import __version__
 from headpond.core.errors import HeadpondError
-from headpond.core.formats import add_newest
+from headpond.core.formats import Newest, add_newest
 from headpond.core.patterns import is_pattern
-from headpond.lake.reports import batches_in, counted, sizes_of
-from headpond.lake.state.run_mark import EVERY_S, mark_in, newest_of, process_of
+from headpond.lake.delta import Size
+from headpond.lake.reports import BatchLog, BatchReport, batches_in, counted, sizes_of
+from headpond.lake.state.run_mark import EVERY_S, RunMark, mark_in, newest_of, process_of
+from headpond.pipeline import Pipeline
 from headpond.pipeline.lake import open_lake
 from headpond.spark.metrics.exporters import OpenTelemetry, Prometheus, Sink
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from headpond.core.formats import Newest
-    from headpond.lake.delta import Size
-    from headpond.lake.reports import BatchLog, BatchReport
-    from headpond.lake.state.run_mark import RunMark
-    from headpond.pipeline import Pipeline
 
 logger = logging.getLogger("headpond.batches")
 
