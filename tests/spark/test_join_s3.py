@@ -67,7 +67,7 @@ def test_a_checkpoint_in_s3_is_shown_rescaled_and_continued(jars: Path, spark: A
         settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
 
         def told(*command: str) -> list[Any]:
-            out = run("-m", "headpond.cli.main", "join", *command, "--json", *settings)
+            out = run("-m", "headpond", "join", *command, "--json", *settings)
             return [json.loads(line) for line in out.splitlines()]
 
         write(tmp_path, batches[:1])
