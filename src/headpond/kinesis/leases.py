@@ -88,7 +88,7 @@ def _position(checkpoint: Any, given: Start, path: str, number: int) -> Position
     if checkpoint in ("TRIM_HORIZON", "SHARD_END"):
         return HORIZON if checkpoint == "TRIM_HORIZON" else END
     if checkpoint == "AT_TIMESTAMP":
-        # The table does not keep the time; it stands in the application's configuration.
+        # The table does not hold the time; the application's configuration does.
         if isinstance(given.rule, Position) and given.rule.kind == "TS":
             return given.rule
         raise ConfigurationError(
