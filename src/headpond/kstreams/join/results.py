@@ -148,9 +148,9 @@ class Source:
             mine = np.flatnonzero(place == each) if len(used) > 1 or some_missing else slice(None)
             local = rows[mine] - self.bases[each]
             part = part.select(names)
-            if part.num_rows > len(local):
-                # All parts together have no more rows than are asked for, however large the state is: one
-                # array of Arrow's holds 2 GiB.
+            if len(used) > 1 and part.num_rows > len(local):
+                # Parts that are put together have no more rows than are asked for, however large the state
+                # is: one array of Arrow's holds 2 GiB.
                 part, local = part.take(int64_array(local)), np.arange(len(local))
             parts.append(part)
             indices[mine] = local + at
