@@ -198,10 +198,7 @@ def _seeds(spark: SparkSession, given: InitialState | Sequence[InitialState], pl
         for number in range(len(rows)):
             yield from rows.slice(number, 1).to_batches()
 
-    def carried_read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return carried(read)(batches)
-
-    return spark.range(0, 1, 1, 1).mapInArrow(carried_read, SEED_DDL)
+    return spark.range(0, 1, 1, 1).mapInArrow(carried(read), SEED_DDL)
 
 
 def _read_task(directory: Path, rules: JoinRules) -> JoinState:
