@@ -9,21 +9,16 @@ yet by the service's clock has no records yet; a position that is refused is los
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from headpond.core.errors import DataLoss, ServiceFailure
-from headpond.kinesis.api.replies import Page
+from headpond.kinesis.api.calls import IteratorKind, StreamCalls
+from headpond.kinesis.api.replies import Page, Record
 from headpond.kinesis.api.retry import INVALID_ARGUMENT, IteratorExpired, PositionRejected
-from headpond.kinesis.reading.positions import CLOCK_SKEW_MS, listing, refuse_far_future
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.kinesis.api.calls import IteratorKind, StreamCalls
-    from headpond.kinesis.api.replies import Record
-    from headpond.kinesis.reading.positions import Position
+from headpond.kinesis.reading.positions import CLOCK_SKEW_MS, Position, listing, refuse_far_future
 
 logger = logging.getLogger(__name__)
 

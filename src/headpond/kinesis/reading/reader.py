@@ -40,9 +40,6 @@ EMPTY_REPLY_PAUSE_S = 0.2
 BATCH_BYTES = 10 << 20
 """Of records as they came, in base64: what is put together is about as large as the largest reply."""
 
-_MANY_RECORDS = 2_000
-"""A page of so many is a batch of its own, whatever their size: to add that up would cost more."""
-
 PAGE_BYTES = 4 << 20
 """About what a page is to have: what a shard gives in two seconds, so that nobody waits longer for its turn.
 
@@ -200,11 +197,10 @@ def in_batches(
     shards: list[tuple[str, int]] = []
     held_bytes = 0
     for shard_id, records in pages:
-        waiting = waiting + records if waiting else records
+        waiting = waiting + records
         shards.append((shard_id, len(records)))
-        if len(waiting) < _MANY_RECORDS:
-            held_bytes += sum(len(record.text) for record in records)
-        if held_bytes >= size_bytes or len(waiting) >= _MANY_RECORDS:
+        held_bytes += sum(len(record.text) for record in records)
+        if held_bytes >= size_bytes:
             yield to_batch(waiting, stream, shards, encryption_type=encryption_type)
             waiting, shards, held_bytes = [], [], 0
     if waiting:
@@ -221,8 +217,7 @@ def to_batch(
     """Turn records into a batch, their data decoded; `shards` says how many are of which, in their order."""
     count = len(records)
     arrivals_s = np.fromiter((record.arrival_s for record in records), np.float64, count)
-    fraction, whole = np.modf(arrivals_s)  # as `Record.arrival_us`, for all at once
-    arrivals_us = whole.astype(np.int64) * 1_000_000 + np.rint(fraction * 1e6).astype(np.int64)
+    arrivals_us = np.rint(arrivals_s * 1e6).astype(np.int64)
     columns: list[pa.Array[Any]] = [
         pa.repeat(pa.scalar(stream, pa.string()), count),
         pa.concat_arrays([pa.repeat(pa.scalar(shard_id, pa.string()), part) for shard_id, part in shards]),
