@@ -75,7 +75,6 @@ class Planner:
         self._until_ms: int | None = None  # what arrives later is for another run
         self._planned: tuple[Offset, Offset] | None = None  # the last batch
         self._in_step = None if settings.in_step is None else InStep(settings.in_step)
-        self._outlook_ms: int | None = None  # up to which arrival time the next batch may go; None: not known
 
     def close(self) -> None:
         """End the threads; calls under way are not waited for."""
@@ -253,8 +252,7 @@ class Planner:
         self._states = {shard_id: self._state_at(shard_id, positions[shard_id]) for shard_id in chosen}
         every = self._states.values()
         if self._in_step is not None:
-            own_ms = self._look_out(limits) if self._outlook_ms is None else self._outlook_ms
-            newest_ms = self._in_step.bound_ms(newest_ms, own_ms)
+            newest_ms = self._in_step.bound_ms(newest_ms, self._look_out(limits))
         end_ms = self._settings.end_ms
         for state in every:
             state.begin(
@@ -274,8 +272,7 @@ class Planner:
                 state.position = replace(state.position, until_ms=asked_ms)
                 state.idle_until_s = idle_until_s
         if self._in_step is not None:
-            self._outlook_ms = self._look_out(limits)
-            self._in_step.tell(newest_ms, self._outlook_ms)
+            self._in_step.tell(newest_ms, self._look_out(limits))
         return {shard_id: _with_first(state) for shard_id, state in self._states.items()}
 
     def _look_out(self, limits: Limits) -> int:

@@ -152,13 +152,10 @@ def read_offset(value: object) -> Offset:
         )
     if set(value) != {"v", "stream", "created", "shards"}:
         raise _damaged(f"its keys are {', '.join(sorted(map(str, value)))}")
-    stream, shards = value["stream"], value["shards"]
-    if not isinstance(stream, str) or not isinstance(shards, dict):
+    if not isinstance(value["stream"], str) or not isinstance(value["shards"], dict):
         raise _damaged("stream or shards is of the wrong type")
-    created_ms = int(_digits(value["created"], "created"))
-    return Offset(
-        stream, created_ms, {str(name): read_position(at, str(name)) for name, at in shards.items()}
-    )
+    shards = {str(name): read_position(at, str(name)) for name, at in value["shards"].items()}
+    return Offset(value["stream"], int(_digits(value["created"], "created")), shards)
 
 
 def read_position(value: object, shard_id: str) -> Position:
