@@ -27,7 +27,7 @@ from headpond.kinesis.api.shards import Shard, shard_of
 
 IteratorKind = Literal["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP", "TRIM_HORIZON"]
 
-MOST_PARALLEL_CALLS = 32
+MOST_PARALLEL_CALLS = 64
 _QUICK = Patience(throttled_s=0.001, unreachable_s=0.001)  # one more try
 
 
