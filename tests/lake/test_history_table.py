@@ -22,9 +22,9 @@ from headpond.dsql.decode import DsqlConfig
 from headpond.dsql.pg_types import arrow_type
 from headpond.lake.delta import DeltaFile
 from headpond.lake.newest import history_step
-from headpond.lake.state.tombstones import TOMBSTONE_SCHEMA
+from headpond.lake.state.tombstones import TOMBSTONE_SCHEMA, Deletes
 from headpond.lake.targets.current import CURRENT_OWN
-from headpond.lake.targets.history import HISTORY_OWN, Deletes, HistoryTable
+from headpond.lake.targets.history import HISTORY_OWN, HistoryTable
 from headpond.lake.targets.log import LOG_OWN
 from headpond.lake.typed import TypedTable
 from tests.kit.support import vector_bytes, vector_json
@@ -165,12 +165,12 @@ def test_a_repeated_batch_makes_no_commit(tmp_path: Path) -> None:
     histories = Histories(tmp_path, ONE)
     lines = [change(10, {"id": 1}), change(20, {"id": 1}, op="d"), change(25, {"id": 9}, op="d")]
     assert histories.apply(lines) == Counter(upserts=1, deletes=2)
-    versions = [t.version() for t in (histories.tables["public.t"].typed.file, histories.deletes.facts.file)]
+    versions = [t.version() for t in (histories.tables["public.t"].typed.file, histories.deletes.file)]
     assert +histories.apply(lines) == Counter(duplicates=3)
     assert versions == [
-        t.version() for t in (histories.tables["public.t"].typed.file, histories.deletes.facts.file)
+        t.version() for t in (histories.tables["public.t"].typed.file, histories.deletes.file)
     ]
-    assert histories.deletes.facts.file.schema().names == TOMBSTONE_SCHEMA.names
+    assert histories.deletes.file.schema().names == TOMBSTONE_SCHEMA.names
 
 
 def test_a_delete_before_what_it_deletes(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_tombstone_that_comes_while_old_ones_are_dropped_stays(tmp_path: Path)
     beside = Tombstones(DeltaFile(lake.tombstones.file.uri))
     assert beside.retire(1_000, after(one)) == 1
     lake.tombstones.forget_horizons()
-    assert lake.tombstones.horizon_ns(T) == 100
+    assert lake.tombstones.horizons_ns()[T] == 100
     known = lake.tombstones.file.read(["key", "ts_ns"], "key <> ''").to_pylist()
     assert sorted(row["ts_ns"] for row in known) == [5_000, 6_000]
     put(lake, config, change(50, 1), change(4_000, 2))

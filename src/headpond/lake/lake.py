@@ -40,10 +40,9 @@ from headpond.lake.state.inventory import Inventory
 from headpond.lake.state.ledger import LedgerTables
 from headpond.lake.state.pending import PendingTable
 from headpond.lake.state.rows import RowTables
-from headpond.lake.state.tombstones import Tombstones
+from headpond.lake.state.tombstones import Deletes, Tombstones
 from headpond.lake.storage import remove_folder
 from headpond.lake.target import DecodedBatch, Extras, Step, Target, Transaction
-from headpond.lake.targets.history import Deletes
 from headpond.lake.typed import TypedTable
 
 COLUMN = "format_version"
@@ -267,7 +266,7 @@ class Lake:
 
     def own_files(self) -> list[DeltaFile]:
         """Return the Delta tables below `_headpond/`, there or not, but for the logs of unknown tables."""
-        kept = (self.quarantine, self.pending, self.tombstones, self.deletes.facts, self.made)
+        kept = (self.quarantine, self.pending, self.tombstones, self.deletes, self.made)
         return [*(table.file for table in kept), *self.extras.files]
 
     def files(self) -> Iterator[tuple[str, DeltaFile]]:

@@ -419,7 +419,9 @@ class Rebuild:
         if self.wanted.form == "current":
             lake.tombstones.forget(name)
             lake.tombstones.put(named(name, outcome.deletes))
-            known = lake.tombstones.horizon_ns(self.have.known_as) if self.have.form == "current" else None
+            known = (
+                lake.tombstones.horizons_ns().get(self.have.known_as) if self.have.form == "current" else None
+            )
             horizon = max((each for each in (known, outcome.lost_ns) if each is not None), default=None)
             if horizon is not None:
                 lake.tombstones.set_horizon(name, horizon)

@@ -87,7 +87,7 @@ class CurrentTable(RowTable):
         dead = lake.tombstones.of_keys(self.known_as, changes["m:key"])
         state = pa.concat_tables([self.versions(changes, dead), dead])
         late = QUARANTINE_SCHEMA.empty_table()
-        if (horizon := lake.tombstones.horizon_ns(self.known_as)) is not None:
+        if (horizon := lake.tombstones.horizons_ns().get(self.known_as)) is not None:
             changes, late = too_late(state, changes, horizon)
         # Facts that the table does not keep stay behind.
         kept = [name for name in changes.column_names if name in _DECIDES or name.startswith(VALUE)]

@@ -209,7 +209,7 @@ def deal_of(lake: Lake, name: str, shares: int) -> Deal:
     target = lake.tables[name]
     left_out = {"m:columns"} | (set() if target.keep == "log" else {"m:before", "m:after"})
     of_rows = lake.config.kept_as == "rows"  # documents may contradict each other, and need theirs
-    if of_rows and target.keep == "current" and lake.tombstones.horizon_ns(target.known_as) is None:
+    if of_rows and target.keep == "current" and lake.tombstones.horizons_ns().get(target.known_as) is None:
         left_out.add("m:data")
     return Deal(target.apart_by, shares, frozenset(left_out))
 

@@ -142,7 +142,7 @@ def follow(
     # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine. A run
     # that goes on drops them where it found some; the first ones of a lake are dropped at the next start.
     may_drop = lake.tombstones.version() >= 0 and not until_caught_up
-    keep_data |= may_drop or lake.tombstones.newest_horizon_ns() is not None
+    keep_data |= may_drop or bool(lake.tombstones.horizons_ns())
     config = lake.config.for_run(only=only, keep_data=keep_data)
 
     target = pipeline.target
