@@ -42,7 +42,7 @@ from headpond.lake.state.pending import PendingTable
 from headpond.lake.state.rows import RowTables
 from headpond.lake.state.tombstones import Deletes, Tombstones
 from headpond.lake.storage import remove_folder
-from headpond.lake.target import DecodedBatch, Extras, Step, Target, Transaction
+from headpond.lake.target import DecodedBatch, Step, Target, Transaction
 from headpond.lake.typed import TypedTable
 
 COLUMN = "format_version"
@@ -99,6 +99,7 @@ class Lake:
         self.deletes = Deletes(self._own("deletes"))
         self.made = FactTable(self._own("pattern_tables"), MADE_SCHEMA, ("name",))
         self.extras = self._kept()
+        """What the format keeps beside, and the steps of a batch there (`lake.apply`)."""
         self._files = {entry.name: self._file(self.place_of(entry.name)) for entry in config.tables}
         self.look()
 
@@ -127,11 +128,10 @@ class Lake:
         for name in ("config", "tables"):
             self.__dict__.pop(name, None)
 
-    def _kept(self) -> Extras:
+    def _kept(self) -> RowTables | LedgerTables:
         config: Any = self.given  # as `kept_as` says
-        if config.kept_as == "documents":
-            return LedgerTables(config, self._own)
-        return RowTables(config, self._own)
+        kind = LedgerTables if config.kept_as == "documents" else RowTables
+        return kind(config, self._own)
 
     def look(self) -> None:
         """Take in the tables that patterns stand for and that are there, whoever made them."""

@@ -49,7 +49,7 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
         the same batch); `unknown_tables`: the same of tables that have a log and no entry, with the
         name each is `configured_as` meanwhile; `quarantined`: rows by reason; `pending`: records that
         wait; `tombstones` per current table; `deletes` per history table; `columns`: names that Delta has
-        otherwise than the source; and what the format adds (`Extras.summary`).
+        otherwise than the source; and what the format adds (`extras.summary`).
     """
     tables: dict[str, Any] = {}
     columns: dict[str, Any] = {}

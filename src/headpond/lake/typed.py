@@ -7,7 +7,7 @@ the union of everything declared or seen; a row that lacks one holds NULL there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -77,6 +77,12 @@ class Layout:
             arrays[BUCKET] = bucket_of(rows[OWN + "key"], self.buckets)
         arrays |= {name: how.values(arrays[of]) for name, (of, how) in self.derived.items() if of in arrays}
         return filled(arrays, self.fields, rows.num_rows)
+
+    def marked(self, mark: str, parts: Iterable[tuple[pa.Table, bool]]) -> pa.Table:
+        """Return the rows of some parts as `physical` does, with a column that says of what part they are."""
+        return pa.concat_tables(
+            [self.physical(rows).append_column(mark, pa.repeat(of, rows.num_rows)) for rows, of in parts]
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class LedgerTables:
-    """The facts of a ledger, its contradictions and its proof; a `target.Extras`."""
+    """The facts of a ledger, its contradictions and its proof."""
 
     counters: ClassVar[tuple[str, ...]] = ()
 

@@ -53,7 +53,7 @@ _KEPT: dict[str, tuple[type[RowTable], Mapping[str, tuple[str, pa.DataType]]]] =
 
 
 class RowTables:
-    """The logs of tables that are not configured, and what was seen of columns; a `target.Extras`."""
+    """The logs of tables that are not configured, and what was seen of columns."""
 
     counters: ClassVar[tuple[str, ...]] = (
         *("records", "data_bytes", "changes", "unknown_op", "out_of_range"),

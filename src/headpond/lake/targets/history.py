@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from headpond.lake.lake import Lake
     from headpond.lake.newest import HistoryOutcome
-    from headpond.lake.target import DecodedBatch, Transaction
+    from headpond.lake.target import Transaction
     from headpond.lake.typed import Layout
 
 HISTORY_OWN = {
@@ -78,11 +78,13 @@ class HistoryTable(RowTable):
 
     figures = HISTORY_COUNTERS
 
-    def decide(self, lake: Lake, batch: DecodedBatch) -> Decision | None:
+    @property
+    def identity(self) -> Sequence[str]:
+        """The Delta columns in which rows are equal that are of one version."""
+        return [*super().identity, "_ts_ns", "_tx_id"]
+
+    def decision(self, lake: Lake, changes: pa.Table) -> Decision:
         """Decide which versions are new and which end earlier."""
-        changes = batch.tables.get(self.name)
-        if not changes:
-            return None
         known = [self.versions(changes), lake.deletes.of_keys(self.known_as, changes)]
         outcome = history_step(pa.concat_tables(known), changes)
         return Decision(
@@ -121,13 +123,11 @@ class HistoryTable(RowTable):
         layout = self.typed.fit(outcome.inserts.schema)
         rows = merge_rows(layout, self.keys, outcome)
         if rows.num_rows:
-            self.typed.file.merge(self.merge_of(rows), transaction=transaction)
+            merge = Merge(
+                rows, self.identity, ("_image_hash", "_valid_to_ns"), wins, insert=rows[WHOLE], update=update
+            )
+            self.typed.file.merge(merge, transaction=transaction)
         return Counter(outcome.counters)
-
-    def merge_of(self, rows: pa.Table) -> Merge:
-        """Return what `merge_rows` do to the table."""
-        on = [*self.typed.found_by, *map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]
-        return Merge(rows, on, ("_image_hash", "_valid_to_ns"), wins, insert=rows[WHOLE], update=update)
 
 
 def merge_rows(layout: Layout, keys: Sequence[str], outcome: HistoryOutcome) -> pa.Table:
@@ -135,8 +135,4 @@ def merge_rows(layout: Layout, keys: Sequence[str], outcome: HistoryOutcome) -> 
     facts = [f"m:{name}" for name in layout.own if f"m:{name}" != _FROM]
     ends = outcome.ends.select([*(VALUE + key for key in keys), "m:key", *facts])
     parts = ((outcome.inserts, True), (outcome.corrections, True), (ends, False))
-    laid = []
-    for rows, whole in parts:
-        physical = layout.physical(rows.append_column(_FROM, rows["m:ts_ns"]))
-        laid.append(physical.append_column(WHOLE, pa.repeat(whole, rows.num_rows)))
-    return pa.concat_tables(laid)
+    return layout.marked(WHOLE, [(rows.append_column(_FROM, rows["m:ts_ns"]), mark) for rows, mark in parts])
