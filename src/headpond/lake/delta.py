@@ -22,8 +22,6 @@ from deltalake import (
     QueryBuilder,
     WriterProperties,
 )
-from deltalake import Field as DeltaField
-from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from headpond.core.errors import ServiceFailure, UsageError
@@ -222,37 +220,13 @@ class DeltaFile:
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add nullable columns, keeping each field's metadata; columns already there are left."""
-
-        def attempt(table: DeltaTable) -> None:
-            have = {field.name for field in table.schema().fields}
-            new = [field for field in fields if field.name not in have]
-            if not new:
-                return
-            kinds = DeltaSchema.from_arrow(pa.schema(new)).fields
-            table.alter.add_columns(
-                [
-                    DeltaField(
-                        kind.name,
-                        kind.type,
-                        nullable=True,
-                        metadata={k.decode(): v.decode() for k, v in (field.metadata or {}).items()},
-                    )
-                    for kind, field in zip(kinds, new, strict=True)
-                ]
-            )
-
-        self.committing(attempt)
+        self._retried(lambda: self.engine.alter({}, {}, fields))
 
     def alter(
         self, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str | None]] | None = None
     ) -> None:
         """Set properties, and metadata of columns; where all is so already nothing is committed."""
-        self._retried(lambda: self.engine.alter(properties, columns))
-
-    def set_property(self, name: str, value: str | None) -> None:
-        """Set a property unless it is so already; None leaves it as it is."""
-        if value is not None:
-            self.alter({name: value})
+        self._retried(lambda: self.engine.alter(properties, columns or {}))
 
     def read(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Read the named columns of those rows for which SQL `where` holds; see `query`."""
@@ -300,6 +274,11 @@ class DeltaFile:
         """Return the files of the newest version, as its log has them."""
         with storage_errors(self.uri, self._options):
             return list(self.engine.log.newest().files.values())
+
+    def greatest(self, column: str) -> list[Any]:
+        """Return the greatest value of a column in each file, as far as the log's statistics have it."""
+        found = (file.bounds(column)[1] for file in self.data_files())
+        return [value for value in found if value is not None]
 
     def version(self) -> int:
         """Return the newest version's number."""

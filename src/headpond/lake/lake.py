@@ -26,7 +26,6 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headpond.core.errors import ConfigurationError
 from headpond.core.formats import ChangeFormat, TableEntry, quarantined_changes
@@ -51,27 +50,19 @@ MADE_SCHEMA = pa.schema([pa.field("name", pa.string()), pa.field(COLUMN, pa.int3
 """Rows of `_headpond/pattern_tables`."""
 
 
-def refuse_later_formats(files: Iterable[DeltaFile], known: int = FORMAT_VERSION) -> None:
-    """Refuse tables that hold rows of a later format than `known`; absent ones are passed over."""
+def refuse_later_formats(files: Iterable[DeltaFile]) -> None:
+    """Refuse tables that hold rows of a later format than ours; absent ones are passed over."""
     for file in files:
-        found = newest_format(file) if file.exists() else 0
-        if found > known:
+        found = max(file.greatest(COLUMN), default=0) if file.exists() else 0
+        if found > FORMAT_VERSION:
             raise ConfigurationError(
-                f"{file.uri} holds rows of format {found}, and this headpond knows formats up to {known}.",
+                f"{file.uri} holds rows of format {found}, and this headpond knows formats up to "
+                f"{FORMAT_VERSION}.",
                 next_step="Go on with the headpond that wrote them, or a later one; nothing was changed.",
                 table=file.uri,
                 found=found,
-                known=known,
+                known=FORMAT_VERSION,
             )
-
-
-def newest_format(file: DeltaFile) -> int:
-    """Return the greatest `format_version` of a table's rows; 0 where there is none."""
-    actions: Any = pa.table(file.open().get_add_actions(flatten=True))
-    name = f"max.{COLUMN}"
-    if name not in actions.column_names:  # no file yet, or none with statistics
-        return 0
-    return int(pc.max(actions[name]).as_py() or 0)
 
 
 OWN_FOLDER = "_headpond"

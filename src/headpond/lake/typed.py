@@ -288,11 +288,8 @@ class TypedTable:
         return [*found, *([pa.field(BUCKET, pa.int32())] if self.buckets else [])]
 
     def greatest(self, column: str) -> list[Any]:
-        """Return the greatest value of a column in each file, as far as the log's statistics have it."""
-        if not self.file.exists():
-            return []
-        found = (file.bounds(column)[1] for file in self.file.data_files())
-        return [value for value in found if value is not None]
+        """Return `DeltaFile.greatest`; nothing where the table does not exist yet."""
+        return self.file.greatest(column) if self.file.exists() else []
 
     def originals(self) -> dict[str, str]:
         """Source column → Delta column, for all that are there."""

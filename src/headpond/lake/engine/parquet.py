@@ -1,4 +1,11 @@
-"""The data files of a Delta table: rows of them by number, and new ones with what the log says of them."""
+"""The data files of a Delta table: rows of them by number, and new ones with what the log says of them.
+
+Readers that follow a table (Delta's change data feed) go by files of the rows that a commit changes; one that
+only adds rows has none::
+
+    _change_data/part-….parquet      all columns, and _change_type: what was and what is of a row that was
+                                     updated, what was of one that was deleted, what is of a new one
+"""
 
 from __future__ import annotations
 
@@ -8,10 +15,10 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import orjson
 import pyarrow as pa
@@ -348,3 +355,32 @@ def write_files(
         folder.remove(begun)
         raise
     return added
+
+
+CHANGES_FOLDER = "_change_data"
+CHANGE_TYPE = pa.field("_change_type", pa.string())
+
+
+def changed_rows(before: pa.Table, after: pa.Table, removed: pa.Table, inserted: pa.Table) -> pa.Table:
+    """Return rows of a table as its feed has them."""
+    parts = {
+        "update_preimage": before,
+        "update_postimage": after,
+        "delete": removed,
+        "insert": inserted,
+    }
+    return pa.concat_tables(
+        [rows.append_column(CHANGE_TYPE, pa.repeat(kind, rows.num_rows)) for kind, rows in parts.items()]
+    )
+
+
+def write_changes(folder: Folder, shape: Shape, changes: pa.Table | None) -> list[dict[str, Any]]:
+    """Write rows of the feed, where there is one; return the actions that say where they are."""
+    if changes is None:
+        return []
+    shape = replace(shape, schema=shape.schema.append(CHANGE_TYPE), inside=(CHANGES_FOLDER,))
+    parts = ((values, [rows]) for values, rows in shape.split(changes))
+    added = write_files(folder, shape, parts, data_change=False)
+    folder.make_durable([unquote(action["add"]["path"]) for action in added])
+    kept = ("path", "partitionValues", "size", "dataChange")
+    return [{"cdc": {name: action["add"][name] for name in kept}} for action in added]

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 from headpond.core.errors import ConfigurationError
 from headpond.lake.engine import vectors
-from headpond.lake.engine.changes import FOLDER
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import ENTRY, Log, is_whole, milliseconds
+from headpond.lake.engine.parquet import CHANGES_FOLDER
 from headpond.lake.engine.properties import RETENTION, interval_ms
 
 _NUMBERED = re.compile(r"_delta_log/(\d{20})\..*")
@@ -92,7 +92,7 @@ def _asked_ms(folder: Folder, asked: str) -> int:
 
 
 def _is_data(path: str) -> bool:
-    if path.startswith(f"{FOLDER}/"):
+    if path.startswith(f"{CHANGES_FOLDER}/"):
         return True
     return not any(part.startswith(("_", ".")) and "=" not in part for part in path.split("/"))
 
