@@ -297,11 +297,7 @@ class DeltaFile:
         `transaction` is an application's id and number, stored with the commit unless the table has that or a
         greater one: then this is a repeat, whose rows are compared all the same.
         """
-        before = self.engine.version
-        merged = self._retried(lambda: self.engine.merge(merge, transaction=transaction, alone=alone))
-        if self.tidies:
-            self.tidy(before)
-        return merged
+        return self._tidied(lambda: self.engine.merge(merge, transaction=transaction, alone=alone))
 
     def merge_parts(
         self, prepare: Callable[[], tuple[int, Sequence[Part]]], *, transaction: tuple[str, int] | None = None
@@ -310,11 +306,7 @@ class DeltaFile:
 
         Where another writer was faster, they are prepared again.
         """
-        before = self.engine.version
-        merged = self._retried(lambda: self.engine.merge_parts(*prepare(), transaction=transaction))
-        if self.tidies:
-            self.tidy(before)
-        return merged
+        return self._tidied(lambda: self.engine.merge_parts(*prepare(), transaction=transaction))
 
     def append(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> None:
         """Append rows in one commit, without looking at what is there."""
@@ -329,14 +321,9 @@ class DeltaFile:
         """
         attempt = partial(self.engine.compact, choose, file_bytes=file_bytes, alone=alone)
 
-        def once() -> int:
-            if alone is None:
-                return self._retried(attempt)
-            with storage_errors(self.uri, self._options):
-                return attempt()
-
+        once = attempt if alone is not None else partial(self._retried, attempt)
         found = 0
-        with suppress(Overtaken):
+        with suppress(Overtaken), storage_errors(self.uri, self._options):
             found = left = once()
             while left and (now := once()) < left:
                 left = now
@@ -406,6 +393,13 @@ class DeltaFile:
     def _make_durable(self) -> None:
         """Have the disk hold what deltalake committed."""
         self.engine.folder.make_durable([entry_name(self.version())])
+
+    def _tidied(self, attempt: Callable[[], Merged]) -> Merged:
+        before = self.engine.version
+        merged = self._retried(attempt)
+        if self.tidies:
+            self.tidy(before)
+        return merged
 
     def _retried(self, attempt: Callable[[], Result]) -> Result:
         pause = FIRST_PAUSE_S

@@ -321,19 +321,11 @@ class Log:
             self._take(snapshot, snapshot.version + 1, content)
 
     def _load(self) -> Snapshot:
-        parts: dict[int, list[str]] = {}
-        entries = set()
-        for path, _ in self.folder.listed("_delta_log"):
-            if (match := ENTRY.fullmatch(path)) is not None:
-                if match[2] == "json":
-                    entries.add(int(match[1]))
-                else:
-                    parts.setdefault(int(match[1]), []).append(path)
+        entries, checkpoints = listed(self.folder)
         snapshot = Snapshot(self.folder.uri, removed=[] if self._removed else None)
-        whole = [version for version, found in parts.items() if is_whole(found)]
-        if whole:
-            snapshot.version = max(whole)
-            actions = [each for path in parts[snapshot.version] for each in self._checkpoint(path)]
+        if checkpoints:
+            snapshot.version = max(checkpoints)
+            actions = [each for path in checkpoints[snapshot.version] for each in self._checkpoint(path)]
             _take_all(snapshot, actions)
         last = max(entries, default=snapshot.version)
         for version in range(snapshot.version + 1, last + 1):
@@ -432,9 +424,23 @@ def _version_of(hint: bytes) -> int:
         return -1  # a hint and no more
 
 
-def is_whole(parts: Iterable[str]) -> bool:
-    """Return whether all parts of a checkpoint are there."""
-    names = list(parts)
+def listed(folder: Folder) -> tuple[dict[int, int], dict[int, list[str]]]:
+    """Return the log's entries and whole checkpoints by their versions.
+
+    Of an entry that is when it was last changed, milliseconds since 1970, of a checkpoint its files.
+    """
+    entries, parts = dict[int, int](), dict[int, list[str]]()
+    for path, changed_ms in folder.listed("_delta_log"):
+        if (match := ENTRY.fullmatch(path)) is None:
+            continue
+        if match[2] == "json":
+            entries[int(match[1])] = changed_ms
+        else:
+            parts.setdefault(int(match[1]), []).append(path)
+    return entries, {version: found for version, found in parts.items() if _is_whole(found)}
+
+
+def _is_whole(names: Sequence[str]) -> bool:
     if any(name.endswith(".checkpoint.parquet") for name in names):
         return True
     return any(len(names) == int(name.split(".")[-2]) for name in names)

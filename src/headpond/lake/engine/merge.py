@@ -152,27 +152,14 @@ class Writing:
 
         def stream(values: Values) -> Iterator[pa.Table]:
             for file, rows in kept.get(values, ()):
-                yield from self._left(file, rows)
+                with opened(self.folder, file, self.shape.schema) as reader:
+                    for part, _ in reader.live(self.shape.stored.names, rows):
+                        yield part
             if values in fresh:
                 yield fresh[values]
 
         for values in dict.fromkeys([*kept, *fresh]):
             yield values, stream(values)
-
-    def _left(self, file: DataFile, rows: vectors.Positions) -> Iterator[pa.Table]:
-        """Yield what stays of a file."""
-        with opened(self.folder, file, self.shape.schema) as reader:
-            dead = np.union1d(reader.dead, rows)
-            for group, first, count in reader.groups():
-                here = dead[np.searchsorted(dead, first) : np.searchsorted(dead, first + count)] - first
-                if len(here) == count:
-                    continue
-                part = reader.read(group, self.shape.stored.names)
-                if len(here):
-                    stays = np.ones(count, bool)
-                    stays[here] = False
-                    part = part.filter(pa.array(stays))
-                yield part
 
 
 def paths_of(added: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -20,6 +20,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, unquote
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -133,6 +134,18 @@ class Reader:
             else:
                 arrays.append(rows[name] if rows[name].type == kind else rows[name].cast(kind))
         return pa.table(arrays, schema=pa.schema([self._schema.field(name) for name in columns]))
+
+    def live(
+        self, columns: Sequence[str], gone: vectors.Positions = vectors.NONE
+    ) -> Iterator[tuple[pa.Table, vectors.Positions]]:
+        """Yield columns of the rows that are there, but for some that go, by groups, and their numbers."""
+        dead = np.union1d(self.dead, gone)
+        for group, first, count in self.groups():
+            stays = np.ones(count, bool)
+            stays[dead[slice(*np.searchsorted(dead, (first, first + count)))] - first] = False
+            if stays.any():
+                part = self.read(group, columns)
+                yield (part if stays.all() else part.filter(pa.array(stays))), first + np.flatnonzero(stays)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from headpond.kinesis.archive.lines import BAD_LINE, read_lines
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA, open_records
 from headpond.lake.apply import Applied, Chunks, DecodedBatch, apply_batch
 from headpond.lake.delta import literal, quoted
+from headpond.lake.engine.lookup import places
 from headpond.lake.lake import Lake
 from headpond.lake.state.insert_once import ORIGIN, FactTable, first_of_each
 from headpond.qldb.documents import CONFLICTING
@@ -157,8 +158,7 @@ def _whole(quarantine: FactTable, wanted: pa.Table) -> pa.Table:
 
 def _matching(rows: pa.Table, wanted: pa.Table, columns: Sequence[str] = IDENTITY) -> pa.Array:
     """Return which rows equal one of the wanted ones."""
-    keys = set(_places(wanted, columns))
-    return pa.array([key in keys for key in _places(rows, columns)], pa.bool_())
+    return pa.array(places(rows, wanted, columns) >= 0)
 
 
 def _places(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
