@@ -81,7 +81,7 @@ class LedgerTables:
         own = (
             own | (ION_OWN if self.config.raw_ion else {}) | (JSON_OWN if self.config.canonical_json else {})
         )
-        typed = TypedTable(entry.name, file, entry.declared(), own, entry)
+        typed = TypedTable(file, own, entry)
         self.documents[entry.name] = table = DocumentTable(typed, entry, self)
         return table
 

@@ -103,7 +103,7 @@ class RowTables:
         self.entries[entry.name] = entry
         self.schema_changes.declare(entry)
         form, own = _KEPT[entry.form]
-        return form(TypedTable(entry.name, file, entry.declared(), own, entry), entry)
+        return form(TypedTable(file, own, entry), entry)
 
     def begin(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> pa.Table:  # noqa: ARG002
         """Make the logs that a batch needs; return quarantine rows of changes for which there is no room."""
@@ -216,8 +216,9 @@ class UnknownTables:
     def _remember(self, schema: str, table: str, folder: str) -> None:
         name = unknown_name(schema, table)
         assert self._tables is not None
-        typed = TypedTable(name, self._own(f"unknown/{folder}"), {}, LOG_OWN)
-        self._tables[name] = UnknownTable(schema, table, LogTable(typed, unknown_spec(schema, table)))
+        spec = unknown_spec(schema, table)
+        typed = TypedTable(self._own(f"unknown/{folder}"), LOG_OWN, spec, configured=False)
+        self._tables[name] = UnknownTable(schema, table, LogTable(typed, spec))
 
     def _refused(self, rows: pa.Table, name: str) -> pa.Table:
         schema, table = schema_and_table(name)
