@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,13 +20,14 @@ from headpond.core.formats import add_newest
 from headpond.core.schemas import DELETED_SCHEMA, PENDING_SCHEMA, QUARANTINE_SCHEMA, filled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headpond.core.formats import Decoded, Newest, TableEntry
     from headpond.lake.lake import Lake
     from headpond.lake.typed import TypedTable
 
 Transaction = tuple[str, int] | None
+_T = TypeVar("_T")
 
 OPEN = "chunk_groups_open"
 """The one counter that tells a state, not what was done: groups of chunks that wait after the last batch."""
@@ -65,6 +66,20 @@ class DecodedBatch:
 def together(parts: Mapping[str, list[pa.Table]]) -> dict[str, pa.Table]:
     """Return each table's parts as one; a column that only some of them have is null in the others."""
     return {name: pa.concat_tables(rows, promote_options="default") for name, rows in sorted(parts.items())}
+
+
+def in_parts(items: Iterable[_T], size_of: Callable[[_T], int], most: int) -> Iterator[list[_T]]:
+    """Yield items some at a time: as many as have so many bytes, or one that has more."""
+    part: list[_T] = []
+    room = most
+    for item in items:
+        if part and size_of(item) > room:
+            yield part
+            part, room = [], most
+        part.append(item)
+        room -= size_of(item)
+    if part:
+        yield part
 
 
 KEYS_SCHEMA = pa.schema([pa.field("table", pa.string()), *DELETED_SCHEMA])

@@ -28,6 +28,7 @@ from headpond.lake.delta import literal, quoted
 from headpond.lake.engine.lookup import places
 from headpond.lake.lake import Lake
 from headpond.lake.state.insert_once import ORIGIN, FactTable, first_of_each
+from headpond.lake.target import in_parts
 from headpond.qldb.documents import CONFLICTING
 
 ALL = "all"
@@ -140,14 +141,10 @@ def parts(
     size_of = "octet_length(encode(\"data\", 'hex')) / 2 AS size"
     light = quarantine.file.query([*map(quoted, IDENTITY), size_of], where)
     light = light.sort_by([(name, "ascending") for name in IDENTITY])
-    sizes = pc.fill_null(light["size"], 0).to_pylist()
-    start, held = 0, 0
-    for row, size in enumerate([*sizes, None]):
-        full = row - start == rows_at_once or (size is not None and held + size > bytes_at_once)
-        if row > start and (size is None or full):
-            yield _whole(quarantine, light.slice(start, row - start).select(IDENTITY))
-            start, held = row, 0
-        held += size or 0
+    # With these sizes no part has more than `rows_at_once` rows either.
+    sizes = [max(size or 0, bytes_at_once // rows_at_once) for size in light["size"].to_pylist()]
+    for part in in_parts(range(len(sizes)), sizes.__getitem__, bytes_at_once):
+        yield _whole(quarantine, light.slice(part[0], len(part)).select(IDENTITY))
 
 
 def _whole(quarantine: FactTable, wanted: pa.Table) -> pa.Table:
