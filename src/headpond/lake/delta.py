@@ -103,11 +103,6 @@ def plain_types(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(plain_type(field.type)) for field in schema])
 
 
-def plain(rows: pa.Table) -> pa.Table:
-    """Return rows without view types."""
-    return rows.cast(plain_types(rows.schema))
-
-
 def selected(
     table: DeltaTable, expressions: Sequence[str], where: str | None = None, limit: int | None = None
 ) -> Any:
@@ -239,7 +234,8 @@ class DeltaFile:
         """
         table = self.open()
         with storage_errors(self.uri, self._options):
-            return plain(pa.table(selected(table, expressions, where).read_all()))
+            rows = pa.table(selected(table, expressions, where).read_all())
+            return rows.cast(plain_types(rows.schema))
 
     def batches(
         self, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None
@@ -424,6 +420,3 @@ class DeltaFile:
 def _checkpoint(table: DeltaTable) -> None:
     table.create_checkpoint()
     table.cleanup_metadata()
-
-
-__all__ = ["DeltaFile", "TableNotFoundError", "literal", "quoted"]

@@ -238,7 +238,7 @@ class Lake:
         refuse_later_formats(self.own_files())
         inventory = self._inventory()
         if rebuilt is not None:
-            inventory.check(self._there(), self._names().difference(rebuilt))
+            inventory.check(self._there(), self._kept_files().keys() - {*rebuilt})
             if source is not None:
                 inventory.check_source(source)
         for typed in self.typed.values():
@@ -249,11 +249,11 @@ class Lake:
     def _inventory(self) -> Inventory:
         return Inventory(f"{self.path}/{OWN_FOLDER}", self.storage_options)
 
-    def _names(self) -> set[str]:
-        return {*self._files, *(f"{OWN_FOLDER}/{_folder(file)}" for file in self.own_files())}
+    def _kept_files(self) -> dict[str, DeltaFile]:
+        return self._files | {f"{OWN_FOLDER}/{_folder(file)}": file for file in self.own_files()}
 
     def _there(self) -> set[str]:
-        return self._names().intersection(name for name, _ in self.files())
+        return {name for name, file in self._kept_files().items() if file.exists()}
 
     def own_files(self) -> list[DeltaFile]:
         """Return the Delta tables below `_headpond/`, there or not, but for the logs of unknown tables."""
@@ -266,10 +266,8 @@ class Lake:
 
     def places(self) -> dict[str, DeltaFile]:
         """Return what `files` looks at: every Delta table, there or not."""
-        found = dict(self._files)
-        found |= {f"{OWN_FOLDER}/{_folder(file)}": file for file in self.own_files()}
         logs = (log.typed.file for log in self.extras.logs.values())
-        return found | {f"{OWN_FOLDER}/unknown/{_folder(file)}": file for file in logs}
+        return self._kept_files() | {f"{OWN_FOLDER}/unknown/{_folder(file)}": file for file in logs}
 
     def retire_tombstones(self, retention_ms: int, alone: Alone = nullcontext) -> int:
         """Drop tombstones of deletes further behind the newest commit seen than `retention_ms`.

@@ -61,8 +61,8 @@ def catch_up_from_log(
     """
     kept = RowTables.of(lake)
     spec = configured(lake, table)
-    unknown = kept.unknown.find(spec.schema, spec.table)
-    if unknown is None or not unknown.log.typed.file.exists():
+    log = kept.unknown.find(spec.schema, spec.table)
+    if log is None or not log.typed.file.exists():
         raise UsageError(
             f"There is no raw log of {spec.schema}.{spec.table}, from which {table!r} could be caught up.",
             next_step="Catch up from the start of the stream or archive (--from-start), or, where its "
@@ -73,9 +73,9 @@ def catch_up_from_log(
     # The bytes stay with each change: one that is too late goes to quarantine with them.
     config = kept.config_of(lake).for_run(only=table, keep_data=True)
     done = CaughtUp()
-    for first_ns, last_ns in _spans(unknown.log, rows_at_once, bytes_at_once):
+    for first_ns, last_ns in _spans(log, rows_at_once, bytes_at_once):
         where = f'"_ts_ns" BETWEEN {first_ns} AND {last_ns}'
-        entries = unknown.log.typed.file.read([*_ENTRY, *BY_PLACE], where)
+        entries = log.typed.file.read([*_ENTRY, *BY_PLACE], where)
         batch = DecodedBatch.of(decoded_parts(config, _as_they_came(entries, spec, config.cluster)))
         done.entries += entries.num_rows
         done.applied.add(apply_batch(lake, batch, shared=True))
