@@ -387,7 +387,6 @@ class DeltaFile:
             self.engine.log.check()
 
     def _make_durable(self) -> None:
-        """Have the disk hold what deltalake committed."""
         self.engine.folder.make_durable([entry_name(self.version())])
 
     def _tidied(self, attempt: Callable[[], Merged]) -> Merged:

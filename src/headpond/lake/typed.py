@@ -231,11 +231,6 @@ class TypedTable:
     def _own_columns(self) -> list[str]:
         return [*(column for column, _ in self.own.values()), *self.derived]
 
-    def _derived_field(self, column: str, each: Derived) -> pa.Field:
-        """Return the field of a column that follows from another."""
-        metadata = {EXPRESSION: self._expression(each), "comment": str(each)}
-        return pa.field(column, each.type, metadata=metadata)
-
     def _expression(self, each: Derived) -> str:
         return each.expression(column_name(each.column), self._declared[each.column])
 
@@ -261,7 +256,10 @@ class TypedTable:
     @property
     def dealing_fields(self) -> list[pa.Field]:
         """The columns that a table has by the way its rows are dealt out."""
-        found = [self._derived_field(column, each) for column, each in self.derived.items()]
+        found = [
+            pa.field(column, each.type, metadata={EXPRESSION: self._expression(each), "comment": str(each)})
+            for column, each in self.derived.items()
+        ]
         return [*found, *([pa.field(BUCKET, pa.int32())] if self.buckets else [])]
 
     def greatest(self, column: str) -> list[Any]:

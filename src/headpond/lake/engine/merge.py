@@ -167,11 +167,6 @@ def paths_of(added: Iterable[Mapping[str, Any]]) -> list[str]:
     return [unquote(each["path"]) for action in added for each in action.values()]
 
 
-def write_here(writing: Writing, again: Again, new: pa.Table) -> list[dict[str, Any]]:
-    """Write all files of a commit in this process."""
-    return writing(again, new)
-
-
 def always(t: pa.Table, _: pa.Table) -> pa.Array:
     """Replace every row of the table that a batch meets, or have it go; for `Merge.wins`."""
     return pa.repeat(pa.scalar(value=True), t.num_rows)
@@ -202,8 +197,6 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was looked up in a version, and what was found."""
-
     snapshot: tuple[int, int]
     wanted: Wanted
     found: pa.Table
@@ -227,8 +220,8 @@ class Engine:
         self.log = Log(folder)
         self.group_bytes = GROUP_BYTES
         """About as many bytes are in a row group of the files that it writes."""
-        self.write: Write = write_here
-        """Writes the files of a commit, or has them written."""
+        self.write: Write = Writing.__call__
+        """Writes the files of a commit here, or has them written."""
         self.admits: Callable[[Mapping[str, str]], None] = lambda _: None
         """Raises where a table with these properties takes no rows any more as they are written here."""
         self._known: list[_Known] = []

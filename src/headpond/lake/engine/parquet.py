@@ -41,6 +41,7 @@ FILE_BYTES = 100 << 20
 _INDEXED = 32  # columns of which the log has statistics, with headpond's own
 _LONGEST_BOUND = 64  # bytes of a text
 _EXACT_DIGITS = 15  # of a decimal, in a double
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 4096  # rows by which it is decided whether a dictionary pays
 
 
@@ -215,7 +216,10 @@ class Writer:
 
     def _begin(self, rows: pa.Table) -> None:
         folders = zip(self._shape.partition_columns, self._values, strict=True)
-        parts = [f"{quote(name, safe='')}={_folder_name(value)}" for name, value in folders]
+        parts = [
+            f"{quote(name, safe='')}={_NULL if value is None else quote(value, safe='')}"
+            for name, value in folders
+        ]
         path = "/".join([*self._shape.inside, *parts, f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"])
         self.paths.append(path)
         schema = self._shape.stored
@@ -260,10 +264,6 @@ def _repeats(values: pa.ChunkedArray) -> bool:
     if pa.types.is_nested(values.type):
         return False
     return bool(2 * pc.count_distinct(values).as_py() <= len(values))
-
-
-def _folder_name(value: str | None) -> str:
-    return "__HIVE_DEFAULT_PARTITION__" if value is None else quote(value, safe="")
 
 
 def statistics(written: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:

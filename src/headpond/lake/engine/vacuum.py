@@ -16,6 +16,7 @@ from headpond.lake.engine.properties import RETENTION, interval_ms
 
 _NUMBERED = re.compile(r"_delta_log/(\d{20})\..*")
 """Whatever is of a version."""
+_UNFINISHED = re.compile(r"_delta_log/_commit_.*\.tmp$")
 
 
 def vacuum(folder: Folder, retain_ms: int) -> int:
@@ -40,7 +41,7 @@ def vacuum(folder: Folder, retain_ms: int) -> int:
     old = [
         path
         for path, changed_ms in folder.listed(recursive=True)
-        if changed_ms <= since_ms and path not in needed and (_is_data(path) or _is_left(path))
+        if changed_ms <= since_ms and path not in needed and (_is_data(path) or _UNFINISHED.match(path))
     ]
     folder.remove(old)
     return len(old)
@@ -87,8 +88,3 @@ def _is_data(path: str) -> bool:
     if path.startswith(f"{CHANGES_FOLDER}/"):
         return True
     return not any(part.startswith(("_", ".")) and "=" not in part for part in path.split("/"))
-
-
-def _is_left(path: str) -> bool:
-    """Return whether it is of a commit that was never finished."""
-    return path.startswith("_delta_log/_commit_") and path.endswith(".tmp")

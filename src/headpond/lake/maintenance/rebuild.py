@@ -462,7 +462,6 @@ class Rebuild:
         return Writing(engine.folder, shape, data_change=True)((), rows)
 
     def _rows(self, snapshot: Snapshot, file: DataFile, number: int, outcome: Outcome) -> Iterator[pa.Table]:
-        """Yield the rows of a file of before as the new table has them."""
         kept = outcome.rows
         if kept is not None:
             at = kept[AT_FILE].to_numpy()
@@ -480,7 +479,6 @@ class Rebuild:
             yield self.made.layout.physical(pa.table(values | self._own_columns(part, decided)))
 
     def _own_columns(self, part: pa.Table, decided: dict[str, Any]) -> dict[str, Any]:
-        """Return the own columns of rows, those that were decided anew among them, and their keys."""
         found: dict[str, Any] = {}
         for name, (column, kind) in self._own.items():
             before = "_ts_ns" if name == "valid_from_ns" else column
@@ -497,7 +495,6 @@ class Rebuild:
         return found
 
     def _metadata(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Return the description of the new table."""
         kept = {name: value for name, value in snapshot.properties.items() if name not in _REPLACED}
         return {
             **snapshot.metadata,

@@ -154,7 +154,6 @@ def _whole(quarantine: FactTable, wanted: pa.Table) -> pa.Table:
 
 
 def _matching(rows: pa.Table, wanted: pa.Table, columns: Sequence[str] = IDENTITY) -> pa.Array:
-    """Return which rows equal one of the wanted ones."""
     return pa.array(places(rows, wanted, columns) >= 0)
 
 
@@ -163,7 +162,6 @@ def _places(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
 
 
 def _decoded(rows: pa.Table, config: ChangeFormat, *, deaggregate: bool) -> DecodedBatch:
-    """Decode quarantined records as if they had come just now."""
     records = _user_records(rows, deaggregate=deaggregate)
     return DecodedBatch.of(part for each in records for part in decoded_parts(config, each))
 

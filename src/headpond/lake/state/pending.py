@@ -199,7 +199,7 @@ def put_together(pending: PendingTable, batch: DecodedBatch, chunks: Chunks | No
     tables = {name: [rows] for name, rows in batch.tables.items()}
     refused = [batch.quarantine]
     counters, newest = Counter(batch.counters), dict(batch.newest)
-    for part in in_parts(looked_at, _bytes_of, chunks.max_bytes):
+    for part in in_parts(looked_at, lambda group: sum(row["data_bytes"] for row in group), chunks.max_bytes):
         rows = [row for group in part for row in group]
         new = {place_of(row) for row in rows if row["new"]}
         mine = arrived.filter(pa.array([place in new for place in _places(arrived)], pa.bool_()))
@@ -222,17 +222,11 @@ def _is_open(statuses: Iterable[str | None]) -> bool:
     return set(statuses) - {None} == {WAITING}
 
 
-def _bytes_of(group: list[Row]) -> int:
-    return sum(row["data_bytes"] for row in group)
-
-
 def _sized(rows: pa.Table) -> pa.Table:
-    """Return rows with the size of their data beside it."""
     return rows.append_column("data_bytes", pc.binary_length(rows["data"]).cast(pa.int64()))
 
 
 def _located(places: Iterable[Place]) -> pa.Table:
-    """Return places as rows."""
     return pa.Table.from_pylist([dict(zip(ORIGIN, place, strict=True)) for place in places], _PLACES)
 
 

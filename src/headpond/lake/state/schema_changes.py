@@ -130,7 +130,6 @@ def _stored(row: Mapping[str, Any]) -> _Seen:
 
 
 def _stored_ones(rows: pa.Table) -> Iterator[tuple[tuple[str, str], _Seen]]:
-    """Yield what other steps saw."""
     for row in rows.to_pylist():
         if row["value_type"] != NONE:
             yield (row["column"], row["value_type"]), _stored(row)

@@ -42,10 +42,6 @@ _IS_KEY = f'"key" <> {literal(HORIZON_KEY)}'
 _MATCH = ["table", "key"]
 
 
-def _overtaken(t: pa.Table, s: pa.Table) -> pa.ChunkedArray:
-    return pc.less_equal(t["version"], s["version"])
-
-
 def _every(rows: pa.Table) -> pa.Array:
     return pa.repeat(True, rows.num_rows)
 
@@ -63,7 +59,6 @@ class DeletedKeys(FactTable):
 
 
 def _stored(rows: pa.Table) -> pa.Table:
-    """Return deletes (`KEYS_SCHEMA`) as they are stored."""
     rows = rows.append_column("format_version", pa.repeat(FORMAT_VERSION, rows.num_rows))
     return rows.select(TOMBSTONE_SCHEMA.names).cast(TOMBSTONE_SCHEMA)
 
@@ -146,7 +141,14 @@ class Tombstones(DeletedKeys):
         """Drop tombstones (`table`, `key`, greatest `version`) of keys that live again; newer ones stay."""
         if rows.num_rows and self.file.exists():
             rows = rows.select([*_MATCH, "version"])
-            self.file.merge(Merge(rows, _MATCH, ("version",), _overtaken, gone=_every(rows)))
+            merge = Merge(
+                rows,
+                _MATCH,
+                ("version",),
+                wins=lambda t, s: pc.less_equal(t["version"], s["version"]),
+                gone=_every(rows),
+            )
+            self.file.merge(merge)
 
     def retire(self, older_than_ts_ns: int, alone: Alone = nullcontext) -> int:
         """Drop tombstones of commits before a time, moving each table's horizon up; return how many.

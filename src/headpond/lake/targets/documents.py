@@ -270,7 +270,6 @@ class DocumentTable(Target):
         return file.look_up(Wanted(wanted, on, reads)).select(names)
 
     def _wins(self, t: pa.Table, s: pa.Table) -> pa.ChunkedArray:
-        """Return whether revisions win against those that the table has."""
         replaces = pc.and_(pc.equal(t["_version"], s["_version"]), pc.equal(t["_hash"], s[OVER]))
         if self.past:
             return pc.and_(replaces, pc.invert(s[DELETE]))
@@ -278,7 +277,6 @@ class DocumentTable(Target):
 
 
 def _listed_ids(blocks: pa.Table | None) -> pa.Array:
-    """Return the documents that blocks list."""
     if not blocks:
         return pa.array([], pa.string())
     items = pc.list_flatten(blocks["revision_summaries"].combine_chunks())

