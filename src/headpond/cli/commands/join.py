@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headpond import __version__
 from headpond.cli.commands.store import key_of, milliseconds_of, readable
-from headpond.cli.inputs import input_argument, input_lines, with_output
+from headpond.cli.inputs import input_argument, input_texts, with_output
 from headpond.cli.main import NamingGroup
 from headpond.cli.output import Output
 from headpond.cli.report.join_page import render_join
@@ -97,7 +97,7 @@ def play(
     "headers"}, …]}, or a list of such. With --json it is printed again with each step's `out` filled in.
     """
     try:
-        content = orjson.loads(b"".join(input_lines(file)))
+        content = orjson.loads(b"".join(input_texts(file)))
     except orjson.JSONDecodeError as error:
         raise UsageError(
             f"{'Standard input' if file == '-' else file} is not a JSON document: {error}.",
