@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from headpond.core.formats import unwritable
 from headpond.core.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUARANTINE_SCHEMA, quote
+from headpond.dsql.batch import Images, Members
 from headpond.dsql.columns import first_bytes, holding, trimmed
 from headpond.dsql.config import RowChanges, TableSpec
-from headpond.dsql.images import Images, Members
 from headpond.dsql.pg_types import CastOptions
 from headpond.dsql.strict_json import read_object
 from headpond.dsql.versions import (

@@ -19,8 +19,7 @@ from headpond.cli.commands.store import key_of, milliseconds_of, readable
 from headpond.cli.inputs import input_argument, input_texts, with_output
 from headpond.cli.main import NamingGroup
 from headpond.cli.output import Output
-from headpond.cli.report.join_page import render_join
-from headpond.cli.report.join_picture import JoinPicture
+from headpond.cli.report.join_picture import JoinPicture, render_join
 from headpond.cli.report.page import write_page
 from headpond.core.errors import UsageError
 from headpond.kstreams.join.rules import Emit, HeadersOf

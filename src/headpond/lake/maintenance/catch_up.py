@@ -22,9 +22,8 @@ import pyarrow.compute as pc
 from headpond.core.errors import UsageError
 from headpond.core.formats import one_batch, quarantine_rows
 from headpond.core.schemas import ORIGIN_COLUMNS, USER_RECORD_SCHEMA, filled, quote, whole
-from headpond.dsql.batch import DECODED_SCHEMA
+from headpond.dsql.batch import DECODED_SCHEMA, images_of
 from headpond.dsql.config import TableSpec
-from headpond.dsql.images import images_of
 from headpond.dsql.rows import typed_rows
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
 from headpond.lake.lake import Lake
