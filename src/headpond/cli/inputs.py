@@ -40,7 +40,7 @@ def as_time(ctx: click.Context, param: click.Parameter, value: str | None) -> st
         if value is not None:
             parse_time_ms(value)
     except ValueError as error:
-        raise click.BadParameter(f"{error}.", ctx, param) from error
+        raise click.BadParameter(f"{error}, as in 2026-01-01T00:00:00Z.", ctx, param) from error
     return value
 
 
