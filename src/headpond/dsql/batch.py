@@ -21,8 +21,9 @@ All tokens of the images lie in one array, row by row, and `Images` says where t
     tokens    17     "x"             18             flat
     starts    0                      2              of each image; its names are `shapes[codes[image]]`
 
-With `parse` alone decoding takes 5 times the CPU (66 instead of 14 µs a record where `json.loads` takes 12),
-which by calculation doubles the CPU of a whole job.
+With `parse` alone decoding takes 26 µs of CPU a change instead of 5.4, where `json.loads` alone takes 7.2
+(2026-11-25, 20,000 changes of seven typed columns), and a whole job, 12 µs a change beyond its start, by
+calculation 2.7 times as much.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
     values    29.99    null    null    null       the rest goes to the scalar `cast`, one by one
     failures                 {2: "cast_error", 3: "cast_error"}
 
-`cast_column` gives for every token what `pg_types.cast` gives.
+`cast_column` gives for every token what `pg_types.cast` gives. With that alone decoding takes 17 µs of CPU a
+change instead of 5.4 (as in `batch`), and a whole job by calculation twice as much.
 """
 
 from __future__ import annotations
