@@ -11,7 +11,6 @@ import pytest
 
 from headpond.cli.report.page import WIDTH
 from headpond.cli.report.verify_page import MAX_BARS, MAX_LISTED, WORDS, bars, render, strip
-from headpond.qldb.journal.check import KINDS
 from headpond.qldb.journal.known import Strand, Summary, TableFigures
 from tests.cli.browser import (
     HOSTILE,
@@ -22,6 +21,7 @@ from tests.cli.browser import (
     on_every_screen,
     pages_printed,
 )
+from tests.qldb.anomaly_kinds import KINDS
 
 if TYPE_CHECKING:
     from pathlib import Path
