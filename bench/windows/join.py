@@ -109,7 +109,7 @@ def stream(spark: SparkSession, place: Path, side: str) -> DataFrame:
 
 def ours(spark: SparkSession, place: Path, kind: str, window_ms: int) -> DataFrame:
     left, right = stream(spark, place, "left"), stream(spark, place, "right")
-    return windowed_join(left, right, JoinWindows(window_ms, window_ms), kind, tasks=2)
+    return windowed_join(left, right, JoinWindows(window_ms, window_ms), kind, tasks=2, name="headpond_join")
 
 
 def native(spark: SparkSession, place: Path, kind: str, window_ms: int) -> DataFrame:

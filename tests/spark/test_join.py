@@ -23,9 +23,11 @@ from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.rules import JoinRules, JoinWindows
 from headpond.spark import windowed_join
 from headpond.spark.errors import headpond_error_of
+from headpond.spark.join.api import METRICS
 from headpond.spark.join.checkpoint import figures as figures_of_task
 from headpond.spark.join.checkpoint import read_join, rescale
 from headpond.spark.join.pack import labels
+from headpond.spark.join.rest import plan_of
 from tests.kit.support import vector_bytes, vector_json
 from tests.spark.join_streams import (
     START_MS,
@@ -54,14 +56,16 @@ def joined(
     spark: SparkSession, folder: Path, windows: JoinWindows = WINDOWS, how: str = "outer", **more: Any
 ) -> DataFrame:
     right = None if how == "self" else source(spark, folder, Side.RIGHT)
-    return windowed_join(source(spark, folder, Side.LEFT), right, windows, how, **{"tasks": 3, **more})
+    return windowed_join(
+        source(spark, folder, Side.LEFT), right, windows, how, **{"tasks": 3, "name": METRICS, **more}
+    )
 
 
 def figures(query: Any) -> dict[str, int]:
     """The figures of all batches together; what the state holds, of the last one."""
     found: dict[str, int] = {}
     for progress in query.recentProgress:
-        told = progress.observedMetrics.get("headpond_join")
+        told = progress.observedMetrics.get(METRICS)
         for name, figure in told.asDict().items() if told is not None else ():
             found[name] = figure if name.startswith("state") else found.get(name, 0) + figure
     return found
@@ -266,7 +270,23 @@ def test_joins_chain_and_their_results_have_places(spark: SparkSession, tmp_path
     keys = Counter(bytes(row[0]) for row in rows.selectExpr("key").collect())
     count = spark.read.parquet(str(other / "out")).count()
     assert count == sum(number * by_key[key] for key, number in keys.items())
-    assert {"headpond_join", "headpond_join_2"} <= set(query.recentProgress[0].observedMetrics)
+    assert len(query.recentProgress[0].observedMetrics) == 2
+
+
+def test_joins_put_together_need_no_names(spark: SparkSession, tmp_path: Path) -> None:
+    """Each has figures of its own in the progress of their query; one that is made again, its name again."""
+    batches = random_batches(23, batches=1, size=60)
+    write(tmp_path, batches)
+    wide = JoinWindows(10**6, 10**6)
+    first, second = (joined(spark, tmp_path, windows, "inner", name=None) for windows in (WINDOWS, wide))
+    query = drained(first.union(second), tmp_path)
+    pairs: Counter[str] = Counter()
+    for progress in query.recentProgress:
+        pairs.update({name: each["joined"] for name, each in progress.observedMetrics.items()})
+    expected = [len(wanted(JoinRules("inner", each), batches, 3)[0]) for each in (WINDOWS, wide)]
+    assert sorted(pairs.values()) == expected
+    again = joined(spark, tmp_path, wide, "inner", name=None)
+    assert any(f"CollectMetrics {name}," in plan_of(again).toString() for name in pairs)
 
 
 def test_records_without_a_time_are_dropped_and_counted_on_request(

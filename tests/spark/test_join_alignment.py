@@ -33,11 +33,11 @@ def test_files_of_other_sizes_give_what_one_batch_gives(
     cut[0], cut[1] = cut[0] + right[: len(right) // 2], cut[1] + right[len(right) // 2 :]
     write(tmp_path, cut)
     sides = [source(spark, tmp_path, side) for side in (Side.LEFT, Side.RIGHT)]
-    joined = windowed_join(*sides, WINDOWS, "outer", tasks=2, stream_time=stream_time)
+    joined = windowed_join(*sides, WINDOWS, "outer", tasks=2, stream_time=stream_time, name="join")
     query = drained(joined, tmp_path)
     rules = JoinRules("outer", WINDOWS, stream_time=stream_time)  # type: ignore[arg-type]
     assert rows_of(spark, tmp_path) == wanted(rules, [events], 2)[0]
-    told = [p.observedMetrics["headpond_join"].asDict() for p in query.recentProgress]
+    told = [p.observedMetrics["join"].asDict() for p in query.recentProgress]
     assert max(each["held"] for each in told) > 50
     assert max(each["held_bytes"] for each in told) > 0
     assert told[-1]["held"] == 0
@@ -82,12 +82,14 @@ def test_two_kinesis_streams_with_other_bytes_a_record(
             )  # fmt: skip
 
         windows = JoinWindows(width_s * 1000, width_s * 1000)
-        joined = windowed_join(stream("large"), stream("small"), windows, "left", tasks=2, emit="final")
+        joined = windowed_join(
+            stream("large"), stream("small"), windows, "left", tasks=2, emit="final", name="join"
+        )
         query = drained(joined.select("left_timestamp", "right_timestamp"), tmp_path)
     pairs = sum(a % keys == b % keys and abs(a - b) <= width_s for a in range(count) for b in range(count))
     rows = spark.read.parquet(str(tmp_path / "out"))
     assert pairs == 1970
     assert rows.count() == pairs
     assert rows.where("right_timestamp IS NULL").count() == 0
-    held = max(each.observedMetrics["headpond_join"].asDict()["held"] for each in query.recentProgress)
+    held = max(each.observedMetrics["join"].asDict()["held"] for each in query.recentProgress)
     assert held <= 20 if options else held > 100

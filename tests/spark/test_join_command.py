@@ -33,8 +33,10 @@ def test_a_checkpoint_is_shown_and_rescaled(
     batch = random_batches(12, batches=1, size=100, keys=40)[0]
     write(tmp_path, [batch])
     left, right = (source(spark, tmp_path, side) for side in (Side.LEFT, Side.RIGHT))
-    query = drained(windowed_join(left, right, JoinWindows(40, 50, 30), "outer", tasks=2), tmp_path)
-    told = query.recentProgress[-1].observedMetrics["headpond_join"].asDict()
+    query = drained(
+        windowed_join(left, right, JoinWindows(40, 50, 30), "outer", tasks=2, name="join"), tmp_path
+    )
+    told = query.recentProgress[-1].observedMetrics["join"].asDict()
     checkpoint, copy = str(tmp_path / "checkpoint"), str(tmp_path / "copy")
 
     assert main(["join", "inspect", checkpoint, "--json"]) == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import replace
 from enum import StrEnum
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from headpond.core.errors import ConfigurationError, UsageError
 from headpond.kstreams.bytes.join_buffer import Side
@@ -48,6 +50,7 @@ MAX_TASKS = 4096
 TASKS = 32
 """The number of tasks when none is given."""
 METRICS = "headpond_join"
+_NAMED: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()  # session → its joins, numbered
 _SIDES = (Side.LEFT, Side.RIGHT)
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -79,7 +82,7 @@ def windowed_join(
     max_at_hand_bytes: int = MAX_AT_HAND_BYTES,
     state_format: ValueFormat | str = ValueFormat.PLAIN_HEADERS,
     initial_state: InitialState | Sequence[InitialState] | None = None,
-    name: str = METRICS,
+    name: str | None = None,
 ) -> DataFrame:
     """Join two streams of keyed records in time windows, as Kafka Streams does.
 
@@ -120,7 +123,8 @@ def windowed_join(
             its task directories (`<state directory>/<application>/<task>`) in the order of their partitions,
             where tasks can read them, or `JoinState`s of `headpond.kstreams.read_initial_state`. Only the
             first batch reads it.
-        name: Of the figures in the query's progress (`observedMetrics`); a join of joins' results adds `_2`.
+        name: Of the figures in the query's progress (`observedMetrics`). None: `headpond_join`, and
+            `headpond_join_2` and so on for further joins of the session, in the order in which they are made.
 
     Returns:
         A streaming frame: `key`, `timestamp` (the greater of both, in ms), `headers`, its own place
@@ -173,7 +177,7 @@ def windowed_join(
         JoinProcessor(plan), OUT_DDL, outputMode="Append", timeMode="None", initialState=seeds
     )
     counted = joined.observe(
-        _free_name(name, frames.values()),
+        _name_of(frames.values(), rules) if name is None else name,
         *[F.coalesce(F.sum(each), F.lit(0)).alias(each) for each in FIGURES],
     )
     out = output_type(_both(columns), {side: frames.get(side, left).schema for side in _SIDES})
@@ -206,18 +210,19 @@ def _read_task(directory: Path, rules: JoinRules) -> JoinState:
     return read_initial_state(rules, left=stores.left, right=stores.right, buffer=stores.buffer)
 
 
-def _free_name(name: str, frames: Iterable[DataFrame]) -> str:
-    """Return a name for the figures that no join before this one has in the query."""
+def _name_of(frames: Iterable[DataFrame], rules: JoinRules) -> str:
+    """Return a name for the figures of a join: the same for one that is made again, for others the next.
+
+    Spark refuses a query in which two have one name, and a join cannot know which query it will be in.
+    """
     from pyspark.sql.utils import is_remote
 
-    if is_remote():
-        return name
-    plans = "".join(plan_of(frame).toString() for frame in frames)
-    number, found = 1, name
-    while f"CollectMetrics {found}," in plans:
-        number += 1
-        found = f"{name}_{number}"
-    return found
+    first, *_ = frames = list(frames)
+    plans = [frame.schema.json() if is_remote() else plan_of(frame).toString() for frame in frames]
+    known = _NAMED.setdefault(first.sparkSession, {})
+    # The numbers of columns and sources are new each time.
+    number = known.setdefault(re.sub(r"#\d+", "", f"{rules} {plans}"), len(known) + 1)
+    return METRICS if number == 1 else f"{METRICS}_{number}"
 
 
 def _frames(left: DataFrame, right: DataFrame | None, rules: JoinRules) -> dict[Side, DataFrame]:
