@@ -248,12 +248,8 @@ def _opened(found: Examined, file: str, opened: pa.RecordBatch, numbers: pa.Arra
         found.journal.counts.update({"records": 1, f"malformed.{reason}": 1})
         if len(found.examples) < MAX_EXAMPLES:
             found.examples.append({"file": file, "n": number, "verdict": reason, "detail": None})
-    _decoded(found, file, opened["data"].filter(pc.invert(bad)), numbers.filter(pc.invert(bad)))
-
-
-def _decoded(found: Examined, file: str, data: pa.Array, numbers: pa.Array) -> None:
-    if len(data):
-        _add(found, file, decode_qldb(data), numbers)
+    if len(data := opened["data"].filter(pc.invert(bad))):
+        _add(found, file, decode_qldb(data), numbers.filter(pc.invert(bad)))
 
 
 def _add(found: Examined, file: str, decoded: DecodedQldb, numbers: pa.Array) -> None:

@@ -418,7 +418,6 @@ def _documents(info: Struct) -> list[dict[str, Any]]:
 
 
 def _redactions(info: Struct) -> list[dict[str, Any]]:
-    """The revisions that a block asks to redact."""
     items = info.items("revisions")
     named = (info.reader.struct(item, "redactionInfo.revisions item", _REDACTION) for item in items)
     return [
