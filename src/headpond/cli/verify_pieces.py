@@ -230,15 +230,8 @@ def _lines(piece: Piece, found: Examined) -> None:
 
 
 def _datums(piece: Piece, found: Examined) -> None:
-    numbers = pa.array(range(piece.first, piece.first + len(piece.parts)), pa.int64())
-    packed = pa.array([part.startswith(MAGIC) for part in piece.parts], pa.bool_())
-    data = pa.array(piece.parts, pa.binary())
-    plain = pc.invert(packed)
-    _decoded(found, piece.file, data.filter(plain), numbers.filter(plain))
-    if pc.any(packed, min_count=0).as_py():
-        keys = pa.array([""] * pc.sum(packed).as_py(), pa.string())
-        opened = open_batch(data.filter(packed), keys).batch
-        _opened(found, piece.file, opened, numbers.filter(packed).take(opened["origin"]))
+    opened = open_batch(pa.array(piece.parts, pa.binary())).batch
+    _opened(found, piece.file, opened, pc.add(opened["origin"], piece.first))
 
 
 def _export(piece: Piece, found: Examined) -> None:
@@ -255,12 +248,8 @@ def _opened(found: Examined, file: str, opened: pa.RecordBatch, numbers: pa.Arra
         found.journal.counts.update({"records": 1, f"malformed.{reason}": 1})
         if len(found.examples) < MAX_EXAMPLES:
             found.examples.append({"file": file, "n": number, "verdict": reason, "detail": None})
-    _decoded(found, file, opened["data"].filter(pc.invert(bad)), numbers.filter(pc.invert(bad)))
-
-
-def _decoded(found: Examined, file: str, data: pa.Array, numbers: pa.Array) -> None:
-    if len(data):
-        _add(found, file, decode_qldb(data), numbers)
+    if len(data := opened["data"].filter(pc.invert(bad))):
+        _add(found, file, decode_qldb(data), numbers.filter(pc.invert(bad)))
 
 
 def _add(found: Examined, file: str, decoded: DecodedQldb, numbers: pa.Array) -> None:

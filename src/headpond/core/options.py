@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from decimal import Decimal
-from typing import Protocol
 
 import msgspec
 
@@ -93,10 +92,6 @@ def spelled(name: str, known: Container[str]) -> str | None:
     plain = low.replace("_", "")
     tries = (low, plain, plain.removesuffix("ms") if low.endswith("_ms") else plain, _IN_A_FILE.get(low, low))
     return next((each for each in tries if each in known), None)
-
-
-class _Parser(Protocol):
-    def __call__(self, text: str, *, bare: bool = False) -> int: ...
 
 
 class Options:
@@ -199,7 +194,7 @@ class Options:
         value = self.text(name)
         return default if value is None else self._quantity(name, value, parse_span)
 
-    def _quantity(self, name: str, value: str, parse: _Parser) -> int:
+    def _quantity(self, name: str, value: str, parse: Callable[..., int]) -> int:
         try:
             return parse(value, bare=True)
         except ValueError as error:

@@ -6,7 +6,7 @@
                                                       └─ symbols of the tables before it ─► `IonPart`
 
 `check` walks a value once and rejects what breaks the grammar; it has a stack of its own, so that nesting is
-bounded by `max_depth` and not by the interpreter. A symbol table is read once per different bytes.
+bounded by `max_depth` and not by the interpreter.
 """
 
 from __future__ import annotations
@@ -147,9 +147,6 @@ def _scalar(data: bytes, node: Node, symbols: Symbols) -> None:
         read_timestamp(data, node)
 
 
-_CACHED_TABLES, _CACHED_BYTES = 1024, 64 * 1024
-
-
 class IonPart(NamedTuple):
     """A value inside a stream or a datum."""
 
@@ -166,9 +163,6 @@ class IonPart(NamedTuple):
     def ion_hash(self) -> bytes:
         """Its Ion hash (SHA-256)."""
         return ion_hash(self.data, self.node, self.symbols)
-
-
-_cache: dict[bytes, Symbols] = {}
 
 
 MAX_TABLES = 10_000
@@ -218,13 +212,10 @@ def next_value(
             cut = end - at < len(MARKER)
             refuse("truncated" if cut else "bad_ion", at, "a version marker other than E0 01 00 EA")
         return None, SYSTEM_SYMBOLS, at + 4
-    known = _known(data, at, end) if symbols is SYSTEM_SYMBOLS else None
-    if known is not None:
-        return None, *known
     stop = check(data, at, end, max_depth=max_depth)
     found = node(data, at, end)
     if is_table(data, found):
-        return None, _table(data, found, symbols), stop
+        return None, read_table(data, found, symbols), stop
     if found.kind == NULL and not found.is_null:  # padding
         return None, symbols, stop
     return found, symbols, stop
@@ -246,32 +237,6 @@ def only_value(data: bytes, *, max_depth: int = MAX_DEPTH, max_tables: int = MAX
     if found is None:
         refuse("no_value", len(data), "only version markers, symbol tables and padding")
     return found
-
-
-def _table(data: bytes, found: Node, before: Symbols) -> Symbols:
-    """Read a symbol table, and keep it where the same bytes mean the same elsewhere."""
-    symbols = read_table(data, found, before)
-    raw = data[found.start : found.stop]
-    if before is SYSTEM_SYMBOLS and len(raw) <= _CACHED_BYTES:
-        if len(_cache) >= _CACHED_TABLES:
-            _cache.clear()
-        _cache[raw] = symbols
-    return symbols
-
-
-def _known(data: bytes, at: int, end: int) -> tuple[Symbols, int] | None:
-    """Return the symbol table at `at`, if its very bytes were read before."""
-    if data[at] != 0xEE:
-        return None
-    first, stop = data[at + 1 : at + 3], 0
-    if len(first) == 2 and first[0] & 0x80:
-        stop = at + 2 + (first[0] & 0x7F)
-    elif len(first) == 2 and first[1] & 0x80:
-        stop = at + 3 + (first[0] << 7 | first[1] & 0x7F)
-    if not 0 < stop <= end:
-        return None
-    found = _cache.get(data[at:stop])
-    return None if found is None else (found, stop)
 
 
 def not_ion(start: bytes) -> str:

@@ -147,7 +147,6 @@ def _decimal_text(data: bytes, node: Node) -> str:
 
 
 def _decimal(data: bytes, node: Node) -> tuple[str, str, int]:
-    """Sign, digits and exponent of a decimal."""
     negative, coefficient, exponent = decimal_parts(data, node)
     return "-" if negative else "", int_text(coefficient), exponent
 

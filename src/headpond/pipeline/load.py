@@ -149,7 +149,6 @@ def loads(
 
 
 def _checked(given: dict[str, Any], file: str | None) -> dict[str, Any]:
-    """Check sections that are keywords."""
     if isinstance(given["target"], str | os.PathLike):
         given["target"] = {"path": given["target"]}
     reader = Reader(os.environ, Path.cwd())

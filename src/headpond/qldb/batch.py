@@ -176,7 +176,6 @@ class ExportRows:
         return exact
 
     def _one(self, number: int, datum: Datum, kind: type[Reader]) -> None:
-        """Add a block that is read by itself."""
         found = datum.refused or read_block(datum.data, kind, max_depth=self.max_depth)
         if isinstance(found, Refused):
             detail = f"bytes {datum.start} to {datum.stop}, {found.detail}"

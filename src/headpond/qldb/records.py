@@ -79,12 +79,13 @@ def read(data: bytes, *, max_depth: int = binary.MAX_DEPTH) -> Record | Refused:
     kind: list[str] = []
     try:
         reader, top = Reader.of(data, max_depth)
-        return _record(reader, top, kind)
+        return record_of(reader, top, kind)
     except RefusedIon as error:
         return Refused(error.reason, error.detail, error.offset, kind[0] if kind else None)
 
 
-def _record(reader: Reader, top: Node, kind: list[str]) -> Record:
+def record_of(reader: Reader, top: Node, kind: list[str]) -> Record:
+    """Read the struct of a datum; its type is noted in `kind` before anything else can be wrong."""
     record = reader.struct(top, "the record", _TOP)
     record_type = record.text("recordType")
     if record_type not in RECORD_TYPES:
@@ -418,7 +419,6 @@ def _documents(info: Struct) -> list[dict[str, Any]]:
 
 
 def _redactions(info: Struct) -> list[dict[str, Any]]:
-    """The revisions that a block asks to redact."""
     items = info.items("revisions")
     named = (info.reader.struct(item, "redactionInfo.revisions item", _REDACTION) for item in items)
     return [
@@ -445,12 +445,13 @@ def read_block(
     """Read one block of a journal export (`files`) from a datum of Ion binary; never raises."""
     try:
         reader, top = kind.of(data, max_depth)
-        return _exported(reader, top)
+        return exported_of(reader, top)
     except RefusedIon as error:
         return Refused(error.reason, error.detail, error.offset)
 
 
-def _exported(reader: Reader, top: Node) -> ExportedBlock:
+def exported_of(reader: Reader, top: Node) -> ExportedBlock:
+    """Read the struct of an exported block."""
     members = reader.struct(top, "the block", BLOCK_FIELDS | {"revisions"})
     listed: list[dict[str, Any]] = []
     of_users: list[Node] = []

@@ -89,7 +89,6 @@ def _look(data: bytes, problem: str | None, view: View) -> dict[str, Any]:
 
 
 def _shown(document: dict[str, Any]) -> RenderableType:
-    """Draw one record for a person."""
     word = document.get("outcome") or document["verdict"]
     facts = [document.get("reason"), document.get("record_type"), document.get("detail")]
     facts.extend(str(value) for value in (document.get("identity") or {}).values())

@@ -246,7 +246,6 @@ def _fit(text: str, width: int) -> str:
 
 
 def _broken(text: str, width: int) -> list[str]:
-    """Break a text at blanks."""
     lines = [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}".lstrip()

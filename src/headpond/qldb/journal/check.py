@@ -136,12 +136,10 @@ def _misplaced(facts: JournalFacts) -> pa.Table:
 
 
 def _present(rows: pa.Table, others: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Rows whose keys are among the others'."""
     return rows.join(once(others, keys), keys=list(keys), join_type="left semi")
 
 
 def _absent(rows: pa.Table, others: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Rows whose keys are not among the others'."""
     return rows.join(once(others, keys), keys=list(keys), join_type="left anti")
 
 

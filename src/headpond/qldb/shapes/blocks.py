@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.ion import binary
-from headpond.ion.stream import only_value
 from headpond.ion.symbols import Symbols
-from headpond.qldb.records import Record, Refused, read, read_block
+from headpond.qldb.records import Reader, Record, exported_of, record_of
 from headpond.qldb.schemas import BLOCK_CHECKS, BLOCKS_SCHEMA, HASH, REVISION_CHECKS, REVISIONS_SCHEMA
 from headpond.qldb.shapes.groups import Kind, LearnedShape, ShapedRecords, binaries
 from headpond.qldb.shapes.hash import ShapeHash
@@ -31,16 +30,16 @@ class StreamRecords(Kind):
     """Stream records: BLOCK_SUMMARY and REVISION_DETAILS."""
 
     def shape_of(self, datum: bytes) -> LearnedShape | None:
-        """Return the shape of a record, None where the scalar reader refuses it or it has none."""
-        record = read(datum, max_depth=self.max_depth)
-        if isinstance(record, Refused) or record.type == "CONTROL":
+        """Return the shape of a record, None of a control record."""
+        reader, top = Reader.of(datum, self.max_depth)
+        record, symbols = record_of(reader, top, []), reader.symbols
+        if record.type == "CONTROL":
             return None
-        value = only_value(datum, max_depth=self.max_depth)
         is_block = record.type == "BLOCK_SUMMARY"
-        varying = varying_symbols(record, value.symbols) if is_block else frozenset[int]()
+        varying = varying_symbols(record, symbols) if is_block else frozenset[int]()
         noted = None if is_block else _data_is_noted
-        shape = shape_of(datum, value.node, value.symbols, varying=varying, noted=noted)
-        return LearnedShape(record.type, shape, value.symbols)
+        shape = shape_of(datum, top, symbols, varying=varying, noted=noted)
+        return LearnedShape(record.type, shape, symbols)
 
     def columns(self, shaped: ShapedRecords) -> list[dict[str, Any]]:
         """Return the columns of the records, all but the hashes."""
@@ -248,14 +247,11 @@ class ExportedBlocks(Kind):
     """Blocks of an export: columns of the blocks, of the first revision of each, of the second and so on."""
 
     def shape_of(self, datum: bytes) -> LearnedShape | None:
-        """Return the shape of a block, None where the scalar reader refuses it or it has none."""
-        read = read_block(datum, max_depth=self.max_depth)
-        if isinstance(read, Refused):
-            return None
-        value = only_value(datum, max_depth=self.max_depth)
-        varying = varying_symbols(read.block, value.symbols)
-        shape = shape_of(datum, value.node, value.symbols, varying=varying, noted=_is_noted)
-        return LearnedShape("BLOCK", shape, value.symbols)
+        """Return the shape of a block."""
+        reader, top = Reader.of(datum, self.max_depth)
+        varying = varying_symbols(exported_of(reader, top).block, reader.symbols)
+        shape = shape_of(datum, top, reader.symbols, varying=varying, noted=_is_noted)
+        return LearnedShape("BLOCK", shape, reader.symbols)
 
     def columns(self, shaped: ShapedRecords) -> list[dict[str, Any]]:
         """Return the columns of the blocks and revisions, all but the hashes."""
