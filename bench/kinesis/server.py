@@ -2,7 +2,8 @@
 
 Prints its address, then answers each line of standard input: `fill STREAM SHARDS KIND COUNT SIZE` makes a
 stream, a day older than its records, and prints how many Kinesis records it holds, `touch STREAM` puts a
-record into each shard, `drop STREAM` deletes it, `cpu` prints the CPU seconds used so far. With the argument
+record into each shard, `drop STREAM` deletes it, `load STREAM SHARDS FILE` makes one of a file's records (a
+shard's number and data in base64 on each line), `cpu` prints the CPU seconds used so far. With the argument
 `limited` it keeps a shard's reads to the service's limits.
 """
 
@@ -11,6 +12,8 @@ from __future__ import annotations
 import random
 import sys
 import time
+from base64 import b64decode
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -56,12 +59,26 @@ def fill(engine: Engine, line: str) -> int:
     return records
 
 
+def load(engine: Engine, line: str) -> int:
+    """Make a stream of the records in a file; gives how many."""
+    stream, told_shards, file = line.split()
+    shards = int(told_shards)
+    create_older(engine, stream, shards)
+    with Path(file).open("rb") as lines:
+        for record in lines:
+            shard, data = record.split()
+            engine.put(stream, "a", b64decode(data), explicit_hash_key=(int(shard) << 128) // shards)
+    return len(engine.records(stream))
+
+
 def answer(engine: Engine) -> None:
     """Do what standard input says until it ends."""
     for line in sys.stdin:
         word, _, rest = line.strip().partition(" ")
         if word == "fill":
             print(fill(engine, rest), flush=True)
+        elif word == "load":
+            print(load(engine, rest), flush=True)
         elif word == "touch":
             for shard in engine.shards(rest):
                 engine.put(rest, "a", b"now", explicit_hash_key=shard.low)

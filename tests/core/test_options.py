@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from headpond.core.errors import ConfigurationError
@@ -49,3 +52,28 @@ def test_a_typing_slip_in_snake_case_is_suggested() -> None:
     """By the documented name."""
     with pytest.raises(ConfigurationError, match=r"Did you mean endpointUrl\?"):
         Options({"endpont_url": "x"}, OPTIONS, "source kinesis")
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "moving" / "awslabs-connector.md"
+
+
+def names_elsewhere() -> list[tuple[str, str]]:
+    """Return (name, option) of the page's table: what another source calls an option of this one."""
+    table = PAGE.read_text().partition("## Source options")[2].partition("## Columns")[0]
+    found = []
+    for line in table.splitlines():
+        cells = [re.findall(r"`([A-Za-z.]+)[^`]*`", cell) for cell in line.split("|")[1:4]]
+        if len(cells) == 3 and len(cells[2]) == 1:
+            found += [(name, cells[2][0]) for name in (*cells[0], *cells[1]) if name != "SubscribeToShard"]
+    return [(name, option) for name, option in found if name != option]
+
+
+def test_names_of_other_sources_lead_to_the_options_here() -> None:
+    """As the page on moving pairs them, with the prefix that one of them has and without."""
+    pairs = names_elsewhere()
+    assert ("initialPosition", "startingPosition") in pairs
+    for name, option in pairs:
+        for written in (name, f"kinesis.{name}"):
+            with pytest.raises(ConfigurationError, match=f"has no option {written}") as caught:
+                Options({written: "x"}, OPTIONS, "source kinesis")
+            assert caught.value.next_step == f"Did you mean {option}?"

@@ -15,6 +15,7 @@ from headpond.core.errors import (
 )
 from headpond.kinesis.api.calls import ServiceCalls
 from headpond.kinesis.api.client import connect
+from headpond.kinesis.api.replies import Page
 from headpond.kinesis.api.retry import Patience, PositionRejected
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.consumers import Consumers
@@ -170,7 +171,7 @@ def test_the_end_of_a_shard_ends_the_reading(kinesis: LocalKinesis, clock: Manua
     assert (len(page.records), page.next_iterator) == (2, None)
     kinesis.engine.split_shard(STREAM, low.shard_id)
     fan_out.iterator(low.shard_id, "TRIM_HORIZON")
-    assert fan_out.page(low.shard_id, low.shard_id, 10) == ([], None, 0)
+    assert fan_out.page(low.shard_id, low.shard_id, 10) == Page([], None, 0)
 
 
 def test_places_are_refused_as_by_polling(kinesis: LocalKinesis, clock: ManualClock) -> None:

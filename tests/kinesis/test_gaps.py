@@ -32,7 +32,7 @@ class Gaps(EngineCalls):
         found = super().page(place, shard_id, limit)
         if found.records and left:
             return Page([], (place, left - self.ends), left * 1000)  # type: ignore[arg-type]
-        return found._replace(next_iterator=found.next_iterator and (found.next_iterator, 0))  # type: ignore[arg-type]
+        return Page(found.records, found.next_iterator and (found.next_iterator, 0), found.behind_ms)  # type: ignore[arg-type]
 
 
 @pytest.fixture(

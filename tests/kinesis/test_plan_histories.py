@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -12,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.kinesis.api.calls import StreamFacts
-from headpond.kinesis.api.replies import Page, record_of
+from headpond.kinesis.api.replies import Page, Record
 from headpond.kinesis.api.retry import PositionRejected
 from headpond.kinesis.api.shards import Shard
 from headpond.kinesis.planning import shard_state
@@ -56,13 +54,11 @@ class EngineCalls:
     def page(self, iterator: Any, shard_id: str, limit: int) -> Page:  # noqa: ARG002 (the protocol's)
         reading = self.engine.read(iterator, limit)
         records = [
-            record_of(
-                {
-                    "SequenceNumber": str(record.sequence_number),
-                    "PartitionKey": record.partition_key,
-                    "Data": b64decode(record.wire[record.data_start : record.data_end]),
-                    "ApproximateArrivalTimestamp": datetime.fromtimestamp(record.arrival_ms / 1000, UTC),
-                }
+            Record(
+                str(record.sequence_number),
+                record.arrival_ms / 1000,
+                record.partition_key,
+                record.wire[record.data_start : record.data_end].decode(),
             )
             for record in reading.records
         ]

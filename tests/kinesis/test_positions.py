@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.core.errors import ConfigurationError, InvalidData
-from headpond.kinesis.planning.start import resolve
 from headpond.kinesis.reading.positions import (
     END,
     HORIZON,
@@ -25,6 +24,7 @@ from headpond.kinesis.reading.positions import (
     read_offset,
     read_start,
     readable,
+    resolve,
 )
 
 TIMES = st.integers(0, 10**14)

@@ -70,6 +70,16 @@ def _parse(text: str, units: dict[str, int], example: str, *, bare: bool) -> int
 
 
 _IN_A_FILE = {"stream": "streamname", "start": "startingposition"}
+_ELSEWHERE = {
+    "consumertype": "consumermode",
+    "initialposition": "startingposition",
+    "maxfetchduration": "maxspanpertrigger",
+    "maxfetchrecordspershard": "maxrecordspertrigger",
+    "maxfetchtimepershardsec": "maxspanpertrigger",
+    "stsrolearn": "rolearn",
+    "stssessionname": "rolesessionname",
+}
+"""What other sources of Kinesis call an option: suggested, since what it takes may differ."""
 
 
 def spelled(name: str, known: Container[str]) -> str | None:
@@ -111,7 +121,9 @@ class Options:
             self._values[known_as], written[known_as] = str(value), name
 
     def _unknown(self, name: str, names: Mapping[str, str]) -> ConfigurationError:
-        near = difflib.get_close_matches(name.lower().replace("_", ""), names, 1, 0.5)
+        plain = name.lower().replace("_", "").removeprefix("kinesis.")
+        elsewhere = _ELSEWHERE.get(plain, plain)
+        near = difflib.get_close_matches(elsewhere if elsewhere in names else plain, names, 1, 0.5)
         return ConfigurationError(
             f"The {self._owner} has no option {name}.",
             next_step=f"Did you mean {names[near[0]]}?"

@@ -18,26 +18,23 @@ Events are read without botocore's own parser; framing stays botocore's::
     event stream ─ botocore's frames ─► event      ─► JSON into `Record`s, as in `replies` ─► Event
                                         exception  ─► EventFailed(code)
                  ─ cut, timed out, damaged         ─► EventFailed(code)
-
-A payload in an unusual shape is left to botocore's parser, as is the whole stream should botocore change
-inside.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
-from botocore.exceptions import BotoCoreError, ClientError, EventStreamError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from headpond.core.errors import MissingRequirement, ServiceFailure
 from headpond.kinesis.api.calls import IteratorKind, ServiceCalls, StreamCalls, calls_of
 from headpond.kinesis.api.errors import translate
-from headpond.kinesis.api.replies import Page, Record, records_of
+from headpond.kinesis.api.replies import Page, Record
 from headpond.kinesis.api.retry import CUT, NOT_FOUND, PositionRejected, RetryableError, classify
 from headpond.kinesis.api.settings import ConnectionSettings
 
@@ -204,9 +201,6 @@ def _doing(shard_id: str) -> str:
     return f"reading {shard_id} by subscription"
 
 
-_EVENT = "SubscribeToShardEvent"
-
-
 class Event(NamedTuple):
     """One event; without a continuation it is the last one of a closed shard."""
 
@@ -227,7 +221,7 @@ class EventFailed(Exception):
 class _Payload(msgspec.Struct, gc=False):
     records: list[Record] = msgspec.field(name="Records")
     continuation: str | None = msgspec.field(name="ContinuationSequenceNumber", default=None)
-    behind_ms: int | None = msgspec.field(name="MillisBehindLatest", default=None)
+    behind_ms: int = msgspec.field(name="MillisBehindLatest", default=0)
     children: list[msgspec.Raw] | None = msgspec.field(name="ChildShards", default=None)
 
 
@@ -240,46 +234,24 @@ def read_events(stream: Any) -> Iterator[Event]:
     Raises:
         EventFailed: It ended by an exception, was cut, or is damaged.
     """
-    # botocore has no other way to get at an event before its parser.
-    messages, parse = getattr(stream, "_event_generator", None), getattr(stream, "_parse_event", None)
     try:
-        if messages is None or parse is None:
-            for parsed in stream:
-                yield from _of_stock(parsed)
-        else:
-            for message in messages:
-                yield from _of_message(message, parse)
-    except EventStreamError as error:
-        raise EventFailed(error.response.get("Error", {}).get("Code", "Unknown"), by_service=True) from None
+        for message in stream._event_generator:  # noqa: SLF001 - no other way to an event before its parser
+            headers = message.headers
+            if headers.get(":message-type") in ("exception", "error"):
+                code = headers.get(":exception-type") or headers.get(":error-code") or "Unknown"
+                raise EventFailed(str(code), by_service=True)
+            if headers.get(":event-type") == "SubscribeToShardEvent":
+                yield _event(message.payload)
     except (*CUT, BotoCoreError) as error:
         raise EventFailed(type(error).__name__, by_service=False) from None
 
 
-def _of_message(message: Any, parse: Any) -> Iterator[Event]:
-    headers = message.headers
-    if headers.get(":message-type") == "event" and headers.get(":event-type") == _EVENT:
-        try:
-            payload = _decode(message.payload)
-        except msgspec.DecodeError:
-            yield from _of_stock(parse(message) or {})
-            return
-        yield _event(payload)
-    elif headers.get(":message-type") in ("exception", "error"):
-        code = headers.get(":exception-type") or headers.get(":error-code") or "Unknown"
-        raise EventFailed(str(code), by_service=True)
-
-
-def _of_stock(parsed: Mapping[str, Any]) -> Iterator[Event]:
-    event = parsed.get(_EVENT)
-    if event is not None:
-        if "Records" not in event:
-            raise EventFailed("EventDamaged", by_service=False)
-        place = event.get("ContinuationSequenceNumber"), event.get("MillisBehindLatest")
-        yield _event(_Payload(records_of(event["Records"]), *place, event.get("ChildShards")))
-
-
-def _event(payload: _Payload) -> Event:
-    if payload.continuation is None and not payload.children:
+def _event(payload: bytes) -> Event:
+    try:
+        found = _decode(payload)
+    except msgspec.DecodeError:
+        found = _Payload([])
+    if found.continuation is None and not found.children:
         # Only a shard that ended has no continuation, and then it has children.
         raise EventFailed("EventDamaged", by_service=False)
-    return Event(payload.records, payload.continuation, payload.behind_ms or 0)
+    return Event(found.records, found.continuation, found.behind_ms)

@@ -20,14 +20,14 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from headpond.core.errors import StreamNotFound
 from headpond.kinesis.api.client import Renewing, connect, stream_not_found
 from headpond.kinesis.api.errors import SIGN_IN, error_code, translate
-from headpond.kinesis.api.replies import Page, install_fast_parser, page_of
+from headpond.kinesis.api.replies import Page, read_pages_of
 from headpond.kinesis.api.retry import CUT, Pace, Patience, RetryableError, classify
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.api.shards import Shard, shard_of
 
 IteratorKind = Literal["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP", "TRIM_HORIZON"]
 
-MOST_PARALLEL_CALLS = 32
+MOST_PARALLEL_CALLS = 64
 _QUICK = Patience(throttled_s=0.001, unreachable_s=0.001)  # one more try
 
 
@@ -93,7 +93,7 @@ class ServiceCalls:
             parameter_validation=False,
             disable_request_compression=True,
         )
-        install_fast_parser(client)
+        read_pages_of(client)
         return client
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class ServiceCalls:
         """Read on."""
         arn = self.settings.stream_arn
         place = {"ShardIterator": iterator, "Limit": limit} | ({} if arn is None else {"StreamARN": arn})
-        page = page_of(self.call(f"reading {shard_id}", "get_records", shard_id, **place))
+        page: Page = self.call(f"reading {shard_id}", "get_records", shard_id, **place)["Page"]
         self._pace.count(shard_id, page.about_bytes)
         return page
 

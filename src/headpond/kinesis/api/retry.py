@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,14 +18,10 @@ from botocore.eventstream import ParserError
 from urllib3.exceptions import HTTPError
 
 from headpond.kinesis.api.errors import error_code, translate
+from headpond.kinesis.api.settings import ConnectionSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from botocore.exceptions import ClientError
-
-    from headpond.kinesis.api.settings import ConnectionSettings
-
 
 CALLS_PER_SECOND = 5
 BYTES_PER_SECOND = 2 << 20

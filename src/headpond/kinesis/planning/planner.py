@@ -1,4 +1,4 @@
-"""Plan micro-batches over a stream: exact ends, within bounds, from offsets and nothing else.
+"""Plan micro-batches over a stream: where they begin and end, exactly, from offsets and nothing else.
 
 ::
 
@@ -16,42 +16,44 @@ or a horizon, the number of its first record is noted, so that it cannot be read
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from functools import cached_property, partial
+from typing import TypeVar
 
-from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS
+from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS, ServiceCalls
+from headpond.kinesis.leases import read_leases
 from headpond.kinesis.planning.in_step import InStep
-from headpond.kinesis.planning.options import Limits
+from headpond.kinesis.planning.options import Limits, SourceSettings
 from headpond.kinesis.planning.shard_state import CLOCK_ERROR_MS, UNBOUNDED, ShardState
-from headpond.kinesis.planning.start import Beginning
 from headpond.kinesis.planning.stream_state import StreamState
 from headpond.kinesis.reading.cursor import ShardCursor
 from headpond.kinesis.reading.positions import (
     END,
     HORIZON,
     NO_RECORD,
+    Listing,
     Offset,
     Position,
+    Start,
+    after,
+    at_time,
     before,
     readable,
     refuse_far_future,
+    resolve,
 )
 from headpond.kinesis.reading.reader import ShardRange
+from headpond.kpl import Aggregate, decode
 from headpond.kpl.hash_keys import FULL_RANGE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from headpond.kinesis.api.calls import ServiceCalls
-    from headpond.kinesis.planning.options import SourceSettings
-    from headpond.kinesis.reading.positions import Listing
 
 T = TypeVar("T")
 S = TypeVar("S")
 
 _CHECK_S = 0.1
+_MARGIN_MS = 300_000  # for a first batch to be read, and tried again, before its records expire
+_MARGIN_SHARE = 10  # of the retention, where that is short
 
 
 class Planner:
@@ -68,13 +70,11 @@ class Planner:
         self._calls, self._settings, self._clock, self._sleep = calls, settings, clock, sleep
         self._pool = ThreadPoolExecutor(MOST_PARALLEL_CALLS, thread_name_prefix="headpond-plan")
         self._stream = StreamState(calls, settings, clock)
-        self._beginning = Beginning(calls, settings, self._stream, self._each)
         self._states: dict[str, ShardState] = {}  # of the shards that the last plan could go on with
         self._initial: Offset | None = None
         self._until_ms: int | None = None  # what arrives later is for another run
         self._planned: tuple[Offset, Offset] | None = None  # the last batch
         self._in_step = None if settings.in_step is None else InStep(settings.in_step)
-        self._outlook_ms: int | None = None  # up to which arrival time the next batch may go; None: not known
 
     def close(self) -> None:
         """End the threads; calls under way are not waited for."""
@@ -87,21 +87,75 @@ class Planner:
         """Return where a new query begins.
 
         Spark asks again when a first batch is tried again, so this must mean the same then. LATEST does not;
-        it stays open here, and the first batch is an empty one that only writes down what it meant.
+        it stays open here, without shards, and the first batch is an empty one that only writes down what it
+        meant.
         """
-        if self._beginning.start.says_latest:
-            return Offset(self._settings.connection.stream, self._stream.facts().created_ms)
-        self._initial = self._resolved()
+        if self._initial is None:
+            self._initial = self._resolved(leave_open=self._start.says_latest)
         return self._initial
 
-    def _is_open(self, start: Offset) -> bool:
-        """Return whether what LATEST means is not written down yet."""
-        return not start.shards and self._beginning.start.says_latest
+    @cached_property
+    def _start(self) -> Start:
+        """What the options say; a lease table is read when first needed, which a checkpoint makes it not."""
+        path, given = self._settings.kcl_leases, self._settings.start
+        if path is None:
+            return given
+        name = self._settings.connection.name
+        return read_leases(path, name, given, created_ms=self._stream.facts().created_ms)
 
-    def _resolved(self) -> Offset:
-        """Return where a query begins, with LATEST as what it means now."""
-        created_ms = self._stream.facts().created_ms
-        return Offset(self._settings.connection.stream, created_ms, self._beginning.positions())
+    def _resolved(self, *, leave_open: bool = False, repeatable: bool = True) -> Offset:
+        # Described before it is listed: shards of a later stream then do not pass for this one's.
+        start = Offset(self._settings.connection.stream, self._stream.facts().created_ms)
+        return start if leave_open else self._noted(start, self._first_positions(repeatable=repeatable))
+
+    def _first_positions(self, *, repeatable: bool) -> dict[str, Position]:
+        """Return where each listed shard begins, with LATEST as the time of the listing.
+
+        No query stood there before: what is gone by now is not lost, which is noted. The oldest records of a
+        full stream expire while the batch that begins with them is being read: where that must be
+        `repeatable` those with less than five minutes left are passed over.
+
+        Raises:
+            ConfigurationError: A shard is named that is not listed, a time has not come yet by the service's
+                clock, or the lease table cannot be used.
+            DataLoss: What a lease points at is gone, and that is fatal.
+        """
+        start, shards, facts = self._start, self._stream.shards(refresh=True), self._stream.facts()
+        date_ms, now_ms = self._calls.date_ms(), self._calls.now_ms()
+        for rule in {start.rule, *start.shards.values()}:
+            if rule != "LATEST" and rule.kind == "TS":
+                refuse_far_future(rule.time_ms or 0, date_ms, "The startingPosition")
+        gone = start.done.keys() - shards.keys()
+        for shard_id in gone:
+            if start.shards[shard_id] != END:
+                # A shard that was finished may be forgotten, one with work left must not.
+                self._stream.loss.lost(
+                    shard_id, "its lease was not worked off, and the stream does not list it any more"
+                )
+        left = {name: rule for name, rule in start.shards.items() if name not in gone}
+        found = resolve(replace(start, shards=left), shards, date_ms)
+        at_checkpoints = [name for name in start.done.keys() - gone if found[name].kind == "AT"]
+        found |= dict(
+            self._each(lambda name: self._past_done(name, found[name], start.done[name]), at_checkpoints)
+        )
+        edge_ms = date_ms - facts.retention_ms + min(_MARGIN_MS, facts.retention_ms // _MARGIN_SHARE)
+        for shard_id, at in found.items():
+            if at.is_moving:
+                passed = repeatable and max(at.time_ms or 0, facts.created_ms) < edge_ms
+                found[shard_id] = replace(at_time(edge_ms) if passed else at, until_ms=now_ms)
+        return found
+
+    def _past_done(self, shard_id: str, at: Position, done: int) -> Position:
+        """Go past a checkpoint's Kinesis record unless user records of it were left."""
+        found = ShardCursor(self._calls, shard_id, at, self._stream.loss).next_records(1)
+        if not found:
+            return at
+        record = found[0]
+        if record.number != at.number:
+            return HORIZON  # the record is gone, and that was tolerated
+        opened = decode(record.data, tags=False)
+        count = len(opened.records) if isinstance(opened, Aggregate) else 1
+        return at if done < count - 1 else after(record.sequence_number, record.arrival_ms)
 
     # Where a batch ends
 
@@ -125,12 +179,10 @@ class Planner:
 
     def span(self) -> tuple[Offset, Offset]:
         """Return the starting position and the ends of now, of parents and children alike: a batch read."""
-        start = self._resolved()
+        start = self._resolved(repeatable=False)
         self.fix_ends()
-        begun = self._beginning.begun(start.shards, repeatable=False)
-        listed = self._stream.listed
-        ends = self._ends({shard_id: begun.get(shard_id, HORIZON) for shard_id in listed}, listed, Limits())
-        self._planned = start, replace(start, shards=ends)
+        positions = dict.fromkeys(self._stream.listed, HORIZON) | start.shards
+        self._planned = start, replace(start, shards=self._ends(positions, self._stream.listed, Limits()))
         return self._planned
 
     def latest(self, start: Offset, limits: Limits | None = None) -> Offset:
@@ -144,28 +196,24 @@ class Planner:
         """
         self._planned = None
         self._stream.begin(start)
-        if self._is_open(start):
-            resolved = self._resolved()
-            end = self._noted(resolved, self._beginning.begun(resolved.shards))
+        if start.shards:
+            end = self._latest(start, self._settings.limits if limits is None else limits)
+        else:  # what LATEST means is not written down yet
+            end = self._resolved()
             if self._in_step is not None:
                 self._in_step.tell(UNBOUNDED, UNBOUNDED)
-        else:
-            end = self._latest(start, self._settings.limits if limits is None else limits)
         self._planned = start, end
         return end
 
     def _latest(self, start: Offset, limits: Limits) -> Offset:
         shards = self._stream.shards()
         known = self._stream.without_vanished(start.shards)
-        if start == self._initial:
-            known = self._beginning.begun(known)
         positions = dict.fromkeys(shards, HORIZON)
+        stood = {shard_id: state.position for shard_id, state in self._states.items()}
         for shard_id, at in known.items():
-            state = self._states.get(shard_id)
             # A shard that was asked since knows more than the offset.
-            stood = at if state is None or state.position != at else state.position
-            known_ms = max(at.until_ms or 0, stood.until_ms or 0) or None
-            positions[shard_id] = replace(at, until_ms=known_ms, first=None)
+            now = stood.get(shard_id, at)
+            positions[shard_id] = replace(now if now == at else at, first=None)
         chosen = readable(shards, positions, parent_first=self._settings.parent_first)
         for shard_id in chosen:
             self._stream.check_aged(shard_id, positions[shard_id], start)
@@ -197,18 +245,20 @@ class Planner:
         self, positions: dict[str, Position], chosen: Iterable[str], limits: Limits
     ) -> dict[str, Position]:
         """Find where a batch ends in each of the chosen shards: its position where nothing is new."""
-        settings, until_ms = self._settings, self._until_ms
-        asked_ms, asked_s, lag_s = self._calls.now_ms(), self._clock(), settings.probe_lag_ms / 1000
-        newest_ms = asked_ms - settings.probe_lag_ms if settings.probe_lag_ms else UNBOUNDED
-        newest_ms = newest_ms if until_ms is None else until_ms
-        last_ms = UNBOUNDED if settings.end_ms is None else settings.end_ms - 1
+        asked_ms, asked_s, lag_ms = self._calls.now_ms(), self._clock(), self._settings.probe_lag_ms
+        newest_ms = asked_ms - lag_ms if lag_ms else UNBOUNDED
+        if self._until_ms is not None:
+            newest_ms = self._until_ms
         self._states = {shard_id: self._state_at(shard_id, positions[shard_id]) for shard_id in chosen}
-        step_ms = self._step_ms(newest_ms, limits)
-        for state in self._states.values():
-            state.begin(
-                min(newest_ms if step_ms is None else step_ms, last_ms), over_gaps=until_ms is not None
-            )
         every = self._states.values()
+        if self._in_step is not None:
+            newest_ms = self._in_step.bound_ms(newest_ms, self._look_out(limits))
+        end_ms = self._settings.end_ms
+        for state in every:
+            state.begin(
+                newest_ms if end_ms is None else min(newest_ms, end_ms - 1),
+                over_gaps=self._until_ms is not None,
+            )
         waiting = [state for state in every if not state.is_done and state.idle_until_s <= asked_s]
         if limits.looks_ahead:
             self._share_out(waiting, limits)
@@ -216,22 +266,14 @@ class Planner:
             share = limits.share(max(1, len(waiting)))
             self._each(lambda state: state.reach(share.span_ms, share.about_bytes), waiting)
         # For so long nothing new can count where nothing was a moment ago.
-        idle_until_s = self._clock() + (lag_s if until_ms is None else float("inf"))
+        idle_until_s = self._clock() + lag_ms / 1000 if self._until_ms is None else float("inf")
         for state in waiting:
             if state.is_at_tip:
                 state.position = replace(state.position, until_ms=asked_ms)
                 state.idle_until_s = idle_until_s
-        if self._in_step is not None and step_ms is not None:
-            self._outlook_ms = self._look_out(limits)
-            self._in_step.tell(step_ms, self._outlook_ms)
+        if self._in_step is not None:
+            self._in_step.tell(newest_ms, self._look_out(limits))
         return {shard_id: _with_first(state) for shard_id, state in self._states.items()}
-
-    def _step_ms(self, newest_ms: int, limits: Limits) -> int | None:
-        """Return the arrival time that the batches of all sources in step end at; None: it goes by itself."""
-        if self._in_step is None:
-            return None
-        own_ms = self._look_out(limits) if self._outlook_ms is None else self._outlook_ms
-        return self._in_step.bound_ms(newest_ms, own_ms)
 
     def _look_out(self, limits: Limits) -> int:
         """Return up to which arrival time a batch from here may go by its own bounds."""
@@ -270,11 +312,10 @@ class Planner:
     def _state_at(self, shard_id: str, at: Position) -> ShardState:
         """Return where a shard stands; one that stands elsewhere begins again."""
         state = self._states.get(shard_id)
-        if state is None or state.position != at:
-            per_page = self._settings.records_per_page
-            return ShardState(self._calls, shard_id, at, self._stream.loss, per_page=per_page)
-        state.position = at  # with what is known of it
-        return state
+        if state is not None and state.position == at:
+            return state
+        per_page = self._settings.records_per_page
+        return ShardState(self._calls, shard_id, at, self._stream.loss, per_page=per_page)
 
     # What is read of a batch
 
@@ -285,7 +326,7 @@ class Planner:
             ConfigurationError: The stream is not the one the offsets are of.
         """
         self._stream.begin(end)
-        if self._is_open(start):
+        if not start.shards:
             # That batch only writes down what LATEST meant; its END marks were passed, not read up to.
             return []
         states = self._states if self._planned == (start, end) else {}

@@ -18,16 +18,14 @@ is none, no call tells the newest record either; its moment is closed in on from
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headpond.core.errors import ServiceFailure
+from headpond.kinesis.api.calls import ServiceCalls
+from headpond.kinesis.api.replies import Record
+from headpond.kinesis.planning.options import Limits
 from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE, LossRule, ShardCursor
 from headpond.kinesis.reading.positions import END, Position, after, at_time
-
-if TYPE_CHECKING:
-    from headpond.kinesis.api.calls import ServiceCalls
-    from headpond.kinesis.api.replies import Record
-    from headpond.kinesis.planning.options import Limits
 
 UNBOUNDED = 1 << 62
 LOOK_BYTES = 1 << 20

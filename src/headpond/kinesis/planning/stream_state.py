@@ -18,20 +18,15 @@ retention: an idle stream must not look like a loss.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from headpond.core.errors import ConfigurationError
+from headpond.kinesis.api.calls import ServiceCalls, StreamFacts
+from headpond.kinesis.planning.options import SourceSettings
 from headpond.kinesis.reading.cursor import LossRule
-from headpond.kinesis.reading.positions import END, Position, as_utc, listing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.kinesis.api.calls import ServiceCalls, StreamFacts
-    from headpond.kinesis.planning.options import SourceSettings
-    from headpond.kinesis.reading.positions import Listing, Offset
+from headpond.kinesis.reading.positions import END, Listing, Offset, Position, as_utc, listing
 
 _FACTS_HOLD_S = 60.0  # an account may ask 20 times a second, for all its streams together
 _SHARE = 4  # of the retention: how old a note in the offset may grow

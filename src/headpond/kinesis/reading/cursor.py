@@ -9,21 +9,17 @@ yet by the service's clock has no records yet; a position that is refused is los
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from headpond.core.errors import DataLoss, ServiceFailure
-from headpond.kinesis.api.replies import Page
+from headpond.kinesis.api.calls import IteratorKind, StreamCalls
+from headpond.kinesis.api.replies import Page, Record
 from headpond.kinesis.api.retry import INVALID_ARGUMENT, IteratorExpired, PositionRejected
-from headpond.kinesis.reading.positions import CLOCK_SKEW_MS, listing, refuse_far_future
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.kinesis.api.calls import IteratorKind, StreamCalls
-    from headpond.kinesis.api.replies import Record
-    from headpond.kinesis.reading.positions import Position
+from headpond.kinesis.reading.positions import CLOCK_SKEW_MS, Position, listing, refuse_far_future
 
 logger = logging.getLogger(__name__)
 
@@ -117,15 +113,14 @@ class ShardCursor:
 
     def next_records(self, limit: int) -> list[Record]:
         """Read the next page with records, over gaps; none at the tip, the end, or in a gap without end."""
-        nearest_ms, left = None, _MOST_EMPTY
-        while True:
+        nearest_ms, left = sys.maxsize, _MOST_EMPTY
+        while left:
             page = self.next_page(limit)
-            if nearest_ms is None or self.behind_ms < nearest_ms:
-                nearest_ms, left = self.behind_ms, _MOST_EMPTY
-            else:
-                left -= 1
-            if page or self.closed or self.at_tip or not left:
+            if page or self.closed or self.at_tip:
                 return page
+            left = _MOST_EMPTY if self.behind_ms < nearest_ms else left - 1
+            nearest_ms = min(nearest_ms, self.behind_ms)
+        return []
 
     def _page(self, limit: int) -> Page:
         while True:

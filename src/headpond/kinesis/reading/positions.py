@@ -46,7 +46,6 @@ CLOCK_SKEW_MS = 60_000
 _DIGITS = re.compile(r"[0-9]{1,200}", re.ASCII)
 _FIELDS = {"SEQ": {"p", "s", "t"}, "AT": {"p", "s"}, "END": {"p"}, "TS": {"p", "t"}, "HORIZON": {"p"}}
 _NOTES = {"SEQ": {"u", "f"}, "AT": set[str](), "END": {"f"}, "TS": {"u"}, "HORIZON": {"u"}}
-_LINE = 80  # characters of a terminal
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -153,13 +152,10 @@ def read_offset(value: object) -> Offset:
         )
     if set(value) != {"v", "stream", "created", "shards"}:
         raise _damaged(f"its keys are {', '.join(sorted(map(str, value)))}")
-    stream, shards = value["stream"], value["shards"]
-    if not isinstance(stream, str) or not isinstance(shards, dict):
+    if not isinstance(value["stream"], str) or not isinstance(value["shards"], dict):
         raise _damaged("stream or shards is of the wrong type")
-    created_ms = int(_digits(value["created"], "created"))
-    return Offset(
-        stream, created_ms, {str(name): read_position(at, str(name)) for name, at in shards.items()}
-    )
+    shards = {str(name): read_position(at, str(name)) for name, at in value["shards"].items()}
+    return Offset(value["stream"], int(_digits(value["created"], "created")), shards)
 
 
 def read_position(value: object, shard_id: str) -> Position:
@@ -309,9 +305,8 @@ def refuse_far_future(time_ms: int, now_ms: int, whose: str) -> None:
 
 
 def _wrong_start(text: str, why: str) -> ConfigurationError:
-    shown = text if len(text) <= _LINE else text[:_LINE] + "…"
     return ConfigurationError(
-        f"The starting position {shown!r} cannot be used: {why}.",
+        f"The starting position {text[:80]!r} cannot be used: {why}.",
         next_step="Use LATEST, TRIM_HORIZON, AT_TIMESTAMP 2026-01-01T00:00:00Z, or a JSON object of "
         "shard ids and such positions or AFTER_SEQUENCE_NUMBER n.",
         option="startingPosition",
@@ -347,3 +342,28 @@ def ancestors(shards: Listing, shard_ids: Iterable[str]) -> set[str]:
         found |= new
         waiting += new
     return found
+
+
+def resolve(start: Start, shards: Listing, now_ms: int) -> dict[str, Position]:
+    """Turn a starting rule into positions of all listed shards.
+
+    With LATEST a closed shard is done, so that it differs from shards that are new later.
+
+    Raises:
+        ConfigurationError: A shard is named that is not listed.
+    """
+    unknown = sorted(set(start.shards) - set(shards))
+    if unknown:
+        raise ConfigurationError(
+            f"The starting position names {unknown[0]}, which the stream does not list.",
+            next_step=f"Name shards out of {', '.join(list(shards)[:5])}.",
+            option="startingPosition",
+        )
+    passed = ancestors(shards, start.shards)
+    positions: dict[str, Position] = {}
+    for shard_id, shard in shards.items():
+        rule = start.shards.get(shard_id, END if shard_id in passed else start.rule)
+        if rule == "LATEST":
+            rule = END if shard.closed else at_time(now_ms)
+        positions[shard_id] = rule
+    return positions

@@ -40,15 +40,6 @@ EMPTY_REPLY_PAUSE_S = 0.2
 BATCH_BYTES = 10 << 20
 """Of records as they came, in base64: what is put together is about as large as the largest reply."""
 
-_MANY_RECORDS = 2_000
-"""A page of so many is a batch of its own, whatever their size: to add that up would cost more."""
-
-PAGE_BYTES = 4 << 20
-"""About what a page is to have: what a shard gives in two seconds, so that nobody waits longer for its turn.
-
-A reply of 10 MiB, which may be had, makes all who read the shard wait for five; 32 of them are 320 MiB.
-"""
-
 TIP_PATIENCE = 300
 """Empty replies to polling at the tip, about a minute, before the end is given up."""
 
@@ -79,7 +70,7 @@ def read_pages(
     most_idle: int = TIP_PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[list[Record]]:
-    """Yield the records of each reply that holds any of a range; replies of about `PAGE_BYTES` are asked for.
+    """Yield the records of each reply that holds any of a range: 10 MiB of them at most, by the service.
 
     After `most_idle` empty replies at the tip the end is given up.
 
@@ -89,16 +80,11 @@ def read_pages(
     """
     cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss)
     until = wanted.end.number if wanted.end.kind == "SEQ" else None
-
-    def fitting(size_bytes: int, records: int) -> int:
-        return min(records_per_page, 1 + PAGE_BYTES * records // max(1, size_bytes))
-
     idle, left = 0, wanted.records
-    limit = fitting(wanted.size_bytes, wanted.records) if left else records_per_page
     last: str | None = None
     oldest: str | None = None
     while not cursor.closed:
-        records = cursor.next_page(min(limit, left) if left > 0 else limit)
+        records = cursor.next_page(min(records_per_page, left) if left > 0 else records_per_page)
         left -= len(records)
         if until is not None and records and records[-1].number >= until:
             kept = [record for record in records if record.number <= until]
@@ -109,7 +95,6 @@ def read_pages(
             break
         if records:
             last = records[-1].sequence_number
-            limit = fitting(sum(len(record.text) for record in records) * 3 // 4, len(records))
             yield records
             idle = 0
         elif not cursor.closed:
@@ -200,11 +185,10 @@ def in_batches(
     shards: list[tuple[str, int]] = []
     held_bytes = 0
     for shard_id, records in pages:
-        waiting = waiting + records if waiting else records
+        waiting = waiting + records
         shards.append((shard_id, len(records)))
-        if len(waiting) < _MANY_RECORDS:
-            held_bytes += sum(len(record.text) for record in records)
-        if held_bytes >= size_bytes or len(waiting) >= _MANY_RECORDS:
+        held_bytes += sum(len(record.text) for record in records)
+        if held_bytes >= size_bytes:
             yield to_batch(waiting, stream, shards, encryption_type=encryption_type)
             waiting, shards, held_bytes = [], [], 0
     if waiting:
@@ -221,8 +205,7 @@ def to_batch(
     """Turn records into a batch, their data decoded; `shards` says how many are of which, in their order."""
     count = len(records)
     arrivals_s = np.fromiter((record.arrival_s for record in records), np.float64, count)
-    fraction, whole = np.modf(arrivals_s)  # as `Record.arrival_us`, for all at once
-    arrivals_us = whole.astype(np.int64) * 1_000_000 + np.rint(fraction * 1e6).astype(np.int64)
+    arrivals_us = np.rint(arrivals_s * 1e6).astype(np.int64)
     columns: list[pa.Array[Any]] = [
         pa.repeat(pa.scalar(stream, pa.string()), count),
         pa.concat_arrays([pa.repeat(pa.scalar(shard_id, pa.string()), part) for shard_id, part in shards]),
