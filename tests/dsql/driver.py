@@ -113,7 +113,7 @@ class MemoryLake:
         return pa.Table.from_pylist(live + dead, schema=STATE_SCHEMA)
 
     def apply_current(self, name: str, batch: pa.RecordBatch) -> None:
-        outcome = latest_step(self.state(name), batch)
+        outcome = latest_step(self.state(name), pa.Table.from_batches([batch]))
         rows, tombstones = self.rows.setdefault(name, {}), self.tombstones.setdefault(name, {})
         for row in outcome.tombstones_put.to_pylist():
             tombstones[row["key"]] = row["version"]

@@ -248,7 +248,7 @@ def test_the_small_stream_gives_its_history(seed: int) -> None:
 
 def apply_typed(store: Store, batch: pa.RecordBatch) -> None:
     earliest = min(batch.column("m:ts_ns").to_pylist())
-    outcome = history_step(store.state(earliest), batch)
+    outcome = history_step(store.state(earliest), pa.Table.from_batches([batch]))
     for delete in outcome.deletes.to_pylist():
         store.deletes[delete["key"], delete["version"]] = delete
     for new in outcome.inserts.to_pylist() + outcome.corrections.to_pylist():

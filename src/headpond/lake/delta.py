@@ -1,4 +1,4 @@
-"""One Delta table: opened, created, widened and read through `deltalake`, written by `engine`.
+"""One Delta table: opened, created and read through `deltalake`, written and widened by `engine`.
 
 Every write goes through `DeltaFile.merge`, so that repeating it changes nothing: rows are matched by
 identity and written only where the new one wins. A commit that lost against another is computed again.

@@ -35,7 +35,7 @@ import hashlib
 import json
 import unicodedata
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headpond.core.errors import ConfigurationError
 
@@ -211,18 +211,16 @@ FILE_SIZE = "delta.targetFileSize"
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """How the rows of one table are dealt out: by columns, by buckets of the key, and the size of files."""
+    """How the rows of one table are dealt out: by columns, by buckets of the key, and the size of files.
+
+    Two are equal that deal rows out to the same folders.
+    """
 
     columns: tuple[str, ...] = ()
     buckets: int | None = None
-    target_file_bytes: int | None = None
+    target_file_bytes: int | None = field(default=None, compare=False)
     expressions: Mapping[str, str] = field(default_factory=dict)
     """How those of the columns follow from others that do."""
-
-    @property
-    def way(self) -> tuple[Any, ...]:
-        """What a table was dealt out by, if it was dealt out so."""
-        return self.columns, self.buckets, dict(self.expressions)
 
     @property
     def all_columns(self) -> list[str]:
@@ -250,10 +248,6 @@ class Partitions:
             {column: text for column, text in snapshot.expressions.items() if column in have},
         )
 
-    def is_like(self, other: Partitions) -> bool:
-        """Return whether rows are dealt out to the same folders."""
-        return self.way == other.way
-
     def words(self) -> str:
         """Say by what rows are dealt out."""
         known = self.expressions
@@ -264,7 +258,7 @@ class Partitions:
     def check(self, name: str, file: DeltaFile) -> None:
         """Raise where a table is not partitioned so, with how that can be changed."""
         have = self.of_file(file)
-        if not have.is_like(self):
+        if have != self:
             raise ConfigurationError(
                 f"Table {name!r} in {file.uri} is {have.words()}, but the configuration says {self.words()}.",
                 next_step="Change the entry back, or run "

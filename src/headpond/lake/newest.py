@@ -139,13 +139,12 @@ class LatestOutcome:
     counters: dict[str, int]
 
 
-def latest_step(state: pa.Table, batch: pa.Table | pa.RecordBatch) -> LatestOutcome:
+def latest_step(state: pa.Table, rows: pa.Table) -> LatestOutcome:
     """Decide what a typed batch changes.
 
     `state` has `STATE_SCHEMA` rows of the batch's keys (others are ignored): per key at most one live row and
     one tombstone.
     """
-    rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
     ranks = _Ranks(state, rows)
     count = rows.num_rows
     keys = ranks.keys
@@ -173,7 +172,7 @@ def latest_step(state: pa.Table, batch: pa.Table | pa.RecordBatch) -> LatestOutc
     )
 
 
-def too_late(state: pa.Table, batch: pa.Table | pa.RecordBatch, horizon_ns: int) -> tuple[pa.Table, pa.Table]:
+def too_late(state: pa.Table, rows: pa.Table, horizon_ns: int) -> tuple[pa.Table, pa.Table]:
     """Split off the upserts that a tombstone dropped long ago may have stopped, as quarantine rows.
 
     An upsert committed before the horizon, of a key that nothing is known of, is too late, unless something
@@ -181,7 +180,6 @@ def too_late(state: pa.Table, batch: pa.Table | pa.RecordBatch, horizon_ns: int)
     horizon was put by a delete that came late itself: it does not show whether a newer one was dropped. A
     live row does: it would be gone.
     """
-    rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
     old = pc.and_(pc.less(rows["m:ts_ns"], horizon_ns), pc.invert(rows["m:delete"]))
     known = pc.or_(state["live"], pc.greater_equal(state["version"], encode_time(horizon_ns)))
     unknown = pc.invert(pc.is_in(rows["m:key"], value_set=whole(state["key"].filter(known))))
@@ -313,13 +311,12 @@ class HistoryOutcome:
     counters: dict[str, int]
 
 
-def history_step(state: pa.Table, batch: pa.Table | pa.RecordBatch) -> HistoryOutcome:
+def history_step(state: pa.Table, rows: pa.Table) -> HistoryOutcome:
     """Decide what a typed batch changes.
 
     `state` has `HISTORY_STATE_SCHEMA` rows of the batch's keys (others are ignored). Rows that ended before
     the batch's earliest commit and deletes before it may be left out: nothing later can touch them.
     """
-    rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
     line = _TimeLine(state, rows)
     live = ~line.delete
     inserts = live & ~line.known

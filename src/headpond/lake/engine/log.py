@@ -242,12 +242,15 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 class Log:
-    """The log of the table in a folder; with `removed`, what was removed is known, too."""
+    """The log of the table in a folder; with `removed`, what was removed is known, too.
 
-    def __init__(self, folder: Folder, *, removed: bool = False) -> None:
+    With `at` it ends at that version, whatever is committed after it.
+    """
+
+    def __init__(self, folder: Folder, *, removed: bool = False, at: Snapshot | None = None) -> None:
         self.folder = folder
         self._removed = removed
-        self._snapshot: Snapshot | None = None
+        self._snapshot, self._ends = at, at is not None
 
     @property
     def version(self) -> int:
@@ -259,6 +262,8 @@ class Log:
         if self._snapshot is None:
             self._snapshot = self._load()
         snapshot = self._snapshot
+        if self._ends:
+            return snapshot
         while (entry := self.folder.read(entry_name(snapshot.version + 1))) is not None:
             self._take(snapshot, snapshot.version + 1, entry)
         # The next entry may be gone because a checkpoint made it superfluous.
@@ -370,19 +375,6 @@ class Log:
             table=self.folder.uri,
             path=path,
         )
-
-
-class Version(Log):
-    """One version of a table as it was read, whatever is committed after it."""
-
-    def __init__(self, folder: Folder, snapshot: Snapshot) -> None:
-        super().__init__(folder)
-        self._snapshot = snapshot
-
-    def newest(self) -> Snapshot:
-        """Return that version."""
-        assert self._snapshot is not None
-        return self._snapshot
 
 
 def _take_all(snapshot: Snapshot, actions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:

@@ -43,7 +43,6 @@ from headpond.lake.engine.log import (
     Log,
     Overtaken,
     Snapshot,
-    Version,
     alteration,
     information,
     milliseconds,
@@ -500,7 +499,7 @@ class PartEngine(Engine):
 
     def __init__(self, folder: Folder, snapshot: Snapshot) -> None:
         super().__init__(folder)
-        self.log = Version(folder, snapshot)
+        self.log = Log(folder, at=snapshot)
         self.parts: list[Part] = []
 
     def merge(self, merge: Merge, **_: Any) -> Merged:

@@ -194,7 +194,7 @@ class Rebuild:
         self.made = target.typed.made(columns_there, rebuilt=self.definition.rebuilt + 1)
         wanted = self.made.partitions
         have = wanted.of_file(self.file)
-        self._dealt = [] if have.is_like(wanted) else [Difference(have.words(), wanted.words())]
+        self._dealt = [] if have == wanted else [Difference(have.words(), wanted.words())]
         config: Any = lake.given
         self._options = CastOptions(
             infinity=getattr(config, "infinity", "clamp"),

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from headpond.core.schemas import format_versions
 from headpond.lake.delta import DeltaFile
+from headpond.lake.engine.lookup import places
 from headpond.lake.state.insert_once import FactTable
 from headpond.lake.typed import among
 from headpond.qldb.decode import JOURNAL
@@ -114,10 +115,9 @@ class JournalTables:
         found = found.select(names).append_column("format_version", format_versions(found.num_rows))
         found = found.cast(_SCHEMA).filter(scope(found))
         stored = self.anomalies.read(_SCHEMA.names).cast(_SCHEMA)
-        there, wanted = set(_tuples(stored, names)), set(_tuples(found, names))
-        new = found.filter(pa.array([row not in there for row in _tuples(found, names)], pa.bool_()))
+        new = found.filter(pa.array(places(found, stored, names) < 0))
         old = stored.filter(scope(stored))
-        over = old.filter(pa.array([row not in wanted for row in _tuples(old, names)], pa.bool_()))
+        over = old.filter(pa.array(places(old, found, names) < 0))
         if new.num_rows + over.num_rows:
             self.anomalies.exchange(new, over, transaction=transaction)
 
@@ -138,10 +138,6 @@ def _scope(numbers: np.ndarray, documents: pa.Array) -> Callable[[pa.Table], pa.
 def _unique(tables: Iterable[pa.Table], column: str, kind: pa.DataType) -> pa.Array:
     chunks = [chunk for table in tables for chunk in table[column].chunks]
     return pc.drop_null(pc.unique(pa.chunked_array(chunks, kind)))
-
-
-def _tuples(rows: pa.Table, names: Sequence[str]) -> list[tuple[object, ...]]:
-    return list(zip(*(rows[name].to_pylist() for name in names), strict=True))
 
 
 def _stored(schema: pa.Schema) -> pa.Schema:

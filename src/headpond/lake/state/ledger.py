@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from headpond.core.errors import UsageError
 from headpond.core.schemas import QUARANTINE_SCHEMA, format_versions
+from headpond.lake.engine.lookup import places
 from headpond.lake.state.insert_once import FactTable
 from headpond.lake.state.journal import JournalTables
 from headpond.lake.targets.documents import CURRENT_OWN, HISTORY_OWN, ION_OWN, JSON_OWN, DocumentTable
@@ -132,9 +133,8 @@ class LedgerTables:
     def redacted(self, document_ids: pa.ChunkedArray, revisions: pa.ChunkedArray) -> pa.Array:
         """Return which of some revisions had their contents redacted, as far as is known."""
         known = self.facts["redactions"].read(["document_id", "version"], among(document_ids, "document_id"))
-        pairs = set(zip(known["document_id"].to_pylist(), known["version"].to_pylist(), strict=True))
-        mine = zip(document_ids.to_pylist(), revisions.to_pylist(), strict=True)
-        return pa.array([pair in pairs for pair in mine], pa.bool_())
+        mine = pa.table({"document_id": document_ids, "version": revisions})
+        return pa.array(places(mine, known, _PAIR) >= 0)
 
     def listed(self, documents: AbstractSet[str], blocks: AbstractSet[int]) -> set[Listing]:
         """Return what the known ones of some blocks list of some documents."""
@@ -222,17 +222,10 @@ class Conflicts(FactTable):
         ids = revisions["document_id"]
         self._widen()
         rows = self.read(CONFLICTS.names, among(ids, "document_id"))
-        pairs = set(zip(ids.to_pylist(), revisions["version"].to_pylist(), strict=True))
-        held = zip(*(rows[name].to_pylist() for name in ("table", *_PAIR, "kind")), strict=True)
-        full = rows.filter(
-            pa.array(
-                [
-                    name == table and (document_id, version) in pairs and kind not in (DELETE, REDACTED)
-                    for name, document_id, version, kind in held
-                ],
-                pa.bool_(),
-            )
-        )
+        rows = rows.filter(pc.equal(rows["table"], table))
+        named = pa.array(places(rows, revisions, _PAIR) >= 0)
+        empty = pc.is_in(rows["kind"], value_set=pa.array([DELETE, REDACTED]))
+        full = rows.filter(pc.and_(named, pc.invert(empty)))
         if full.num_rows == 0:
             return
         # Those without contents first: a stop in between leaves both, and the next time finds the old ones.

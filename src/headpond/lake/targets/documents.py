@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import OWN, STATE_SCHEMA, VALUE
-from headpond.lake.engine.lookup import Wanted
+from headpond.lake.engine.lookup import Wanted, places
 from headpond.lake.engine.merge import Merge, with_columns
 from headpond.lake.newest import COUNTERS, latest_step
 from headpond.lake.target import Decision, Target, named, overtaken
@@ -289,9 +289,8 @@ def _kinds(rows: pa.Table) -> Any:
     return pc.if_else(rows["_redacted"], REDACTED, by_version)
 
 
-def _over(rows: pa.Table, known: pa.Table) -> pa.Array:
+def _over(rows: pa.Table, known: pa.Table) -> pa.ChunkedArray:
     """Return per row the hash of the known revision of its document and version, or null."""
-    pairs = zip(known["document_id"].to_pylist(), known["revision"].to_pylist(), strict=True)
-    hashes = dict(zip(pairs, known["hash"].to_pylist(), strict=True))
-    wanted = zip(rows["_document_id"].to_pylist(), rows["_version"].to_pylist(), strict=True)
-    return pa.array([hashes.get(pair) for pair in wanted], pa.binary())
+    known = known.rename_columns({"document_id": "_document_id", "revision": "_version"})
+    at = places(rows, known, ["_document_id", "_version"])
+    return known["hash"].take(pa.array(at, mask=at < 0))
