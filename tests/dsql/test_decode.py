@@ -347,6 +347,9 @@ def test_the_configuration_travels() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"keep": "current"},
+        {"keys": ("a", "a")},
+        {"keys": ("a",), "except_columns": ("a",)},
         {"keep": "history", "keys": ("a",), "deletes": "soft"},
         {"buckets": 4},
         {"keys": ("a",), "partition_by": ("b",)},
@@ -357,3 +360,9 @@ def test_a_table_that_contradicts_itself_is_refused(wrong: dict[str, Any]) -> No
     """The message names the table or the type."""
     with pytest.raises(ConfigurationError):
         TableSpec(name="t", schema="public", table="t", **wrong)
+
+
+def test_one_name_is_configured_once() -> None:
+    """One of two entries of a name would be lost in silence."""
+    with pytest.raises(ConfigurationError, match="twice"):
+        DsqlConfig(tables=(TABLE, TABLE))

@@ -12,10 +12,13 @@ executor, every batch and every later start finds the same one.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from urllib.parse import unquote
+
+from headpond.core.formats import wrong_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,6 +103,14 @@ class Entries(Generic[Entry]):
     tables: tuple[Entry, ...]
     patterns: tuple[Entry, ...]
     made: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Raise ConfigurationError where two entries have one name: one of them would be lost in silence."""
+        names = Counter(entry.name for entry in (*self.tables, *self.patterns))
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise wrong_entry(
+                twice[0], "is configured twice", "Remove one of the two, or give it another name."
+            )
 
     def entries_of(self, places: Iterable[Place]) -> dict[Place, tuple[Entry, ...]]:
         """Return the entries of each table at the source; none for one that is not configured."""

@@ -41,7 +41,7 @@ UNKNOWN = "unknown:"
 class TableSpec(TableEntry):
     """One configured table whose changes are those of rows; see `TableEntry` for what all entries have.
 
-    That names and keys fit each other is looked at where a file is read (`pipeline.rules`).
+    That columns and new names fit each other is looked at where a file is read (`pipeline.rules`).
 
     Args:
         schema: its schema in the database.
@@ -81,6 +81,12 @@ class TableSpec(TableEntry):
                 "is named like the log of a table that is not configured",
                 f"Give it a name that does not begin with {UNKNOWN!r}.",
             )
+        if not self.keys and self.keep != "log":
+            raise wrong(f"has no keys but keep = {self.keep!r}", 'Name its keys, or write keep = "log".')
+        if len(set(self.keys)) < len(self.keys):
+            raise wrong(f"names a key twice: {', '.join(self.keys)}", "Name each key column once.")
+        if left_out := {*self.keys} & {*self.except_columns}:
+            raise wrong(f"leaves out its key {min(left_out)!r}", "Keep key columns.")
         if self.deletes == "soft" and self.keep != "current":
             raise wrong(
                 f'has deletes = "soft" and keep = {self.keep!r}, in which nothing is deleted',
