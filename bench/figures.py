@@ -55,6 +55,9 @@ AREAS = {
         "The whole job from a live stream", "as each name says", "hand-written loop", "kinesis/live.py"
     ),
     "windows": Area("Window stores and the join", "as each name says", "headpond", "windows/run.py"),
+    "engine": Area(
+        "The join's engine in rare conditions", "as each name says", "headpond", "windows/engine.py"
+    ),
     "demo": Area("The demonstration", "as each name says", "bare Spark start", "demo.py"),
 }
 INTRODUCTION = """Written by `make bench`, not by hand. What is measured, and what longer runs gave:

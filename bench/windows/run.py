@@ -1,6 +1,6 @@
 """What do the window stores cost on disk and in time, beside RocksDB used bare through the same binding?
 
-Six questions, most of them of the project's targets; those on stores are answered in turn, so that a
+Five questions, most of them of the project's targets; those on stores are answered in turn, so that a
 busy moment of the machine meets all alike. Times are CPU times of the process: RocksDB's background threads
 count, waiting for the disk does not (--wall: it does). Printed: medians, and ratios of the medians.
 
@@ -8,7 +8,6 @@ count, waiting for the disk does not (--wall: it does). Printed: medians, and ra
     convert     batch conversion timestamped+headers → plain+headers, Arrow in and out
     migrate     offline migration of a directory, against reading and writing the same records bare
     puts, fetch the stores against bare puts and scans of the same bytes
-    engine      the join's engine in conditions that are not ordinary: see engine.py, which also runs alone
     join        the windowed join on Spark, beside its peers: see join.py, which also runs alone
 
     python bench/windows/run.py [--records 1000000] [--rounds 5] [--only disk] [--wall] [--json FILE]
@@ -289,7 +288,7 @@ def main() -> None:
     )
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=[*QUESTIONS, "engine", "join"])
+    parser.add_argument("--only", choices=[*QUESTIONS, "join"])
     parser.add_argument("--wall", action="store_true", help="wall time instead of CPU time")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
@@ -310,12 +309,6 @@ def main() -> None:
             + ("aim met" if figure >= aim else "met" if figure >= least else "MISSED")
         )
         print(f"{name:48}{figure:14,.2f}{verdict}")
-    if chosen.only in (None, "engine"):
-        import engine  # noqa: PLC0415 - one process for each of its questions
-
-        rare = engine.measure()
-        engine.show(rare)
-        found |= rare
     if chosen.only in (None, "join"):
         import join  # noqa: PLC0415 - Spark, only for this question
 

@@ -96,7 +96,8 @@ def test_a_command_says_what_installs_what_it_lacks(
 @pytest.mark.slow
 def test_a_lake_is_read_without_spark(tmp_path: Path) -> None:
     """`headpond[lake]` is enough for tables."""
-    done = headpond(SPARK, tmp_path, "show", "nowhere", "--json")
+    (tmp_path / "lake").mkdir()
+    done = headpond(SPARK, tmp_path, "show", "lake", "--json")
     assert (done.returncode, done.stdout) == (0, '{"tables":{}}\n')
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shlex
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def test_check_reports_every_trouble_at_once(cli: Cli, example: Path) -> None:
     result = cli("check", "p.toml", "--json")
     (found,) = result.lines()
     assert result.code == 2
-    assert {name for name, state in states(found) if state == "BAD"} == {"records", "lake"}
+    assert {name for name, state in states(found) if state == "BAD"} == {"source", "records", "lake"}
     (doubt,) = [each["says"] for each in found["checks"] if each["state"] == "?"]
     assert "The key order_id of public.orders is not among its columns" in doubt
     said = cli("check", "p.toml").stdout.decode()
@@ -74,6 +75,17 @@ def test_check_of_an_archive_without_a_record_fails(cli: Cli, example: Path, con
     result = cli("check", "pipeline.toml")
     assert result.code == 1
     assert "No line of the archive" in result.stdout.decode()
+
+
+def test_check_names_a_file_that_is_cut_off(cli: Cli, example: Path) -> None:
+    """Not only that a line of it is not a record."""
+    whole = gzip.compress((example / "records.jsonl").read_bytes())
+    (example / "cut.jsonl.gz").write_bytes(whole[:-9])
+    text = (example / "pipeline.toml").read_text().replace('"records.jsonl"', '"cut.jsonl.gz"')
+    (example / "cut.toml").write_text(text)
+    result = cli("check", "cut.toml")
+    assert result.code == 1
+    assert "cut.jsonl.gz is truncated or damaged: gzip file: " in result.stdout.decode()
 
 
 def test_init_writes_a_file_that_can_be_loaded(cli: Cli, example: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headpond.cli.inputs import input_texts
 from headpond.kpl import UserRecord, encode
 from tests.kit.support import vector_bytes, vector_json, vector_lines
 
@@ -247,6 +248,16 @@ def test_qldb_for_a_person(cli: Cli) -> None:
     result = cli("inspect", "--as", "qldb", "--json", stdin=b"no record")
     assert result.code == 1
     assert result.lines()[0]["verdict"] == "archive_bad_line"
+
+
+def test_lines_are_numbered_across_the_pieces_that_a_file_is_read_in(cli: Cli, tmp_path: Path) -> None:
+    """Of three million empty lines none is looked at by itself; a record longer than a piece is whole."""
+    file = tmp_path / "mostly-empty.jsonl.gz"
+    record = archive(b"x" * 3_000_000)
+    file.write_bytes(gzip.compress(b"\n" * 3_000_000 + record + b"\r\n" + archive(b"y")[:-1]))
+    assert len(list(input_texts(str(file)))) < 10
+    lines = cli("inspect", "--as", "dsql", "--json", file).lines()
+    assert [(line["n"], line["size"]) for line in lines] == [(3_000_001, 3_000_000), (3_000_003, 1)]
 
 
 @pytest.mark.parametrize("command", ["inspect", "aggregate"])

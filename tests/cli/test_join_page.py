@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from headpond.cli.main import main
-from headpond.cli.report.join_page import render_join
-from headpond.cli.report.join_picture import JoinPicture
+from headpond.cli.report.join_picture import JoinPicture, render_join
 from headpond.kstreams.join.scenario import read_scenario
 from tests.cli.browser import (
     HOSTILE,

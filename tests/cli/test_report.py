@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headpond.cli.report.page import WIDTH
-from headpond.cli.report.verify_page import MAX_BARS, MAX_LISTED, WORDS, VerifyReport, bars, render, strip
-from headpond.qldb.journal.check import KINDS
+from headpond.cli.report.verify_page import MAX_BARS, MAX_LISTED, WORDS, bars, render, strip
 from headpond.qldb.journal.known import Strand, Summary, TableFigures
 from tests.cli.browser import (
     HOSTILE,
@@ -22,6 +21,7 @@ from tests.cli.browser import (
     on_every_screen,
     pages_printed,
 )
+from tests.qldb.anomaly_kinds import KINDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,16 +32,30 @@ SUMMARY = Summary(
     ((dt.date(2024, 5, 1), 120), (dt.date(2024, 5, 9), 79)),
     (TableFigures("Über-Konten", "metUW5KQPL6mlKDuY3kDlb", 173, {"insert": 173, "update": 219}),),
 )
-CLEAN = VerifyReport(
-    inputs=[{"file": "archive/1.jsonl.gz", "bytes": 12_345, "sha256": "ab" * 32}],
-    command="headpond verify archive --html report.html",
-    counts={"records": 594, "duplicate_blocks": 0, "duplicate_revisions": 2},
-    anomalies=[],
-    pending={"revisions_without_block": 0},
-    summary=SUMMARY,
-    made_at="22 November 2026, 00:50 UTC",
-    version="0.1.0",
-)
+CLEAN: dict[str, Any] = {
+    "inputs": [{"file": "archive/1.jsonl.gz", "bytes": 12_345, "sha256": "ab" * 32}],
+    "command": "headpond verify archive --html report.html",
+    "counts": {
+        "records": 594,
+        "distinct_blocks": 199,
+        "distinct_revisions": 392,
+        "duplicate_blocks": 0,
+        "duplicate_revisions": 2,
+    },
+    "anomalies": [],
+    "malformed": {},
+    "digest": None,
+    "pending": {"revisions_without_block": 0},
+}
+
+
+def page_of(summary: Summary = SUMMARY, **changes: Any) -> str:
+    """The page of a document; where nothing else is said, anomalies have their place in themselves."""
+    document = CLEAN | changes
+    document |= {"places": [{} for _ in document["anomalies"]]}
+    return render(document, summary, made_at="22 November 2026, 00:50 UTC", version="0.1.0")
+
+
 EVERY = [
     {"kind": "missing_blocks", "first": 4942, "last": 4942}
     if kind == "missing_blocks"
@@ -59,7 +73,7 @@ EVERY = [
 def test_every_kind_has_its_words() -> None:
     """What it means and what to do, for each."""
     assert set(WORDS) == set(KINDS)
-    page = render(replace(CLEAN, anomalies=EVERY))
+    page = page_of(anomalies=EVERY)
     for kind, words in WORDS.items():
         assert f'id="{kind}"' in page
         assert words.title.replace("'", "&#39;") in page
@@ -84,35 +98,35 @@ def test_every_kind_has_its_words() -> None:
             "leads to the saved digest",
         ),
         ({"pending": {"revisions_without_block": 3}}, "revisions without block"),
-        ({"summary": Summary((), (), ())}, "Nothing to verify"),
+        (
+            {"summary": Summary((), (), ()), "counts": dict.fromkeys(CLEAN["counts"], 0)},
+            "Nothing to verify",
+        ),
     ],
 )
 def test_the_page_says_what_was_found(changes: dict[str, Any], says: str) -> None:
     """One sentence for each state there is."""
-    assert says in render(replace(CLEAN, **changes))
+    assert says in page_of(**changes)
 
 
 def test_records_cannot_write_into_the_page() -> None:
     """Names of tables, documents, strands and files are text, whatever they hold."""
-    page = render(
-        replace(
-            CLEAN,
-            inputs=[{"file": HOSTILE, "bytes": 1, "sha256": "ab"}],
-            command=HOSTILE,
-            anomalies=[
-                {
-                    "kind": "chain_break",
-                    "sequenceNo": 1,
-                    "strandId": HOSTILE,
-                    "documentId": HOSTILE,
-                    "detail": HOSTILE,
-                    "table": HOSTILE,
-                }
-            ],
-            summary=Summary(
-                (replace(STRAND, strand_id=HOSTILE),), (), (TableFigures(HOSTILE, HOSTILE, 1, {"insert": 1}),)
-            ),
-        )
+    page = page_of(
+        inputs=[{"file": HOSTILE, "bytes": 1, "sha256": "ab"}],
+        command=HOSTILE,
+        anomalies=[
+            {
+                "kind": "chain_break",
+                "sequenceNo": 1,
+                "strandId": HOSTILE,
+                "documentId": HOSTILE,
+                "detail": HOSTILE,
+                "table": HOSTILE,
+            }
+        ],
+        summary=Summary(
+            (replace(STRAND, strand_id=HOSTILE),), (), (TableFigures(HOSTILE, HOSTILE, 1, {"insert": 1}),)
+        ),
     )
     assert "<script" not in page
     assert "<img" not in page
@@ -121,7 +135,7 @@ def test_records_cannot_write_into_the_page() -> None:
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
     """No address, no script, no import, and a policy that forbids them."""
-    page = render(replace(CLEAN, anomalies=EVERY))
+    page = page_of(anomalies=EVERY)
     assert not re.search(r"(src|href)=|url\(|@import|https?:|<script", page)
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
 
@@ -129,7 +143,7 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
 def test_a_long_list_is_cut_and_says_so() -> None:
     """The page stays readable; the count is whole."""
     many = [{"kind": "chain_break", "sequenceNo": number} for number in range(MAX_LISTED + 5)]
-    page = render(replace(CLEAN, anomalies=many))
+    page = page_of(anomalies=many)
     assert "5 more" in page
     assert page.count("<tr><td>") < MAX_LISTED + 20
 
@@ -161,7 +175,7 @@ def test_bars_suit_the_time_they_span(last: dt.date, name: str) -> None:
 
 def test_evidence_names_what_was_read() -> None:
     """Each file with its hash, and the command line."""
-    page = render(CLEAN)
+    page = page_of()
     assert "ab" * 32 in page
     assert "<code>headpond verify archive --html report.html</code>" in page
 
@@ -175,7 +189,7 @@ def test_what_is_wrong_is_named_where_it_is() -> None:
         "sequenceNo": 4846,
         "table": "T",
     }
-    page = render(replace(CLEAN, anomalies=[one]))
+    page = page_of(anomalies=[one])
     assert page.count("block 4846 (T): revision_hash_mismatch") == 2
     assert '<rect class="anomaly"' in page
     assert "<td>4846</td><td>T</td>" in page
@@ -190,26 +204,23 @@ class TestInABrowser:
     def test_it_fits_the_screen(self, tmp_path: Path, width: int) -> None:
         """Nothing hangs out, with every kind of anomaly and a very long name."""
         long_name = "x" * 400
-        page = render(
-            replace(
-                CLEAN,
-                anomalies=[*EVERY, {"kind": "chain_break", "sequenceNo": 2**63 - 1, "detail": long_name}],
-                summary=replace(SUMMARY, tables=(TableFigures(long_name, long_name, 1, {"insert": 1}),)),
-            )
+        page = page_of(
+            anomalies=[*EVERY, {"kind": "chain_break", "sequenceNo": 2**63 - 1, "detail": long_name}],
+            summary=replace(SUMMARY, tables=(TableFigures(long_name, long_name, 1, {"insert": 1}),)),
         )
         assert measured(tmp_path, page, width) == (2, 0)
 
     def test_a_hostile_name_stays_text(self, tmp_path: Path) -> None:
         """The browser finds no element where there was none."""
-        page = render(replace(CLEAN, summary=replace(SUMMARY, tables=(TableFigures(HOSTILE, None, 1, {}),))))
+        page = page_of(summary=replace(SUMMARY, tables=(TableFigures(HOSTILE, None, 1, {}),)))
         shown = browse(tmp_path, page, "--virtual-time-budget=1000", "--dump-dom")
         assert "<title>Journal verified" in shown
         assert "<img" not in shown
 
     def test_it_prints(self, tmp_path: Path) -> None:
         """A few sheets."""
-        assert 1 <= pages_printed(tmp_path, render(replace(CLEAN, anomalies=EVERY))) <= 8
+        assert 1 <= pages_printed(tmp_path, page_of(anomalies=EVERY)) <= 8
 
     def test_light_and_dark(self, tmp_path: Path) -> None:
         """Both have a picture."""
-        assert_light_and_dark_differ(tmp_path, render(replace(CLEAN, anomalies=EVERY)))
+        assert_light_and_dark_differ(tmp_path, page_of(anomalies=EVERY))

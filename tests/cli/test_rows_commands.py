@@ -61,6 +61,16 @@ def test_a_wrong_question_is_one_sentence(cli: Cli, arguments: tuple[str, ...], 
     assert says in result.stderr
 
 
+@pytest.mark.parametrize("command", ["show", "quarantine"])
+def test_a_lake_that_is_not_there_is_not_an_empty_one(cli: Cli, command: str) -> None:
+    """Nor is what was mistyped a pipeline that has not run yet."""
+    assert cli(command, "nowhere") == (
+        2,
+        b"",
+        "Error: There is no lake at nowhere.\nGive a pipeline file (.toml) or the folder of a lake.\n",
+    )
+
+
 def test_quarantine_counts_and_decodes(cli: Cli) -> None:
     """By reason and table, with the record's text, bytes and place; the next command is given."""
     (found,) = cli("quarantine", "pipeline.toml", "--json").lines()
@@ -88,10 +98,11 @@ def test_an_export_is_an_archive_of_the_same_bytes(cli: Cli, example: Path) -> N
     assert (example / "out.jsonl").read_bytes() == before
 
 
-def test_a_reason_that_is_not_there_is_said(cli: Cli) -> None:
+def test_a_reason_that_is_not_there_is_said(cli: Cli, example: Path) -> None:
     """With those that are; an empty quarantine is no mistake."""
     result = cli("quarantine", "lake", "--reason", "cast_error")
     assert (result.code, "There are: unknown_type (no table)." in result.stderr) == (2, True)
+    (example / "elsewhere").mkdir()
     assert cli("quarantine", "elsewhere").stdout.decode() == "Nothing is in quarantine.\n"
 
 

@@ -347,10 +347,9 @@ def test_the_configuration_travels() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"keep": "current"},
-        {"keys": ("a", "a")},
-        {"keys": ("a",), "except_columns": ("a",)},
-        {"keys": ("a",), "rename": {"a": "b"}},
+        {"keep": "history", "keys": ("a",), "deletes": "soft"},
+        {"buckets": 4},
+        {"keys": ("a",), "partition_by": ("b",)},
         {"columns": {"a": "intger"}},
     ],
 )
@@ -358,9 +357,3 @@ def test_a_table_that_contradicts_itself_is_refused(wrong: dict[str, Any]) -> No
     """The message names the table or the type."""
     with pytest.raises(ConfigurationError):
         TableSpec(name="t", schema="public", table="t", **wrong)
-
-
-def test_one_table_is_configured_once() -> None:
-    """Neither a name nor a place may come twice."""
-    with pytest.raises(ConfigurationError, match="twice"):
-        DsqlConfig(tables=(TABLE, TABLE))

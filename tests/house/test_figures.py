@@ -70,7 +70,7 @@ def test_the_page_tells_the_machine_and_what_was_left_out(figures: Any) -> None:
     text = figures.page({"kpl": NOTED}, {"kpl": KPL})
     machine = "Some CPU, 2 cores, Linux x86_64"
     assert f"2026-11-22, load at the start 0.4; {machine}; Python 3.11.7, numpy 2.1.\n" in text
-    others = "`dsql`, `pipeline`, `merge`, `qldb`, `producer`, `kinesis`, `live`, `windows`, `demo`"
+    others = "`dsql`, `pipeline`, `merge`, `qldb`, `producer`, `kinesis`, `live`, `windows`, `engine`, `demo`"
     assert f"Not run: {others}." in text
 
 

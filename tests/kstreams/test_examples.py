@@ -6,11 +6,21 @@ import json
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from headpond.kstreams import StoreSettings, ValueFormat, WindowBytesStore
+from headpond.cli.main import main
+from headpond.kstreams import (
+    BytesSerde,
+    StoreDirectory,
+    StoreSettings,
+    ValueAndHeaders,
+    ValueFormat,
+    WindowBytesStore,
+    WindowStoreWithHeaders,
+)
 from headpond.kstreams.bytes.headers import encode_prefix
 from headpond.kstreams.stores.rocks import Database, column_families
 from tests.kit.support import vector_json
@@ -62,6 +72,42 @@ def test_the_pages_store_works(
     exec(compile(code, "window-stores.md", "exec"), {})
     assert capsys.readouterr().out == "1700000000000 {'amount': 3} (('trace-id', b'4bf9'),)\n"
     assert (tmp_path / "state/app/0_0/orders").is_dir()
+
+
+def test_the_pages_queries_find_the_same_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each row of the table, asked of an open store, of its directory and on the command line."""
+    page = (ROOT / "docs" / "systems" / "window-stores.md").read_text()
+    rows = re.findall(r"^\|.* \| `(fetch.*)` \| `(entries.*)` \| `(--.*)` \|$", page, re.MULTILINE)
+    bounds = {"key": b"b", "low": b"b", "high": b"c", "first": 2000, "last": 3000}
+    options = {
+        name.upper(): each.decode() if isinstance(each, bytes) else str(each) for name, each in bounds.items()
+    }
+    settings = StoreSettings("orders", 600_000, 60_000)
+    with WindowStoreWithHeaders.open(settings, BytesSerde(), BytesSerde(), tmp_path) as store:
+        for key, start in product("abcd", range(1000, 5000, 1000)):
+            value = f"{key}{start}".encode()
+            store.put(key.encode(), ValueAndHeaders(value, (("of", value), ("none", None))), start)
+        store.flush()
+        directory = StoreDirectory(tmp_path / "orders")
+        found = []
+        for asked, read, command in rows:
+            answer = [entry[1] for entry in eval(f"store.{asked}", {"store": store, **bounds})]
+            listed = [
+                ValueAndHeaders(entry.value, tuple(entry.headers))
+                for entry in eval(f"directory.{read}", {"directory": directory, **bounds})
+            ]
+            words = [options.get(word, word) for word in command.split()]
+            assert main(["store", "show", str(tmp_path / "orders"), *words, "--json"]) == 0
+            shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+            assert answer == listed
+            assert [each.value and each.value.hex() for each in answer] == [line["value"] for line in shown]
+            assert all(line["headers"] == [["of", line["value"]], ["none", None]] for line in shown)
+            found.append([each.value for each in answer])
+    assert found == [
+        [b"b2000", b"b3000"],
+        [b"a2000", b"a3000", b"b2000", b"b3000", b"c2000", b"c3000", b"d2000", b"d3000"],
+        [b"b2000", b"b3000", b"c2000", b"c3000"],
+    ]
 
 
 def test_the_pages_restore_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,7 @@ from headpond.kstreams.bytes.join_buffer import (
 )
 from headpond.kstreams.bytes.window_keys import (
     decode_store_key,
-    decode_windowed_key,
     encode_store_key,
-    encode_windowed_key,
     lower_bound,
     lower_bound_of_range,
     upper_bound,
@@ -75,13 +73,7 @@ def test_the_gap_of_kafka_streams_range_scan_is_kept() -> None:
     assert upper_bound_of_range(b"k", 1_700_000_000_000) > stored
 
 
-def test_windowed_keys_of_topics_have_no_sequence_number() -> None:
-    """Eight bytes follow the key."""
-    assert encode_windowed_key(b"k", 1700000000123).hex() == "6b0000018bcfe5687b"
-    assert decode_windowed_key(bytes.fromhex("6b0000018bcfe5687b")) == (b"k", 1700000000123)
-
-
-@pytest.mark.parametrize("decode", [decode_store_key, decode_windowed_key, decode_buffer_key])
+@pytest.mark.parametrize("decode", [decode_store_key, decode_buffer_key])
 def test_short_keys_have_a_reason(decode: object) -> None:
     """A key without its suffix is damage, not an index error."""
     with pytest.raises(SerializationError) as caught:

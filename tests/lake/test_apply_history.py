@@ -101,7 +101,7 @@ def test_a_crash_between_two_writes_is_healed_by_the_repeat(stage: str, tmp_path
         lake, config = lake_in(tmp_path, HISTORIES)
         apply_batch(lake, batch)
     assert_expected(lake)
-    changes = set(lake.extras.schema_changes.read(["sales.Evolving"])["change"].to_pylist())
+    changes = set(lake.extras.schema_changes.of_tables(["sales.Evolving"])["change"].to_pylist())
     assert {"table", "initial", "added"} <= changes
     summary = lake_summary(lake)
     assert {table["keep"] for name, table in summary["tables"].items() if name in NAMES} == {"history"}

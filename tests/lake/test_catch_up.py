@@ -34,7 +34,7 @@ def state(lake: Lake) -> Any:
         rows = typed.file.read()
         columns = sorted(rows.column_names)
         tables[name] = (columns, sorted(map(repr, rows.select(columns).to_pylist())))
-    beside = [lake.deletes.facts.file, lake.extras.schema_changes.file]
+    beside = [lake.deletes.file, lake.extras.schema_changes.file]
     kept = [sorted(map(repr, file.read().to_pylist())) if file.exists() else [] for file in beside]
     dead = lake.tombstones.file.read().to_pylist() if lake.tombstones.file.exists() else []
     newest = {(row["table"], row["key"]): row for row in sorted(dead, key=lambda row: row["version"])}

@@ -115,10 +115,10 @@ def test_a_definition_of_a_later_headpond_is_not_touched(tmp_path: Path) -> None
     """Nor one that is not a definition."""
     lake, _ = lake_in(tmp_path, entry(**ENTRY))
     file = lake.typed[T].file
-    file.set_property(PROPERTY, '{"version": 2, "source": ["t"], "form": "x"}')
+    file.alter({PROPERTY: '{"version": 2, "source": ["t"], "form": "x"}'})
     with pytest.raises(ConfigurationError, match="knows versions up to 1"):
         lake_in(tmp_path, entry(**ENTRY))
-    file.set_property(PROPERTY, "[]")
+    file.alter({PROPERTY: "[]"})
     with pytest.raises(InvalidData, match="is not a table's definition"):
         lake_in(tmp_path, entry(**ENTRY))
 

@@ -8,8 +8,6 @@ import pytest
 
 from headpond.core.errors import ConfigurationError
 from headpond.dsql.chunks import Chunks
-from headpond.dsql.config import TableSpec
-from headpond.dsql.decode import DsqlConfig
 from headpond.lake.apply import apply_batch
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_pending import feed, group
@@ -72,9 +70,6 @@ def test_a_change_in_chunks_becomes_one_of_every_form(tmp_path: Path) -> None:
 
 
 def test_the_same_form_twice_is_a_slip(tmp_path: Path) -> None:
-    """In a file, and of keywords."""
+    """Whatever its name."""
     with pytest.raises(ConfigurationError, match="both keep the history of the table orders"):
         lake_in(tmp_path, NAMED["history.orders"] + NAMED["history.orders"].replace("history.", "old."))
-    spec = TableSpec(name="a", schema="public", table="orders", keys=("id",))
-    with pytest.raises(ConfigurationError, match=r"the current of public\.orders\) is configured twice"):
-        DsqlConfig(tables=(spec, spec.at(spec.place, "b")))

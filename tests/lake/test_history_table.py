@@ -7,6 +7,7 @@ import json
 import random
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,12 @@ from hypothesis import strategies as st
 from headpond.core.errors import ConfigurationError
 from headpond.dsql.config import TableSpec
 from headpond.dsql.decode import DsqlConfig
-from headpond.dsql.pg_types import arrow_type
+from headpond.lake.definition import form_of
 from headpond.lake.delta import DeltaFile
 from headpond.lake.newest import history_step
-from headpond.lake.state.tombstones import TOMBSTONE_SCHEMA
+from headpond.lake.state.tombstones import TOMBSTONE_SCHEMA, Deletes
 from headpond.lake.targets.current import CURRENT_OWN
-from headpond.lake.targets.history import HISTORY_OWN, Deletes, HistoryTable
+from headpond.lake.targets.history import HISTORY_OWN, HistoryTable
 from headpond.lake.targets.log import LOG_OWN
 from headpond.lake.typed import TypedTable
 from tests.kit.support import vector_bytes, vector_json
@@ -47,8 +48,7 @@ class Histories:
         self.deletes = Deletes(DeltaFile(str(folder / "deletes")))
         self.tables: dict[str, HistoryTable] = {}
         for spec in specs:
-            declared = {column: arrow_type(kind) for column, kind in spec.columns.items()}
-            typed = TypedTable(spec.name, DeltaFile(str(folder / spec.name)), declared, HISTORY_OWN)
+            typed = TypedTable(DeltaFile(str(folder / spec.name)), HISTORY_OWN, spec)
             typed.prepare()
             self.tables[spec.name] = HistoryTable(typed, spec)
 
@@ -165,12 +165,12 @@ def test_a_repeated_batch_makes_no_commit(tmp_path: Path) -> None:
     histories = Histories(tmp_path, ONE)
     lines = [change(10, {"id": 1}), change(20, {"id": 1}, op="d"), change(25, {"id": 9}, op="d")]
     assert histories.apply(lines) == Counter(upserts=1, deletes=2)
-    versions = [t.version() for t in (histories.tables["public.t"].typed.file, histories.deletes.facts.file)]
+    versions = [t.version() for t in (histories.tables["public.t"].typed.file, histories.deletes.file)]
     assert +histories.apply(lines) == Counter(duplicates=3)
     assert versions == [
-        t.version() for t in (histories.tables["public.t"].typed.file, histories.deletes.facts.file)
+        t.version() for t in (histories.tables["public.t"].typed.file, histories.deletes.file)
     ]
-    assert histories.deletes.facts.file.schema().names == TOMBSTONE_SCHEMA.names
+    assert histories.deletes.file.schema().names == TOMBSTONE_SCHEMA.names
 
 
 def test_a_delete_before_what_it_deletes(tmp_path: Path) -> None:
@@ -267,6 +267,12 @@ def test_many_keys_at_once(tmp_path: Path) -> None:
     assert histories.rows("public.t") == [(10, 15)] * 500 + [(15, 20)] * 500
 
 
+def table_of(file: DeltaFile, own: dict[str, Any]) -> TypedTable:
+    """A table of the form that has these own columns."""
+    spec = spec_of("public.t", ["id"], {"id": "bigint"})
+    return TypedTable(file, own, replace(spec, keep=form_of([name for name, _ in own.values()])))
+
+
 @pytest.mark.parametrize(
     ("made", "kept", "words"),
     [
@@ -280,12 +286,12 @@ def test_a_table_keeps_its_form(
 ) -> None:
     """Rows of one form cannot be told from another's later: the table is refused, and left as it is."""
     file = DeltaFile(str(tmp_path / "t"))
-    TypedTable("t", file, {"id": pa.int64()}, made).prepare()
+    table_of(file, made).prepare()
     columns = file.schema().names
     with pytest.raises(ConfigurationError, match=words):
-        TypedTable("t", file, {"id": pa.int64()}, kept).prepare()
+        table_of(file, kept).prepare()
     assert file.schema().names == columns
-    TypedTable("t", file, {"id": pa.int64()}, made).prepare()
+    table_of(file, made).prepare()
 
 
 def test_an_empty_batch_reads_nothing(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def anomalies_of(rows: pa.Table) -> list[tuple[Any, ...]]:
 
 def stored(lake: Lake) -> list[tuple[Any, ...]]:
     """The anomalies that a lake holds."""
-    if not lake.extras.journal.anomalies.exists():
+    if not lake.extras.journal.anomalies.file.exists():
         return []
     return anomalies_of(lake.extras.journal.anomalies.read())
 

@@ -10,7 +10,6 @@ from deltalake import write_deltalake
 
 from headpond.core.errors import ConfigurationError
 from headpond.lake.apply import apply_batch
-from headpond.lake.lake import newest_format
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.ledgers import config_of, datums, ledger_in
 from tests.lake.ledgers import decoded as decoded_ledger
@@ -46,7 +45,7 @@ def test_a_later_format_in_a_lake_of_changes_is_refused(tmp_path: Path) -> None:
     some = written(lake.own_files())
     assert {file.uri.rpartition("/")[2] for file in some} >= {"quarantine", "tombstones", "schema_changes"}
     for file in some:
-        assert newest_format(file) == 1
+        assert file.greatest("format_version") == [1]
     lake_in(tmp_path, TABLES)
     from_the_future(some[0])
     with pytest.raises(ConfigurationError, match=r"rows of format 2, .* knows formats up to 1"):
@@ -61,7 +60,7 @@ def test_a_later_format_in_a_lake_of_a_ledger_is_refused(tmp_path: Path) -> None
     some = written(lake.own_files())
     assert {file.uri.rpartition("/")[2] for file in some} >= {"blocks", "statements", "controls"}
     for file in some:
-        assert newest_format(file) == 1
+        assert file.greatest("format_version") == [1]
     from_the_future(some[-1])
     with pytest.raises(ConfigurationError, match="holds rows of format 2"):
         ledger_in(tmp_path, config)

@@ -63,7 +63,7 @@ def test_a_table_is_made_by_its_first_change_and_found_by_every_later_start(tmp_
     assert set(lake_summary(lake)["tables"]) == set(freshness(lake, {})) == set(lake.tables)
     apply_batch(lake, decoded(config, [change(2, "orders", {"id": 1}), change(7, "orders", {"id": 3})]))
     assert (ids(lake, "public.orders"), ids(lake, "public.items")) == ([2, 3], [5])
-    rows = lake.extras.schema_changes.read(["public.orders"]).to_pylist()
+    rows = lake.extras.schema_changes.of_tables(["public.orders"]).to_pylist()
     assert {(row["column"], row["value_type"]) for row in rows} >= {("id", "number"), ("v", "string")}
 
 

@@ -182,7 +182,7 @@ def test_a_tombstone_that_comes_while_old_ones_are_dropped_stays(tmp_path: Path)
     beside = Tombstones(DeltaFile(lake.tombstones.file.uri))
     assert beside.retire(1_000, after(one)) == 1
     lake.tombstones.forget_horizons()
-    assert lake.tombstones.horizon_ns(T) == 100
+    assert lake.tombstones.horizons_ns()[T] == 100
     known = lake.tombstones.file.read(["key", "ts_ns"], "key <> ''").to_pylist()
     assert sorted(row["ts_ns"] for row in known) == [5_000, 6_000]
     put(lake, config, change(50, 1), change(4_000, 2))
@@ -301,7 +301,8 @@ def test_the_log_keeps_what_the_versions_of_the_retention_are_read_by(
     """Entries go up to a checkpoint before the oldest of them; a table may ask for more."""
     lake, config = filled(tmp_path, 6)
     file = lake.typed[T].file
-    file.set_property("delta.logRetentionDuration", asked)
+    if asked is not None:
+        file.alter({"delta.logRetentionDuration": asked})
     file.open().create_checkpoint()
     last = file.version()
     put(lake, config, change(50, 50))

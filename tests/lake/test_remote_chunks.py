@@ -83,7 +83,7 @@ CASES = [
 def contents(lake: Lake) -> dict[str, list[str]]:
     found = {name: typed.file.read() for name, typed in lake.typed.items()}
     found |= {"quarantine": lake.quarantine.read(), "pending": lake.pending.read()}
-    found |= {"deletes": lake.deletes.facts.read()}
+    found |= {"deletes": lake.deletes.read()}
     return {name: sorted(map(repr, rows.to_pylist())) for name, rows in found.items()}
 
 

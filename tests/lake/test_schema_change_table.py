@@ -110,7 +110,7 @@ def test_a_writer_that_read_too_early_loses_nothing(tmp_path: Path, monkeypatch:
     second.record(batch((5 * MINUTE_NS, {"id": 1, "v": 1})))
     stale = second.read()
     first.record(batch((1, {"id": 1, "v": 1}), (9 * MINUTE_NS, {"id": 1, "v": 1})))
-    monkeypatch.setattr(second, "read", lambda _: stale)  # as if read before the other wrote
+    monkeypatch.setattr(second, "of_tables", lambda _: stale)  # as if read before the other wrote
     second.record(batch((4 * MINUTE_NS, {"id": 1, "v": 1})))
     found = rows(first)
     assert [(row["first_ts_ns"], row["tx_id"], row["last_seen_ns"]) for row in found] == [

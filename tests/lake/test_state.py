@@ -166,13 +166,13 @@ def test_a_dropped_tombstone_is_gone(tmp_path: Path) -> None:
 def test_retired_tombstones_leave_a_horizon(tmp_path: Path) -> None:
     """The newest commit time dropped is kept per table, and only moves up."""
     store = Tombstones(DeltaFile(str(tmp_path / "t")))
-    assert (store.retire(100), store.horizon_ns("t"), store.newest_horizon_ns()) == (0, None, None)
+    assert (store.retire(100), store.horizons_ns()) == (0, {})
     store.put(stones(("t", "[1]", 5), ("t", "[2]", 7), ("t", "[3]", 10), ("u", "[1]", 20)))
     assert store.newest_ns() == 20
     assert store.retire(10) == 2
-    assert (store.horizon_ns("t"), store.horizon_ns("u"), store.newest_horizon_ns()) == (7, None, 7)
+    assert store.horizons_ns() == {"t": 7}
     assert store.retire(11) == 1
-    assert Tombstones(DeltaFile(str(tmp_path / "t"))).horizon_ns("t") == 10
+    assert Tombstones(DeltaFile(str(tmp_path / "t"))).horizons_ns()["t"] == 10
     assert store.counts() == {"u": 1}
     assert HORIZON_KEY not in known(store, "t", "[1]", "[2]", "[3]")
 
@@ -207,4 +207,4 @@ def test_of_several_tombstones_of_a_key_the_newest_counts(tmp_path: Path) -> Non
     for horizon in (100, 200):
         store.put(stones(("t", "[2]", horizon - 1)))
         store.retire(horizon)
-        assert Tombstones(store.file).horizon_ns("t") == horizon - 1
+        assert Tombstones(store.file).horizons_ns()["t"] == horizon - 1

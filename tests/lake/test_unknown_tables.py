@@ -34,7 +34,7 @@ def change(number: int, table: str, after: Any = None, *, schema: str = "public"
 def entries(lake: Lake, schema: str, table: str) -> list[tuple[Any, ...]]:
     found = lake.extras.unknown.find(schema, table)
     assert found is not None
-    rows = found.log.typed.file.read(["_ts_ns", "_op", "_before", "_after"]).to_pylist()
+    rows = found.typed.file.read(["_ts_ns", "_op", "_before", "_after"]).to_pylist()
     return sorted(tuple(row.values()) for row in rows)
 
 
@@ -139,7 +139,7 @@ def test_two_writers_agree_on_the_logs(tmp_path: Path) -> None:
     """Each of them makes what the other has not made yet; nothing is lost or twice."""
     one, config = lake_in(tmp_path, OPEN)
     other, _ = lake_in(tmp_path, OPEN)
-    assert one.extras.unknown.all() == other.extras.unknown.all() == {}
+    assert one.extras.unknown.logs == other.extras.unknown.logs == {}
     apply_batch(one, decoded(config, [change(1, "a", {}), change(2, "b", {})]))
     apply_batch(other, decoded(config, [change(2, "b", {}), change(3, "c", {})]))
     apply_batch(one, decoded(config, [change(3, "c", {}), change(4, "a", {})]))

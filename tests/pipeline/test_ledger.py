@@ -72,6 +72,14 @@ def test_keys_without_a_meaning_for_a_ledger_are_refused(path: str) -> None:
         (ledger(target='unknown_tables = "log"'), 'target.unknown_tables = "log" cannot be used with'),
         (ledger(table='columns = { a = "integer" }'), "tables.Person.columns.a is wrong: There is no type"),
         (ledger(table='keep = "log"'), 'tables.Person.keep must be "current" or "history"'),
+        (
+            ledger(table='rename = { a = "c", b = "c" }'),
+            "tables.Person.rename.b must be a name that no other",
+        ),
+        (
+            ledger(table='rename = { a = "b" }\ncolumns = { a = "bigint" }'),
+            "tables.Person.columns names the column a, which tables.Person.rename calls b.",
+        ),
         (ledger(table='partition_by = ["a"]'), "tables.Person is wrong: The table 'Person' is partitioned"),
         (
             ledger() + '[tables.again]\ntable = "Person"',

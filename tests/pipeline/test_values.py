@@ -147,7 +147,7 @@ def test_an_empty_variable_is_refused_where_a_string_must_not_be_empty() -> None
 
 def test_measurements_are_for_this_machine_unless_told(tmp_path: Path) -> None:
     """A port alone is loopback's; a host is taken as written; a name is the file's."""
-    text = smallest() + '[monitor]\nprometheus = "{}"\ntextfile = "m.prom"\n'
+    text = smallest() + '[monitor]\nprometheus = "{}"\n'
     for written, read in (
         ("9464", "127.0.0.1:9464"),
         (":9464", "127.0.0.1:9464"),
@@ -159,8 +159,7 @@ def test_measurements_are_for_this_machine_unless_told(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=r"monitor\.prometheus must be an address"):
             loads(text.format(wrong), environ={})
     (tmp_path / "orders.toml").write_text(text.format("9464"))
-    monitor = load(tmp_path / "orders.toml", environ={}).monitor
-    assert (monitor.name, monitor.textfile) == ("orders", str(tmp_path / "m.prom"))
+    assert load(tmp_path / "orders.toml", environ={}).monitor.name == "orders"
 
 
 @given(st.text(max_size=30))

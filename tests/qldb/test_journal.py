@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.qldb.batch import decode_qldb
-from headpond.qldb.journal.check import KINDS, OTHER_TABLE, OTHER_TRANSACTION, check_gaps
+from headpond.qldb.journal.check import OTHER_TABLE, OTHER_TRANSACTION, check_gaps
 from headpond.qldb.journal.facts import JournalFacts, journal_facts
 from headpond.qldb.journal.known import Checked, Journal, Strand, summarize
 from tests.kit.support import vector_json, vector_lines
+from tests.qldb.anomaly_kinds import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,5 +19,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     session = spark_session("headpond tests", log_path=log, quick=True)
+    partitions = session.conf.get("spark.sql.shuffle.partitions")
     yield session
+    # A test that leaves more of them behind makes all later ones slow.
+    assert session.conf.get("spark.sql.shuffle.partitions") == partitions
     session.stop()

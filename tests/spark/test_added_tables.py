@@ -43,7 +43,7 @@ def test_tables_added_later_are_as_if_always_configured(spark: SparkSession, tmp
     file = tmp_path / "p.toml"
     file.write_text("\n[tables.".join([head, entries[0]]))
     run(spark, load(file))
-    assert len(open_lake(load(file)).extras.unknown.all()) == len(entries) - 1
+    assert len(open_lake(load(file)).extras.unknown.logs) == len(entries) - 1
     (tmp_path / "b.jsonl").write_bytes(b"".join(lines[1000:]))
     file.write_text("\n[tables.".join([head, *entries]))
     pipeline = load(file)

@@ -7,6 +7,7 @@ import json
 import os
 from itertools import pairwise
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from hypothesis import given, settings
@@ -85,6 +86,27 @@ def test_gzip_is_taken_whole_and_only_once() -> None:
     assert first == {"a.jsonl": ap.FilePosition(len(packed), None)}
     assert second["b.jsonl"] == ap.FilePosition(6, 1)
     assert [[ap.Piece("a.jsonl", 0, len(packed), 1, whole=True)]] == ap.pieces(files, {}, first)
+
+
+def test_files_are_looked_at_side_by_side() -> None:
+    """In an object store each look takes a while: all files that fit the bound are asked at once."""
+
+    class Slow(Held):
+        together = Barrier(3)
+
+        def read(self, name: str, start: int, end: int) -> bytes:
+            if (start, end) == (0, 10):
+                self.together.wait(10)
+            return super().read(name, start, end)
+
+    files = Slow(dict.fromkeys("abc", b"123456789\n"))
+    assert set(ap.plan(files, files.sizes(), {}, 30)) == {"a", "b", "c"}
+
+
+def test_half_a_line_holds_nobody_up() -> None:
+    """Not even one that is longer than a batch."""
+    files = Held({"a": b"x" * 99, "b": b"12345\n"})
+    assert ap.plan(files, files.sizes(), {}, 25, last_line_wait_ms=1000) == {"b": ap.FilePosition(6, 1)}
 
 
 def test_half_a_line_waits_until_it_ends_or_the_file_rests() -> None:

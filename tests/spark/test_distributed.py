@@ -82,7 +82,7 @@ THREE = entry("sales.Evolving") + entry("public.accounts", 'keep = "history"') +
 
 def contents(lake: Lake, without: AbstractSet[str] = frozenset()) -> dict[str, Any]:
     """Everything a lake says, in an order of its own, but for some columns."""
-    stores = {"quarantine": lake.quarantine, "pending": lake.pending, "deletes": lake.deletes.facts}
+    stores = {"quarantine": lake.quarantine, "pending": lake.pending, "deletes": lake.deletes}
     rows = {name: store.read() for name, store in stores.items()}
     rows |= {name: typed.file.read() for name, typed in lake.typed.items()}
     rows |= {"schema changes": lake.extras.schema_changes.read()}

@@ -61,7 +61,7 @@ def contents(lake: Lake) -> dict[str, Any]:
         "tombstones": lake.tombstones.counts(),
         "quarantine": sorted(map(repr, lake.quarantine.read().to_pylist())),
         # Of a revision's copies either may be the one that is kept with its place.
-        "conflicts": sorted(map(repr, ledger.conflicts.facts.read(IDENTITY).to_pylist())),
+        "conflicts": sorted(map(repr, ledger.conflicts.read(IDENTITY).to_pylist())),
         "redactions": ledger.facts["redactions"].count(),
     }
 

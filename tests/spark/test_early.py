@@ -13,14 +13,14 @@ import pytest
 from headpond.core.errors import MissingRequirement
 from headpond.pipeline import loads
 from headpond.spark.session import start as early
-from headpond.spark.session.start import Starting, given_up_on_failure, start_early, start_options
+from headpond.spark.session.settings import log_path
+from headpond.spark.session.start import Starting, given_up_on_failure, start_early
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from headpond.pipeline import Pipeline
-    from headpond.spark.session.start import StartOptions
 
 TEXT = """
 [source]
@@ -83,12 +83,12 @@ def _wait_and_fail(starting: Starting) -> None:
     raise ZeroDivisionError
 
 
-def options_in(folder: Path) -> StartOptions:
-    return start_options(pipeline_in(folder))
+def log_in(folder: Path) -> Path:
+    return log_path(pipeline_in(folder))
 
 
 def test_a_start_is_waited_for_and_left_to_the_caller(launch: Launch, tmp_path: Path) -> None:
-    starting = Starting({"spark.a": "1"}, options_in(tmp_path))
+    starting = Starting({"spark.a": "1"}, log_in(tmp_path))
     launch.let.set()
     with pytest.raises(ZeroDivisionError), given_up_on_failure(starting):
         _wait_and_fail(starting)
@@ -100,13 +100,13 @@ def test_a_start_that_failed_says_so_when_it_is_waited_for(launch: Launch, tmp_p
     launch.error = MissingRequirement("no Java", next_step="Install one.")
     launch.let.set()
     with pytest.raises(MissingRequirement, match="no Java"):
-        Starting({"spark.a": "1"}, options_in(tmp_path)).wait()
+        Starting({"spark.a": "1"}, log_in(tmp_path)).wait()
 
 
 @pytest.mark.parametrize("up", [False, True])
 def test_failed_checks_end_a_start_and_leave_no_folder(launch: Launch, tmp_path: Path, *, up: bool) -> None:
     """Whether Spark is up by then, or comes up later."""
-    starting = Starting({"spark.a": "1"}, options_in(tmp_path))
+    starting = Starting({"spark.a": "1"}, log_in(tmp_path))
     assert launch.logged.wait(30)
     if up:
         launch.let.set()
@@ -122,7 +122,7 @@ def test_failed_checks_end_a_start_and_leave_no_folder(launch: Launch, tmp_path:
 def test_what_was_in_the_lake_before_stays(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "lake/_headpond/logs").mkdir(parents=True)
     (tmp_path / "lake/_headpond/logs/spark.log").write_text("an older run")
-    starting = Starting({"spark.a": "1"}, options_in(tmp_path))
+    starting = Starting({"spark.a": "1"}, log_in(tmp_path))
     assert launch.logged.wait(30)
     starting.give_up()
     assert (tmp_path / "lake/_headpond/logs/spark.log").exists()
@@ -130,7 +130,7 @@ def test_what_was_in_the_lake_before_stays(launch: Launch, tmp_path: Path) -> No
 
 def test_wrong_settings_are_left_to_the_checks(launch: Launch, tmp_path: Path) -> None:
     pipeline = pipeline_in(tmp_path, 'checkpoint = "s3://bucket/checkpoint"')
-    assert start_early(pipeline, start_options(pipeline)) is None
+    assert start_early(pipeline, log_path(pipeline)) is None
     assert not launch.logged.is_set()
 
 
@@ -138,14 +138,14 @@ def test_under_spark_submit_its_jvm_is_used(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert start_early(pipeline_in(tmp_path), options_in(tmp_path)) is None
+    assert start_early(pipeline_in(tmp_path), log_in(tmp_path)) is None
     assert not launch.logged.is_set()
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_spark_that_runs_is_used(launch: Launch, tmp_path: Path) -> None:
-    assert start_early(pipeline_in(tmp_path), options_in(tmp_path)) is None
+    assert start_early(pipeline_in(tmp_path), log_in(tmp_path)) is None
     assert not launch.logged.is_set()
 
 

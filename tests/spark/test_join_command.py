@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Alone it takes 9 s; late in a run, on a session that many queries have used, two minutes.
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def test_a_checkpoint_is_shown_and_rescaled(

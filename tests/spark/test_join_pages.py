@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headpond.localkinesis.testing import local_kinesis, put_all
+from headpond.spark.session.java import find_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "join.md").read_text()
@@ -32,7 +33,7 @@ def run(program: str, folder: Path, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
+        env={**{name: each for name, each in os.environ.items() if name != "PYSPARK_PYTHON"}, **environment},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -43,6 +44,29 @@ def test_the_page_joins_files(tmp_path: Path) -> None:
     program = block("def files(topic)")
     (printed,) = re.findall(re.escape(program) + r"```\n\n```\n(.*?)```", PAGE, re.DOTALL)
     assert run(program, tmp_path) == printed
+
+
+@pytest.mark.slow
+def test_a_session_of_ones_own_gets_what_the_join_needs(tmp_path: Path) -> None:
+    """The page's program with Spark's own session, where `python3` is one without headpond."""
+    builder = "SparkSession.builder.master('local[2]').config('spark.sql.shuffle.partitions', 2)"
+    program = re.sub(
+        r"^spark = spark_session\(.*$",
+        f"spark = {builder}.getOrCreate()",
+        block("def files(topic)"),
+        flags=re.MULTILINE,
+    )
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho a Python without headpond >&2\nexit 1\n")
+    other.chmod(0o755)
+    printed = run(
+        "from pyspark.sql import SparkSession\n" + program,
+        tmp_path,
+        PATH=f"{other.parent}{os.pathsep}{os.environ['PATH']}",
+        JAVA_HOME=str(find_java().home),
+    )
+    assert printed.endswith("bob a lamp None\neve tea 4.20\n")
 
 
 @pytest.mark.slow

@@ -51,11 +51,10 @@ def labels(**given: str) -> frozenset[tuple[str, str]]:
 @pytest.mark.thorough
 def test_an_endpoint_serves_what_batches_did() -> None:
     """Counters grow with each batch, gauges are those of the last."""
-    sink = Prometheus("orders", TABLES, listen="127.0.0.1:0")
+    sink = Prometheus("orders", TABLES, "127.0.0.1:0")
     try:
         sink.batch(REPORT)
         sink.batch(replace(REPORT, batch_id=8, lags_ms={"shardId-000000000001": 10}, sizes=None))
-        assert sink.address is not None
         host, port = sink.address
         assert host == "127.0.0.1"
         with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=10) as reply:
@@ -79,25 +78,13 @@ def test_an_endpoint_serves_what_batches_did() -> None:
     assert found["headpond_table_size_bytes", labels(table="public.t")] == 2_048
 
 
-def test_a_textfile_is_whole_at_any_time(tmp_path: Path) -> None:
-    """Written with each batch, and it can be parsed; a folder that is not there is said."""
-    sink = Prometheus("orders", TABLES, textfile=str(tmp_path / "m.prom"))
-    sink.batch(REPORT)
-    sink.tick()
-    found = values((tmp_path / "m.prom").read_text())
-    assert found["headpond_batch_last_id", labels()] == 7
-    with pytest.raises(MissingRequirement, match="cannot be written"):
-        Prometheus("orders", TABLES, textfile=str(tmp_path / "none" / "m.prom"))
-
-
 @pytest.mark.thorough
 def test_a_port_in_use_is_said() -> None:
     """At the start, with the key to correct."""
-    first = Prometheus("orders", TABLES, listen="127.0.0.1:0")
-    assert first.address is not None
+    first = Prometheus("orders", TABLES, "127.0.0.1:0")
     try:
         with pytest.raises(MissingRequirement, match=r"cannot be served at 127\.0\.0\.1:"):
-            Prometheus("orders", TABLES, listen=f"127.0.0.1:{first.address[1]}")
+            Prometheus("orders", TABLES, f"127.0.0.1:{first.address[1]}")
     finally:
         first.close()
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from headpond.api.sampling import kinesis_records
-from headpond.core.errors import MissingRequirement
+from headpond.api.sampling import archive_files, kinesis_records
+from headpond.core.errors import InvalidData, MissingRequirement
 from headpond.core.lazy import needed
 from headpond.kinesis.archive.lines import BAD_LINE
 from headpond.kpl.records import open_records
@@ -48,6 +48,8 @@ def _java(pipeline: Pipeline) -> tuple[str, list[str]]:
 def _source(pipeline: Pipeline) -> tuple[str, list[str]]:
     if pipeline.source.archive is None:
         check_source(pipeline)
+    else:
+        archive_files(pipeline)
     return f"{pipeline.source.described} can be read.".capitalize(), []
 
 
@@ -59,6 +61,13 @@ def _records(pipeline: Pipeline) -> tuple[str, list[str]]:
             count += opened.num_rows
             found = config.decode(opened)
             reasons.update(found.quarantine["reason"].to_pylist())
+            for row in found.quarantine.select(["reason", "shard_id", "data"]).to_pylist():
+                if row["reason"] == BAD_LINE and row["data"].startswith(b"gzip file: "):
+                    raise InvalidData(
+                        f"{row['shard_id']} is truncated or damaged: {row['data'].decode(errors='replace')}.",
+                        next_step="Fetch or compress the file again.",
+                        reason=BAD_LINE,
+                    )
             made |= {name for name in found.tables if config.patterns and config.entry(name) is not None}
     if count and reasons[BAD_LINE] == count:
         raise no_record(pipeline.source.name, count)

@@ -41,17 +41,27 @@ def kinesis_records(pipeline: Pipeline, limit: int) -> Iterator[pa.RecordBatch]:
             return
 
 
-def _of_archive(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
+def archive_files(pipeline: Pipeline) -> tuple[PatternFiles, list[str]]:
+    """Return the files of a pipeline's archive, and their names in order.
+
+    Raises:
+        ConfigurationError: there are none.
+    """
     assert pipeline.source.archive is not None
     files = open_pattern(pipeline.source.archive, pipeline.target.storage_options)
-    sizes = files.sizes()
-    if not sizes:
+    names = sorted(files.sizes())
+    if not names:
         raise ConfigurationError(
             f"No file matches the archive {pipeline.source.archive}.",
             next_step="Correct source.archive; a relative path is relative to the pipeline file.",
             key="source.archive",
         )
-    for name in sorted(sizes):
+    return files, names
+
+
+def _of_archive(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
+    files, names = archive_files(pipeline)
+    for name in names:
         if is_ion(gzip_head(_content(files, name), HEAD_BYTES)):
             content = whole(_content(files, name), "gzip file")
             yield from ion_records(content, stream=pipeline.source.name, file=name)

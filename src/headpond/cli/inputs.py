@@ -18,7 +18,10 @@ from headpond.cli.output import ConsoleOutput, JsonOutput, Output
 from headpond.core.errors import HeadpondError, InvalidData, MissingRequirement, UsageError
 from headpond.core.options import parse_span
 from headpond.kinesis.archive.compressed import MAGIC, opened
+from headpond.kinesis.archive.lines import count_lines
 from headpond.kinesis.reading.positions import parse_time_ms
+
+_READ_BYTES = 1 << 20
 
 
 def as_span(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -37,7 +40,7 @@ def as_time(ctx: click.Context, param: click.Parameter, value: str | None) -> st
         if value is not None:
             parse_time_ms(value)
     except ValueError as error:
-        raise click.BadParameter(f"{error}.", ctx, param) from error
+        raise click.BadParameter(f"{error}, as in 2026-01-01T00:00:00Z.", ctx, param) from error
     return value
 
 
@@ -82,8 +85,8 @@ input_argument = click.argument("file", default="-", type=click.Path(path_type=s
 """A file to read, or `-` for standard input, which is also what is read when none is named."""
 
 
-def input_lines(file: str) -> Iterator[bytes]:
-    """Read a file or standard input (`-`) line by line; what is gzip-compressed is decompressed on the way.
+def input_texts(file: str) -> Iterator[bytes]:
+    """Read a file or standard input (`-`) in pieces of whole lines; what is gzip-compressed is decompressed.
 
     Raises:
         UsageError: It cannot be opened or read, or its compression is damaged.
@@ -92,14 +95,28 @@ def input_lines(file: str) -> Iterator[bytes]:
         raw = _open(file)
     with raw:
         with _blamed(file):
-            lines = iter(opened(raw, compressed=raw.peek(2)[:2] == MAGIC))
-        while True:
-            # Only reading is blamed on the input, not what the caller does with a line.
+            content = opened(raw, compressed=raw.peek(2)[:2] == MAGIC)
+        part, rest = b"?", [b""]
+        while part:
+            # Only reading is blamed on the input, not what the caller does with a piece.
             with _blamed(file):
-                line = next(lines, None)
-            if line is None:
-                return
-            yield line
+                part = content.read1(_READ_BYTES)
+            end = part.rfind(b"\n") + 1
+            if (end or not part) and (text := b"".join([*rest, part[:end]])):
+                yield text
+                rest.clear()
+            rest.append(part[end:])
+
+
+def input_lines(file: str) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of the lines that are not empty; it raises as `input_texts` does."""
+    first = 1
+    for text in input_texts(file):
+        # A small file may expand to very many empty lines.
+        for number, line in enumerate([] if text.isspace() else text.split(b"\n"), first):
+            if line.strip():
+                yield number, line.rstrip(b"\r")
+        first += count_lines(text)
 
 
 def input_blob(file: str) -> bytes:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -32,11 +31,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.cli.inputs import input_lines
+from headpond.cli.inputs import input_texts
 from headpond.core.errors import UsageError
 from headpond.ion.binary import MARKER
-from headpond.kinesis.archive import compressed as archive_gzip
-from headpond.kinesis.archive.lines import read_lines
+from headpond.kinesis.archive.lines import count_lines, read_text
 from headpond.kpl import MAGIC
 from headpond.kpl.batch import open_batch
 from headpond.kpl.records import open_records
@@ -61,7 +59,7 @@ class Piece(NamedTuple):
     first: int
     """Number of the first line, from 1, or of the first datum, from 0."""
     parts: Sequence[bytes]
-    """Lines, datums (or aggregates), or one whole object of an export."""
+    """One text of lines, datums (or aggregates), or one whole object of an export."""
 
 
 def files_of(names: Sequence[str]) -> list[str]:
@@ -73,7 +71,8 @@ def files_of(names: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for path in chain.from_iterable(map(_matches, names)):
         is_manifest = path.endswith(EXPORT_MANIFESTS)
-        objects = objects_of(Path(path).as_posix(), _whole(path), _Present()) if is_manifest else [path]
+        content = b"".join(input_texts(path)) if is_manifest else b""
+        objects = objects_of(Path(path).as_posix(), content, _Present()) if is_manifest else [path]
         found.update(dict.fromkeys(objects))
     return list(found)
 
@@ -107,19 +106,30 @@ def pieces(file: str) -> Iterator[Piece]:
     Raises:
         UsageError: it cannot be read or decompressed.
     """
-    data = _whole(file) if file == "-" else None  # standard input can be read only once
-    kind = _kind(_read(file, LOOK_BYTES) if data is None else data[:LOOK_BYTES])
-    if kind == "export":
-        yield Piece(file, kind, 0, [_whole(file) if data is None else data])
-        return
+    texts = input_texts(file)
+    head = list(_first(texts, LOOK_BYTES))
+    kind, texts = _kind(b"".join(head)[:LOOK_BYTES]), chain(head, texts)
     if kind == "lines":
-        parts = input_lines(file) if data is None else iter(data.splitlines(keepends=True))
-    else:
-        parts = split_mixed(_whole(file) if data is None else data)
-    first = int(kind == "lines")
-    while part := list(islice(parts, PARTS_AT_ONCE)):
+        first = 1
+        for text in texts:
+            yield Piece(file, kind, first, [text])
+            first += count_lines(text)
+        return
+    whole = b"".join(texts)
+    if kind == "export":
+        yield Piece(file, kind, 0, [whole])
+        return
+    datums, first = split_mixed(whole), 0
+    while part := list(islice(datums, PARTS_AT_ONCE)):
         yield Piece(file, kind, first, part)
         first += len(part)
+
+
+def _first(texts: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Take texts until they have so many bytes."""
+    while size > 0 and (text := next(texts, None)) is not None:
+        size -= len(text)
+        yield text
 
 
 def _kind(head: bytes) -> Kind:
@@ -152,21 +162,6 @@ def _is_exported(head: bytes) -> bool:
     if first is None or isinstance(first, Refused):
         return b"entriesHashList" in head and b"qldbStreamArn" not in head
     return True
-
-
-def _whole(file: str) -> bytes:
-    return b"".join(input_lines(file)) if file == "-" else _read(file, -1)
-
-
-def _read(file: str, count: int) -> bytes:
-    try:
-        with Path(file).open("rb") as raw:
-            is_compressed = raw.peek(2)[:2] == archive_gzip.MAGIC
-            return archive_gzip.opened(raw, compressed=is_compressed).read(count)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(
-            f"{file} cannot be read: {error}.", next_step="Fetch or compress the file again.", file=file
-        ) from error
 
 
 ALONE_PIECES = 4
@@ -223,13 +218,13 @@ def examine_piece(piece: Piece) -> Examined:
 
 
 def _lines(piece: Piece, found: Examined) -> None:
-    records = read_lines(piece.parts, stream=piece.file, file=piece.file, first_line=piece.first)
+    (text,) = piece.parts
+    records = read_text(text, stream=piece.file, file=piece.file, first_line=piece.first)
     # Positions of the archive may name shards: the number of the line is what leads a person to it.
-    line = pa.array(
-        [str(number) for number, one in enumerate(piece.parts, piece.first) if one.strip()], pa.string()
-    )
+    lines = [] if text.isspace() else enumerate(text.split(b"\n"), piece.first)
+    numbers = pa.array([str(number) for number, one in lines if one.strip()], pa.string())
     at = records.schema.get_field_index("sequence_number")
-    records = records.set_column(at, records.schema.field(at), line)
+    records = records.set_column(at, records.schema.field(at), numbers)
     for opened in open_records(records):
         _opened(found, piece.file, opened, opened["sequence_number"].cast(pa.int64()))
 

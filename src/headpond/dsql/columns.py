@@ -7,7 +7,8 @@
     values    29.99    null    null    null       the rest goes to the scalar `cast`, one by one
     failures                 {2: "cast_error", 3: "cast_error"}
 
-`cast_column` gives for every token what `pg_types.cast` gives.
+`cast_column` gives for every token what `pg_types.cast` gives. With that alone decoding takes 17 µs of CPU a
+change instead of 5.4 (as in `batch`), and a whole job by calculation twice as much.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ import pyarrow.compute as pc
 
 from headpond.core.arrow import bytes_of, offsets_of, slices, valid
 from headpond.dsql.pg_types import (
-    DATE_FINITE,
+    BASE64_TEXT,
     DATE_RANGE,
     INTEGER_RANGES,
+    NUMERIC_TEXT,
     TEXT_TYPES,
-    TIMESTAMP_INFINITIES,
     TIMESTAMP_RANGE,
+    UUID_TEXT,
     CastError,
     CastOptions,
     PgType,
@@ -154,10 +156,8 @@ def _easy(kind: PgType, tokens: pa.Array) -> pa.Array:
     if kind.name in INTEGER_RANGES:
         return _within(_integers(tokens), *INTEGER_RANGES[kind.name]).cast(target)
     if kind.name == "date":
-        days = _within(_integers(tokens), *(DATE_RANGE if DATE_RANGE[1] < DATE_FINITE[1] else DATE_FINITE))
-        return days.cast(pa.int32()).cast(target)
+        return _within(_integers(tokens), *DATE_RANGE).cast(pa.int32()).cast(target)
     if kind.name in {"timestamp", "timestamptz"}:
-        assert TIMESTAMP_INFINITIES[0] < TIMESTAMP_RANGE[0] < TIMESTAMP_RANGE[1] < TIMESTAMP_INFINITIES[1]
         return _within(_integers(tokens), *TIMESTAMP_RANGE).cast(target)
     if kind.name in {"real", "double precision"}:
         return _floats(tokens, target)
@@ -171,7 +171,8 @@ def _easy(kind: PgType, tokens: pa.Array) -> pa.Array:
     texts = texts_of(tokens)
     if kind.name in TEXT_TYPES:
         return texts
-    pattern = _PATTERNS[kind.name]
+    # RE2 knows ^ and $ as ends of the text; `\z` keeps a final newline out.
+    pattern = rf"\A(?:{_PATTERNS[kind.name].pattern})\z"
     texts = pc.if_else(pc.match_substring_regex(texts, pattern), texts, pa.scalar(None, pa.string()))
     if kind.name == "bytea":
         return pa.array(
@@ -180,12 +181,7 @@ def _easy(kind: PgType, tokens: pa.Array) -> pa.Array:
     return _decimals(kind, texts) if kind.is_decimal else texts
 
 
-# RE2 knows ^ and $ as ends of the text; `\z` keeps a final newline out.
-_PATTERNS = {
-    "uuid": r"\A[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\z",
-    "bytea": r"\A(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\z",
-    "numeric": r"\A-?[0-9]+(?:\.[0-9]+)?\z",
-}
+_PATTERNS = {"uuid": UUID_TEXT, "bytea": BASE64_TEXT, "numeric": NUMERIC_TEXT}
 
 
 def _integers(tokens: pa.Array) -> pa.Array:

@@ -41,6 +41,8 @@ UNKNOWN = "unknown:"
 class TableSpec(TableEntry):
     """One configured table whose changes are those of rows; see `TableEntry` for what all entries have.
 
+    That names and keys fit each other is looked at where a file is read (`pipeline.rules`).
+
     Args:
         schema: its schema in the database.
         keys: key columns, in order; none means an append-only log.
@@ -73,22 +75,19 @@ class TableSpec(TableEntry):
     def __post_init__(self) -> None:
         if self.keep is None:
             object.__setattr__(self, "keep", "current" if self.keys else "log")
-        wrong, keys = partial(wrong_entry, self.name), set(self.keys)
-        if not self.keys and self.keep != "log":
-            raise wrong(f"has no keys but keep = {self.keep!r}", 'Name its keys, or write keep = "log".')
+        wrong = partial(wrong_entry, self.name)
+        if self.name.startswith(UNKNOWN) and not self.raw:
+            raise wrong(
+                "is named like the log of a table that is not configured",
+                f"Give it a name that does not begin with {UNKNOWN!r}.",
+            )
         if self.deletes == "soft" and self.keep != "current":
             raise wrong(
                 f'has deletes = "soft" and keep = {self.keep!r}, in which nothing is deleted',
                 'Write deletes = "hard", or keep = "current".',
             )
-        if len(keys) < len(self.keys):
-            raise wrong(f"names a key twice: {', '.join(self.keys)}", "Name each key column once.")
-        if left_out := keys & set(self.except_columns):
-            raise wrong(f"leaves out its key {min(left_out)!r}", "Keep key columns.")
-        if renamed := (keys | set(self.columns)) & (set(self.rename) - set(self.rename.values())):
-            raise wrong(f"uses {min(renamed)!r}, which it renames", "Use the new name in keys and columns.")
         for column, kind in self.columns.items():
-            if parse_type(kind).name == "oidvector" and column in keys and self.keep != "log":
+            if parse_type(kind).name == "oidvector" and column in self.keys and self.keep != "log":
                 raise wrong(
                     f"has the key {column!r} of type {kind}, whose values a stream does not carry",
                     "Name other keys, or write keys = [] to keep a log of its changes.",
@@ -212,9 +211,6 @@ class RowChanges(Entries[TableSpec], ABC):
             together.
         only: the name of the one table whose changes are wanted, when it is caught up; those of every other
             table are passed over, for someone else has them.
-
-    Raises:
-        ConfigurationError: two tables have one name, or keep the same thing.
     """
 
     kept_as: ClassVar[str] = "rows"
@@ -232,25 +228,6 @@ class RowChanges(Entries[TableSpec], ABC):
     max_depth: int = MAX_DEPTH
     max_columns: int = MAX_COLUMNS
     only: str | None = None
-
-    def __post_init__(self) -> None:
-        names: set[str] = set()
-        kept: set[tuple[str | None, ...]] = set()
-        for spec in (*self.tables, *self.patterns):
-            if spec.name.startswith(UNKNOWN) and not spec.raw:
-                raise wrong_entry(
-                    spec.name,
-                    "is named like the log of a table that is not configured",
-                    f"Give it a name that does not begin with {UNKNOWN!r}.",
-                )
-            if spec.name in names or (*spec.place, spec.keep) in kept:
-                raise wrong_entry(
-                    spec.name,
-                    f"(the {spec.keep} of {spec.schema}.{spec.table}) is configured twice",
-                    "Remove one of the two, or keep another form in one of them.",
-                )
-            names.add(spec.name)
-            kept.add((*spec.place, spec.keep))
 
     @abstractmethod
     def decode(self, batch: pa.RecordBatch | pa.Table) -> Decoded:

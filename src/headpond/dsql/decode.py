@@ -24,9 +24,8 @@ import pyarrow.compute as pc
 
 from headpond.core.formats import Decoded, Newest, opened_records, quarantine_rows
 from headpond.core.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
-from headpond.dsql.batch import open_batch
+from headpond.dsql.batch import Images, images_of, open_batch
 from headpond.dsql.config import RowChanges, TableSpec, too_long, unknown_spec
-from headpond.dsql.images import Images, images_of
 from headpond.dsql.records import CHECKED_AFTER_ROUTING
 from headpond.dsql.rows import typed_rows
 

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from headpond.core.formats import unwritable
 from headpond.core.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUARANTINE_SCHEMA, quote
+from headpond.dsql.batch import Images, Members
 from headpond.dsql.columns import first_bytes, holding, trimmed
 from headpond.dsql.config import RowChanges, TableSpec
-from headpond.dsql.images import Images, Members
 from headpond.dsql.pg_types import CastOptions
 from headpond.dsql.strict_json import read_object
 from headpond.dsql.versions import (
@@ -320,7 +320,8 @@ def kept_image(texts: pa.Array, spec: TableSpec, max_depth: int) -> pa.Array:
 def image_hashes(tokens: Mapping[str, pa.Array], delete: pa.Array) -> pa.Array:
     """Return `m:image_hash`: SHA-256 of the canonical image, built column by column; deletes have no image.
 
-    `tokens` are raw JSON tokens per column, binary; null where a row lacks it.
+    `tokens` are raw JSON tokens per column, binary; null where a row lacks it. It is `versions.image_hash` of
+    each image; with that alone a whole job takes by calculation half as much CPU again.
     """
     names, empty = sorted(tokens), pa.scalar(b"")
     opens = bool(names) and tokens[names[0]].null_count == 0  # every row has the first member

@@ -30,7 +30,7 @@ def aws_errors(service: str) -> Iterator[None]:
         yield
     except (boto.NoRegionError, boto.ProfileNotFound, boto.ParamValidationError) as error:
         raise ConfigurationError(
-            f"The AWS client of {service} cannot be used: {' '.join(str(error).split())}.",
+            f"The AWS client of {service} cannot be used: {' '.join(str(error).split()).rstrip('.')}.",
             next_step="Give a region (AWS_REGION) and a profile that exist.",
         ) from None
     except boto.ClientError as error:

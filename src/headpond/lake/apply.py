@@ -1,8 +1,8 @@
 """Apply one micro-batch of decoded changes to a lake; applying it again changes nothing.
 
-The writes, in this order: what the format decides with (`Extras.begin`: logs of unknown tables, facts of a
-journal; `Extras.decided`: revisions that contradict each other), quarantine, pending, tombstones and deletes,
-tables, what follows from them (`Extras.end`: schema changes, proof, contents that were redacted), and last
+The writes, in this order: what the format decides with (`extras.begin`: logs of unknown tables, facts of a
+journal; `extras.decided`: revisions that contradict each other), quarantine, pending, tombstones and deletes,
+tables, what follows from them (`extras.end`: schema changes, proof, contents that were redacted), and last
 what these made superfluous (the tombstones of keys that live again, quarantine rows that their block lists,
 the chunks of changes that are whole). A crash may fall between any two of them: the batch comes again and
 finishes the rest, for nothing is dropped before what replaces it stands.

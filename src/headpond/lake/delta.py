@@ -22,8 +22,6 @@ from deltalake import (
     QueryBuilder,
     WriterProperties,
 )
-from deltalake import Field as DeltaField
-from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from headpond.core.errors import ServiceFailure, UsageError
@@ -103,11 +101,6 @@ class Size:
 def plain_types(schema: pa.Schema) -> pa.Schema:
     """Return a schema without view types, which not all of pyarrow's kernels take."""
     return pa.schema([field.with_type(plain_type(field.type)) for field in schema])
-
-
-def plain(rows: pa.Table) -> pa.Table:
-    """Return rows without view types."""
-    return rows.cast(plain_types(rows.schema))
 
 
 def selected(
@@ -222,37 +215,13 @@ class DeltaFile:
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add nullable columns, keeping each field's metadata; columns already there are left."""
-
-        def attempt(table: DeltaTable) -> None:
-            have = {field.name for field in table.schema().fields}
-            new = [field for field in fields if field.name not in have]
-            if not new:
-                return
-            kinds = DeltaSchema.from_arrow(pa.schema(new)).fields
-            table.alter.add_columns(
-                [
-                    DeltaField(
-                        kind.name,
-                        kind.type,
-                        nullable=True,
-                        metadata={k.decode(): v.decode() for k, v in (field.metadata or {}).items()},
-                    )
-                    for kind, field in zip(kinds, new, strict=True)
-                ]
-            )
-
-        self.committing(attempt)
+        self._retried(lambda: self.engine.alter({}, {}, fields))
 
     def alter(
         self, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str | None]] | None = None
     ) -> None:
         """Set properties, and metadata of columns; where all is so already nothing is committed."""
-        self._retried(lambda: self.engine.alter(properties, columns))
-
-    def set_property(self, name: str, value: str | None) -> None:
-        """Set a property unless it is so already; None leaves it as it is."""
-        if value is not None:
-            self.alter({name: value})
+        self._retried(lambda: self.engine.alter(properties, columns or {}))
 
     def read(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Read the named columns of those rows for which SQL `where` holds; see `query`."""
@@ -265,7 +234,8 @@ class DeltaFile:
         """
         table = self.open()
         with storage_errors(self.uri, self._options):
-            return plain(pa.table(selected(table, expressions, where).read_all()))
+            rows = pa.table(selected(table, expressions, where).read_all())
+            return rows.cast(plain_types(rows.schema))
 
     def batches(
         self, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None
@@ -301,6 +271,11 @@ class DeltaFile:
         with storage_errors(self.uri, self._options):
             return list(self.engine.log.newest().files.values())
 
+    def greatest(self, column: str) -> list[Any]:
+        """Return the greatest value of a column in each file, as far as the log's statistics have it."""
+        found = (file.bounds(column)[1] for file in self.data_files())
+        return [value for value in found if value is not None]
+
     def version(self) -> int:
         """Return the newest version's number."""
         return int(self.open().version())
@@ -318,11 +293,7 @@ class DeltaFile:
         `transaction` is an application's id and number, stored with the commit unless the table has that or a
         greater one: then this is a repeat, whose rows are compared all the same.
         """
-        before = self.engine.version
-        merged = self._retried(lambda: self.engine.merge(merge, transaction=transaction, alone=alone))
-        if self.tidies:
-            self.tidy(before)
-        return merged
+        return self._tidied(lambda: self.engine.merge(merge, transaction=transaction, alone=alone))
 
     def merge_parts(
         self, prepare: Callable[[], tuple[int, Sequence[Part]]], *, transaction: tuple[str, int] | None = None
@@ -331,11 +302,7 @@ class DeltaFile:
 
         Where another writer was faster, they are prepared again.
         """
-        before = self.engine.version
-        merged = self._retried(lambda: self.engine.merge_parts(*prepare(), transaction=transaction))
-        if self.tidies:
-            self.tidy(before)
-        return merged
+        return self._tidied(lambda: self.engine.merge_parts(*prepare(), transaction=transaction))
 
     def append(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> None:
         """Append rows in one commit, without looking at what is there."""
@@ -350,14 +317,9 @@ class DeltaFile:
         """
         attempt = partial(self.engine.compact, choose, file_bytes=file_bytes, alone=alone)
 
-        def once() -> int:
-            if alone is None:
-                return self._retried(attempt)
-            with storage_errors(self.uri, self._options):
-                return attempt()
-
+        once = attempt if alone is not None else partial(self._retried, attempt)
         found = 0
-        with suppress(Overtaken):
+        with suppress(Overtaken), storage_errors(self.uri, self._options):
             found = left = once()
             while left and (now := once()) < left:
                 left = now
@@ -425,8 +387,14 @@ class DeltaFile:
             self.engine.log.check()
 
     def _make_durable(self) -> None:
-        """Have the disk hold what deltalake committed."""
         self.engine.folder.make_durable([entry_name(self.version())])
+
+    def _tidied(self, attempt: Callable[[], Merged]) -> Merged:
+        before = self.engine.version
+        merged = self._retried(attempt)
+        if self.tidies:
+            self.tidy(before)
+        return merged
 
     def _retried(self, attempt: Callable[[], Result]) -> Result:
         pause = FIRST_PAUSE_S
@@ -451,6 +419,3 @@ class DeltaFile:
 def _checkpoint(table: DeltaTable) -> None:
     table.create_checkpoint()
     table.cleanup_metadata()
-
-
-__all__ = ["DeltaFile", "TableNotFoundError", "literal", "quoted"]

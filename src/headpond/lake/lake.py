@@ -26,7 +26,6 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headpond.core.errors import ConfigurationError
 from headpond.core.formats import ChangeFormat, TableEntry, quarantined_changes
@@ -40,10 +39,9 @@ from headpond.lake.state.inventory import Inventory
 from headpond.lake.state.ledger import LedgerTables
 from headpond.lake.state.pending import PendingTable
 from headpond.lake.state.rows import RowTables
-from headpond.lake.state.tombstones import Tombstones
+from headpond.lake.state.tombstones import Deletes, Tombstones
 from headpond.lake.storage import remove_folder
-from headpond.lake.target import DecodedBatch, Extras, Step, Target, Transaction
-from headpond.lake.targets.history import Deletes
+from headpond.lake.target import DecodedBatch, Step, Target, Transaction
 from headpond.lake.typed import TypedTable
 
 COLUMN = "format_version"
@@ -52,27 +50,19 @@ MADE_SCHEMA = pa.schema([pa.field("name", pa.string()), pa.field(COLUMN, pa.int3
 """Rows of `_headpond/pattern_tables`."""
 
 
-def refuse_later_formats(files: Iterable[DeltaFile], known: int = FORMAT_VERSION) -> None:
-    """Refuse tables that hold rows of a later format than `known`; absent ones are passed over."""
+def refuse_later_formats(files: Iterable[DeltaFile]) -> None:
+    """Refuse tables that hold rows of a later format than ours; absent ones are passed over."""
     for file in files:
-        found = newest_format(file) if file.exists() else 0
-        if found > known:
+        found = max(file.greatest(COLUMN), default=0) if file.exists() else 0
+        if found > FORMAT_VERSION:
             raise ConfigurationError(
-                f"{file.uri} holds rows of format {found}, and this headpond knows formats up to {known}.",
+                f"{file.uri} holds rows of format {found}, and this headpond knows formats up to "
+                f"{FORMAT_VERSION}.",
                 next_step="Go on with the headpond that wrote them, or a later one; nothing was changed.",
                 table=file.uri,
                 found=found,
-                known=known,
+                known=FORMAT_VERSION,
             )
-
-
-def newest_format(file: DeltaFile) -> int:
-    """Return the greatest `format_version` of a table's rows; 0 where there is none."""
-    actions: Any = pa.table(file.open().get_add_actions(flatten=True))
-    name = f"max.{COLUMN}"
-    if name not in actions.column_names:  # no file yet, or none with statistics
-        return 0
-    return int(pc.max(actions[name]).as_py() or 0)
 
 
 OWN_FOLDER = "_headpond"
@@ -100,6 +90,7 @@ class Lake:
         self.deletes = Deletes(self._own("deletes"))
         self.made = FactTable(self._own("pattern_tables"), MADE_SCHEMA, ("name",))
         self.extras = self._kept()
+        """What the format keeps beside, and the steps of a batch there (`lake.apply`)."""
         self._files = {entry.name: self._file(self.place_of(entry.name)) for entry in config.tables}
         self.look()
 
@@ -128,11 +119,10 @@ class Lake:
         for name in ("config", "tables"):
             self.__dict__.pop(name, None)
 
-    def _kept(self) -> Extras:
+    def _kept(self) -> RowTables | LedgerTables:
         config: Any = self.given  # as `kept_as` says
-        if config.kept_as == "documents":
-            return LedgerTables(config, self._own)
-        return RowTables(config, self._own)
+        kind = LedgerTables if config.kept_as == "documents" else RowTables
+        return kind(config, self._own)
 
     def look(self) -> None:
         """Take in the tables that patterns stand for and that are there, whoever made them."""
@@ -248,7 +238,7 @@ class Lake:
         refuse_later_formats(self.own_files())
         inventory = self._inventory()
         if rebuilt is not None:
-            inventory.check(self._there(), self._names().difference(rebuilt))
+            inventory.check(self._there(), self._kept_files().keys() - {*rebuilt})
             if source is not None:
                 inventory.check_source(source)
         for typed in self.typed.values():
@@ -259,15 +249,15 @@ class Lake:
     def _inventory(self) -> Inventory:
         return Inventory(f"{self.path}/{OWN_FOLDER}", self.storage_options)
 
-    def _names(self) -> set[str]:
-        return {*self._files, *(f"{OWN_FOLDER}/{_folder(file)}" for file in self.own_files())}
+    def _kept_files(self) -> dict[str, DeltaFile]:
+        return self._files | {f"{OWN_FOLDER}/{_folder(file)}": file for file in self.own_files()}
 
     def _there(self) -> set[str]:
-        return self._names().intersection(name for name, _ in self.files())
+        return {name for name, file in self._kept_files().items() if file.exists()}
 
     def own_files(self) -> list[DeltaFile]:
         """Return the Delta tables below `_headpond/`, there or not, but for the logs of unknown tables."""
-        kept = (self.quarantine, self.pending, self.tombstones, self.deletes.facts, self.made)
+        kept = (self.quarantine, self.pending, self.tombstones, self.deletes, self.made)
         return [*(table.file for table in kept), *self.extras.files]
 
     def files(self) -> Iterator[tuple[str, DeltaFile]]:
@@ -276,10 +266,8 @@ class Lake:
 
     def places(self) -> dict[str, DeltaFile]:
         """Return what `files` looks at: every Delta table, there or not."""
-        found = dict(self._files)
-        found |= {f"{OWN_FOLDER}/{_folder(file)}": file for file in self.own_files()}
         logs = (log.typed.file for log in self.extras.logs.values())
-        return found | {f"{OWN_FOLDER}/unknown/{_folder(file)}": file for file in logs}
+        return self._kept_files() | {f"{OWN_FOLDER}/unknown/{_folder(file)}": file for file in logs}
 
     def retire_tombstones(self, retention_ms: int, alone: Alone = nullcontext) -> int:
         """Drop tombstones of deletes further behind the newest commit seen than `retention_ms`.

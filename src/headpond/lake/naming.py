@@ -139,9 +139,6 @@ class Columns:
         self._folded.add(folded(name))
         return name
 
-    def __contains__(self, original: object) -> bool:
-        return original in self._encoded
-
     @property
     def encoded(self) -> dict[str, str]:
         """All names so far, original → encoded."""

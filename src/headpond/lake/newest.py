@@ -253,7 +253,6 @@ def _counters(ranks: _Ranks, order: Ints, tomb: Ints, live: Ints, live_hash: Int
 
 
 def _deletes(rows: pa.Table, at: Ints, versions: pa.Array) -> pa.Table:
-    """Return the given rows as deletes of the given versions."""
     found = rows.take(pa.array(at))
     columns: dict[str, pa.Array] = {
         "m:version": versions.cast(pa.binary()),

@@ -23,16 +23,15 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import WriterProperties, write_deltalake
 
 from headpond.lake.delta import DeltaFile, Size
 from headpond.lake.lake import OWN_FOLDER
+from headpond.lake.maintenance.optimize import HOUR_MS, optimize_file
+from headpond.lake.state.insert_once import FactTable
 from headpond.lake.target import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from deltalake import DeltaTable
 
     from headpond.core.formats import Newest
     from headpond.lake.apply import Applied
@@ -49,7 +48,7 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
         the same batch); `unknown_tables`: the same of tables that have a log and no entry, with the
         name each is `configured_as` meanwhile; `quarantined`: rows by reason; `pending`: records that
         wait; `tombstones` per current table; `deletes` per history table; `columns`: names that Delta has
-        otherwise than the source; and what the format adds (`Extras.summary`).
+        otherwise than the source; and what the format adds (`extras.summary`).
     """
     tables: dict[str, Any] = {}
     columns: dict[str, Any] = {}
@@ -220,7 +219,7 @@ BATCHES_SCHEMA = pa.schema(
 NESTED = ("tables", "reasons", "lags_ms", "phases_ms", "sizes")
 """Columns that hold JSON text."""
 
-_WRITER = WriterProperties(compression="SNAPPY")
+_IDENTITY = ("run_id", "batch_id")
 # Only the last hour's versions are of use to anybody who reads while this is written.
 _PROPERTIES = {
     "delta.logRetentionDuration": "interval 1 hours",
@@ -250,23 +249,19 @@ class BatchLog:
 
     def trim(self) -> None:
         """Keep the newest rows alone, in one file; files that no version of the last hour needs go."""
+        rows = self._rows()
+        old = rows.slice(0, max(0, rows.num_rows - self.keep))
+        FactTable(self.file, BATCHES_SCHEMA, _IDENTITY).remove(old, _IDENTITY)
+        optimize_file(self.file, retain_ms=HOUR_MS, unsafe=True)
 
-        def attempt(table: DeltaTable) -> None:
-            rows = self.file.read().sort_by([("begun", "ascending"), ("batch_id", "ascending")])
-            kept = rows.slice(max(0, rows.num_rows - self.keep)).cast(BATCHES_SCHEMA)
-            write_deltalake(table, kept, mode="overwrite", writer_properties=_WRITER)
-            table.update_incremental()
-            table.create_checkpoint()
-            table.cleanup_metadata()
-            table.vacuum(dry_run=False)
-
-        self.file.committing(attempt)
+    def _rows(self) -> pa.Table:
+        return self.file.read().sort_by([("begun", "ascending"), ("batch_id", "ascending")])
 
     def last(self, count: int) -> list[dict[str, Any]]:
         """Read at most `count` of the newest rows, oldest first, with their JSON columns opened."""
         if count <= 0 or not self.file.exists():
             return []
-        rows = self.file.read().sort_by([("begun", "ascending"), ("batch_id", "ascending")])
+        rows = self._rows()
         found: list[dict[str, Any]] = rows.slice(max(0, rows.num_rows - count)).to_pylist()
         for row in found:
             row["begun"] = row["begun"].isoformat(timespec="milliseconds")
@@ -282,17 +277,17 @@ def batches_in(lake: str, storage_options: Mapping[str, str] | None = None, keep
 
 def row_of(report: BatchReport) -> dict[str, Any]:
     """Write a report as a row of `BATCHES_SCHEMA`."""
-    sizes = report.sizes
+    nested: dict[str, Any] = {name: getattr(report, name) for name in NESTED} | {
+        "tables": counted(report.tables)
+    }
+    if report.sizes is not None:
+        nested["sizes"] = {name: asdict(size) for name, size in report.sizes.items()}
     return {
         "run_id": report.run_id,
         "batch_id": report.batch_id,
         "begun": report.begun_ms * 1000,
         **report.figures(),
-        "tables": json.dumps(counted(report.tables)),
-        "reasons": json.dumps(dict(report.reasons)),
-        "lags_ms": json.dumps(dict(report.lags_ms)),
-        "phases_ms": json.dumps(dict(report.phases_ms)),
-        "sizes": None if sizes is None else json.dumps({name: asdict(size) for name, size in sizes.items()}),
+        **{name: None if each is None else json.dumps(each) for name, each in nested.items()},
         "state_rows": report.state_rows,
         "state_bytes": report.state_bytes,
         "format_version": FORMAT_VERSION,

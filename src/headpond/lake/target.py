@@ -1,8 +1,8 @@
-"""What is applied, and what a lake asks of its tables and of what a format keeps beside them.
+"""What is applied, and what a lake asks of its tables.
 
 ::
 
-    batch ─► Extras.begin ─► Target.decide, of each table ─► Decision ─► the writes of `lake.apply`
+    batch ─► extras.begin ─► Target.decide, of each table ─► Decision ─► the writes of `lake.apply`
              facts, logs      reads the table, tombstones     what is to be written, nothing of it done yet
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,16 +20,14 @@ from headpond.core.formats import add_newest
 from headpond.core.schemas import DELETED_SCHEMA, PENDING_SCHEMA, QUARANTINE_SCHEMA, filled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headpond.core.formats import Decoded, Newest, TableEntry
-    from headpond.lake.apply import Applied
-    from headpond.lake.delta import DeltaFile
     from headpond.lake.lake import Lake
-    from headpond.lake.targets.log import LogTable
     from headpond.lake.typed import TypedTable
 
 Transaction = tuple[str, int] | None
+_T = TypeVar("_T")
 
 OPEN = "chunk_groups_open"
 """The one counter that tells a state, not what was done: groups of chunks that wait after the last batch."""
@@ -68,6 +66,20 @@ class DecodedBatch:
 def together(parts: Mapping[str, list[pa.Table]]) -> dict[str, pa.Table]:
     """Return each table's parts as one; a column that only some of them have is null in the others."""
     return {name: pa.concat_tables(rows, promote_options="default") for name, rows in sorted(parts.items())}
+
+
+def in_parts(items: Iterable[_T], size_of: Callable[[_T], int], most: int) -> Iterator[list[_T]]:
+    """Yield items some at a time: as many as have so many bytes, or one that has more."""
+    part: list[_T] = []
+    room = most
+    for item in items:
+        if part and size_of(item) > room:
+            yield part
+            part, room = [], most
+        part.append(item)
+        room -= size_of(item)
+    if part:
+        yield part
 
 
 KEYS_SCHEMA = pa.schema([pa.field("table", pa.string()), *DELETED_SCHEMA])
@@ -137,39 +149,6 @@ class Target(ABC):
 
         A row that was deleted may count.
         """
-
-
-class Extras(Protocol):
-    """What a format keeps in `_headpond/` beside what every format keeps."""
-
-    counters: ClassVar[tuple[str, ...]]
-    """Counters of a run that are reported when they are 0, too."""
-
-    @property
-    def files(self) -> Sequence[DeltaFile]:
-        """Its Delta tables, there or not."""
-
-    @property
-    def logs(self) -> Mapping[str, LogTable]:
-        """Tables that are not configured, by their names in decoded batches."""
-
-    def target(self, entry: Any, file: DeltaFile) -> Target:
-        """Return the table of an entry."""
-
-    def begin(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> pa.Table:
-        """Write what is decided with; return quarantine rows of changes that are not to be taken."""
-
-    def decided(self, decisions: Mapping[str, Decision], step: Step) -> None:
-        """Write what has to stand before anything goes to quarantine or the tables."""
-
-    def end(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> None:
-        """Write what follows from a batch whose tables are written."""
-
-    def close(self, *, ended: bool) -> None:
-        """Conclude what only the end of a stream shows, if it is `ended` or says so itself."""
-
-    def summary(self, applied: Applied | None) -> dict[str, Any]:
-        """Return its part of `lake_summary`, with the figures of a run where there was one."""
 
 
 def named(table: str, rows: pa.Table) -> pa.Table:

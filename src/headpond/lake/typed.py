@@ -7,7 +7,7 @@ the union of everything declared or seen; a row that lacks one holds NULL there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,13 +23,10 @@ from headpond.core.schemas import OWN, VALUE, filled
 from headpond.lake.definition import (
     PROPERTY,
     Definition,
-    Difference,
     columns_of,
     differences,
-    form_of,
     found_in,
     refuse,
-    words,
 )
 from headpond.lake.delta import DeltaFile, literal, quoted
 from headpond.lake.engine.log import EXPRESSION
@@ -78,6 +75,12 @@ class Layout:
         arrays |= {name: how.values(arrays[of]) for name, (of, how) in self.derived.items() if of in arrays}
         return filled(arrays, self.fields, rows.num_rows)
 
+    def marked(self, mark: str, parts: Iterable[tuple[pa.Table, bool]]) -> pa.Table:
+        """Return the rows of some parts as `physical` does, with a column that says of what part they are."""
+        return pa.concat_tables(
+            [self.physical(rows).append_column(mark, pa.repeat(of, rows.num_rows)) for rows, of in parts]
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -92,30 +95,29 @@ class Made:
 class TypedTable:
     """A Delta table that holds rows of one source table.
 
-    `declared` has the Arrow type of each source column, in the configured order; `own`, by batch column
-    (without `m:`), Delta column and Arrow type; `spec` is the table's entry, for keys and partitions.
+    `own` has, by batch column (without `m:`), Delta column and Arrow type; `spec` is the table's entry, which
+    is kept with it if it is `configured`.
     """
 
     def __init__(
         self,
-        name: str,
         file: DeltaFile,
-        declared: Mapping[str, pa.DataType],
         own: Mapping[str, tuple[str, pa.DataType]],
-        spec: TableEntry | None = None,
+        spec: TableEntry,
+        *,
+        configured: bool = True,
     ) -> None:
-        self.name = name
+        self.name, self.buckets = spec.name, spec.buckets
         self.file = file
         self.own = dict(own)
-        self._declared = dict(declared)
-        self._spec = spec
+        self._declared = dict(spec.declared())
+        self._spec, self._configured = spec, configured
         self._rebuilt = 0
-        if spec is not None:
-            # A key need not be declared, but is looked for before any change has brought its column.
-            plain = [column for column in spec.partition_by if derived_of(column) is None]
-            for column in (*(spec.keys if spec.keep != "log" else ()), *plain):
-                self._declared.setdefault(column, pa.string())
-        self.derived = {each.name(column_name(each.column)): each for each in derived_in(self._partition_by)}
+        # A key need not be declared, but is looked for before any change has brought its column.
+        plain = [column for column in spec.partition_by if derived_of(column) is None]
+        for column in (*(spec.keys if spec.keep != "log" else ()), *plain):
+            self._declared.setdefault(column, pa.string())
+        self.derived = {each.name(column_name(each.column)): each for each in derived_in(spec.partition_by)}
         """The columns that follow from others, by their Delta names."""
         self._fields: dict[str, pa.Field] = {}
         self._names = Columns(reserved=self._own_columns)
@@ -129,7 +131,7 @@ class TypedTable:
                 made.schema, partition_by=made.partitions.all_columns, properties=made.properties
             )
         self.check()
-        if self._spec is not None:
+        if self._configured:
             size = self._partitions(self._names).properties().get(FILE_SIZE)
             said = replace(Definition.of(self._spec), rebuilt=self._rebuilt)
             properties = {**self._spec.table_properties, PROPERTY: said.text()} | (
@@ -147,7 +149,7 @@ class TypedTable:
         values = [self._field(name, names.encode(name), kind) for name, kind in columns.items()]
         own = [*(pa.field(column, kind) for column, kind in self.own.values()), *self.dealing_fields]
         partitions, properties = self._partitions(names), {}
-        if self._spec is not None:
+        if self._configured:
             properties[PROPERTY] = Definition.of(self._spec, rebuilt=rebuilt).text()
         schema = pa.schema([*values, *own])
         fields = pa.schema([pa.field(each.name, each.type) for each in schema])
@@ -163,19 +165,13 @@ class TypedTable:
 
     def _metadata(self, original: str) -> dict[str, str]:
         """Return what readers see of a column beside its values: its type at the source, and a comment."""
-        kind = self._spec.columns.get(original) if self._spec is not None else None
-        comment = self._spec.comments.get(original, kind) if self._spec is not None else None
-        found = {SOURCE_TYPE: kind, "comment": comment}
+        kind = self._spec.columns.get(original)
+        found = {SOURCE_TYPE: kind, "comment": self._spec.comments.get(original, kind)}
         return {name: value for name, value in found.items() if value is not None}
 
     def check(self) -> None:
         """Raise where a table that is there contradicts the configuration; nothing is written."""
         self._look()
-        if self._spec is None:
-            forms = (form_of(self._fields), form_of(self._own_columns))
-            other = Difference(*(words("form", form) for form in forms))
-            refuse(self.name, self.file.uri, [other] if forms[0] != forms[1] else [])
-            return
         have = found_in(self.file, self._spec)
         self._rebuilt = have.rebuilt
         there = columns_of(self.file.schema())
@@ -185,7 +181,7 @@ class TypedTable:
 
     def _admit(self, properties: Mapping[str, str]) -> None:
         """Raise where the table was rebuilt since it was looked at: rows would be as they were before."""
-        if self._spec is None or PROPERTY not in properties:
+        if PROPERTY not in properties:
             return
         if Definition.read(properties[PROPERTY], self.file.uri).rebuilt != self._rebuilt:
             raise ConfigurationError(
@@ -235,15 +231,6 @@ class TypedTable:
     def _own_columns(self) -> list[str]:
         return [*(column for column, _ in self.own.values()), *self.derived]
 
-    @property
-    def _partition_by(self) -> tuple[str, ...]:
-        return self._spec.partition_by if self._spec is not None else ()
-
-    def _derived_field(self, column: str, each: Derived) -> pa.Field:
-        """Return the field of a column that follows from another."""
-        metadata = {EXPRESSION: self._expression(each), "comment": str(each)}
-        return pa.field(column, each.type, metadata=metadata)
-
     def _expression(self, each: Derived) -> str:
         return each.expression(column_name(each.column), self._declared[each.column])
 
@@ -253,21 +240,12 @@ class TypedTable:
         return list(self._fields)
 
     @property
-    def buckets(self) -> int | None:
-        """How many buckets of the key there are; None: none."""
-        return self._spec.buckets if self._spec is not None else None
-
-    @property
     def found_by(self) -> list[str]:
         """The columns beside the key by which a merge finds the folders that a key's rows can be in."""
-        keys = self._spec.keys if self._spec is not None else ()
-        of_keys = [column for column, each in self.derived.items() if each.column in keys]
+        of_keys = [column for column, each in self.derived.items() if each.column in self._spec.keys]
         return [*([BUCKET] if self.buckets else []), *of_keys]
 
     def _partitions(self, names: Columns) -> Partitions:
-        assert self._spec is not None or not self.buckets
-        if self._spec is None:
-            return Partitions()
         columns = tuple(
             names.encode(text) if (each := derived_of(text)) is None else each.name(column_name(each.column))
             for text in self._spec.partition_by
@@ -278,15 +256,15 @@ class TypedTable:
     @property
     def dealing_fields(self) -> list[pa.Field]:
         """The columns that a table has by the way its rows are dealt out."""
-        found = [self._derived_field(column, each) for column, each in self.derived.items()]
+        found = [
+            pa.field(column, each.type, metadata={EXPRESSION: self._expression(each), "comment": str(each)})
+            for column, each in self.derived.items()
+        ]
         return [*found, *([pa.field(BUCKET, pa.int32())] if self.buckets else [])]
 
     def greatest(self, column: str) -> list[Any]:
-        """Return the greatest value of a column in each file, as far as the log's statistics have it."""
-        if not self.file.exists():
-            return []
-        found = (file.bounds(column)[1] for file in self.file.data_files())
-        return [value for value in found if value is not None]
+        """Return `DeltaFile.greatest`; nothing where the table does not exist yet."""
+        return self.file.greatest(column) if self.file.exists() else []
 
     def originals(self) -> dict[str, str]:
         """Source column → Delta column, for all that are there."""

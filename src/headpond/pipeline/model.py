@@ -475,9 +475,6 @@ class Monitor:
     prometheus: Address | None = key(
         '`"HOST:PORT"` to serve metrics at; a port alone serves only this machine (127.0.0.1)'
     )
-    textfile: Location | None = key(
-        'a file for node_exporter\'s textfile collector, such as `"/var/lib/node_exporter/orders.prom"`'
-    )
     opentelemetry: bool = key("metrics to OpenTelemetry's global meter provider", default=False)
 
 

@@ -306,4 +306,4 @@ OF_TABLE = (
     new_names_are_used,
     properties_are_kept,
 )
-OF_LEDGER_TABLE = (properties_are_kept,)
+OF_LEDGER_TABLE = (new_names_differ, new_names_are_used, properties_are_kept)

@@ -152,7 +152,7 @@ class Database:
             ) from None
 
     def _words(self, error: Exception, password: str = "") -> str:
-        said = " ".join(str(error).split()).rstrip(".")
+        said = " ".join(str(error).split()).partition(" Is the server running")[0].rstrip(".")
         for secret in filter(None, (password, str(self._given.get("password") or ""))):
             said = said.replace(secret, "***")
         return said

@@ -22,14 +22,13 @@ from headpond.core.errors import UsageError
 from headpond.ion.binary import MAX_DEPTH
 from headpond.qldb import shapes
 from headpond.qldb.files import Datum, is_down_converted, split_export
+from headpond.qldb.hash import checked_blocks, checked_revisions
 from headpond.qldb.records import OK, DownConverted, Reader, Record, Refused, read, read_block
 from headpond.qldb.schemas import (
     BLOCKS_SCHEMA,
-    CONTENT_CHECKS,
     CONTROLS_SCHEMA,
     REVISIONS_SCHEMA,
     VERDICTS_SCHEMA,
-    checks_of,
 )
 
 _SCHEMAS = {"CONTROL": CONTROLS_SCHEMA, "BLOCK_SUMMARY": BLOCKS_SCHEMA, "REVISION_DETAILS": REVISIONS_SCHEMA}
@@ -87,11 +86,19 @@ def decode_qldb(
             continue
         tables[record.type].one(index, _row(record, index, verify=verify))
         types[index] = _TYPE_NUMBERS[record.type]
-    return DecodedQldb(_verdicts(types, refused), *(table.result() for table in tables.values()))
+    controls, blocks, revisions = (table.result() for table in tables.values())
+    return DecodedQldb(_verdicts(types, refused), controls, *_checked(blocks, revisions, verify=verify))
 
 
 def _row(record: Record, index: int, *, verify: bool) -> dict[str, Any]:
-    return {**record.row, "index": index, **(checks_of(record) if verify else {})}
+    row = {**record.row, "index": index}
+    for name, part in record.parts.items() if verify else ():
+        row["data_hash_computed" if name == "data" else f"{name}_hash"] = part and part.ion_hash()
+    return row
+
+
+def _checked(blocks: pa.Table, revisions: pa.Table, *, verify: bool) -> tuple[pa.Table, pa.Table]:
+    return (checked_blocks(blocks), checked_revisions(revisions)) if verify else (blocks, revisions)
 
 
 def _verdicts(types: np.ndarray[Any, np.dtype[np.int8]], refused: dict[int, Refused]) -> pa.Table:
@@ -175,13 +182,10 @@ class ExportRows:
             detail = f"bytes {datum.start} to {datum.stop}, {found.detail}"
             self.verdicts[number] = {"verdict": found.verdict, "detail": detail, "record_type": None}
             return
-        index, exact = self._indexes[number], kind is Reader
-        row = _row(found.block, index, verify=self.verify)
-        if not exact:
-            row.update(dict.fromkeys(CONTENT_CHECKS))
-        self._blocks.one(number, row)
+        index, hashes = self._indexes[number], self.verify and kind is Reader
+        self._blocks.one(number, _row(found.block, index, verify=hashes))
         for place, one in enumerate(found.revisions):
-            self._revisions.one(number, _row(one, index, verify=self.verify and exact), place)
+            self._revisions.one(number, _row(one, index, verify=hashes), place)
 
     def tables(self) -> tuple[pa.Table, pa.Table]:
         """Read what is left, and return blocks and revisions in the order of `add`."""
@@ -198,7 +202,7 @@ class ExportRows:
         for number in all_numbers[left].tolist():
             self._one(number, self._datums[number], Reader)
         self._datums.clear()
-        return self._blocks.result(), self._revisions.result()
+        return _checked(self._blocks.result(), self._revisions.result(), verify=self.verify)
 
 
 def decode_export(data: bytes) -> DecodedQldb:

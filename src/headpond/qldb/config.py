@@ -47,8 +47,6 @@ class DocumentSpec(TableEntry):
         wrong, declared = partial(wrong_entry, self.name), set(self.columns)
         if left_out := declared & set(self.except_columns):
             raise wrong(f"leaves out the column {min(left_out)!r}, which it declares", "Keep one of both.")
-        if renamed := declared & (set(self.rename) - set(self.rename.values())):
-            raise wrong(f"declares {min(renamed)!r}, which it renames", "Use the new name in columns.")
         self.check_derived()
         for column in self.partition_by:
             if derived_of(column) is not None:

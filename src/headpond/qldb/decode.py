@@ -34,7 +34,6 @@ from headpond.core.formats import (
     opened_records,
     quarantine_rows,
     unwritable,
-    wrong_entry,
 )
 from headpond.core.patterns import Entries
 from headpond.core.schemas import (
@@ -234,9 +233,6 @@ class LedgerConfig(Entries["DocumentSpec"]):
         unknown_tables: revisions of tables that are not configured go to quarantine, or nowhere, counted as
             `ignored`. The journal's proof holds them either way.
         max_unknown_tables: how many tables are made because a pattern matches.
-
-    Raises:
-        ConfigurationError: two tables have one name, or keep the same thing.
     """
 
     kept_as: ClassVar[str] = "documents"
@@ -254,20 +250,6 @@ class LedgerConfig(Entries["DocumentSpec"]):
     max_columns: int = MAX_COLUMNS
     unknown_tables: Literal["quarantine", "ignore"] = "quarantine"
     max_unknown_tables: int = 1_000
-
-    def __post_init__(self) -> None:
-        names: set[str] = set()
-        places: set[tuple[str, str, str | None]] = set()
-        for spec in (*self.tables, *self.patterns):
-            place = (spec.table, spec.keep, spec.table_id)
-            if spec.name in names or place in places:
-                raise wrong_entry(
-                    spec.name,
-                    f"({spec.table}, {spec.keep}) is configured twice",
-                    "Remove one of the two, or keep the history in one of them.",
-                )
-            names.add(spec.name)
-            places.add(place)
 
     def for_run(self, *, only: str | None, keep_data: bool) -> Self:
         """Return the rules of one run: these, for revisions always keep their record."""

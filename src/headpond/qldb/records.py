@@ -51,7 +51,7 @@ class Record(NamedTuple):
 
     type: RecordType
     row: dict[str, Any]
-    """Its row of the schema that `schemas` has for its type, without `index` and what `checks_of` adds.
+    """Its row of the schema that `schemas` has for its type, without `index` and what verifying adds.
 
     A control's word is `CREATED`, `COMPLETED`, or another one, kept as it is. `stream_arn` is None in an
     export; a revision's `table_name` and `table_id` only there, where the block does not name the document's

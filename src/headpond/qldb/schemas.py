@@ -10,12 +10,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
-
-from headpond.qldb.hash import dot, merkle_root, revision_hash_ok
-from headpond.qldb.records import Record
 
 HASH = pa.binary(32)
 
@@ -96,28 +91,4 @@ REVISIONS_SCHEMA = pa.schema(
     ]
 )
 BLOCK_CHECKS = BLOCKS_SCHEMA.names[BLOCKS_SCHEMA.get_field_index("transaction_info_hash") :]
-CONTENT_CHECKS = BLOCK_CHECKS[:4]
-"""Those that need the very contents of transactionInfo and redactionInfo."""
 REVISION_CHECKS = REVISIONS_SCHEMA.names[REVISIONS_SCHEMA.get_field_index("metadata_hash") :]
-
-
-def checks_of(record: Record) -> dict[str, Any]:
-    """Return the columns that verifying adds to a record's row."""
-    row = record.row
-    hashes = {name: None if part is None else part.ion_hash() for name, part in record.parts.items()}
-    if record.type == "REVISION_DETAILS":
-        metadata, data = hashes["metadata"], hashes["data"]
-        assert metadata is not None
-        is_right = revision_hash_ok(row["hash"], metadata, data, row["data_hash_given"])
-        return {"metadata_hash": metadata, "data_hash_computed": data, "revision_hash_ok": is_right}
-    checks: dict[str, Any] = {}
-    for name, found in hashes.items():
-        checks[f"{name}_hash"] = found
-        checks[f"{name}_in_entries"] = None if found is None else found in row["entries_hash_list"]
-    if record.type == "BLOCK_SUMMARY":
-        entries, own = row["entries_hash_list"], row["entries_hash"]
-        root = merkle_root([one["hash"] for one in row["revision_summaries"]])
-        checks["revisions_in_entries"] = root in entries if root else None
-        checks["entries_hash_ok"] = merkle_root(entries) == own
-        checks["block_hash_ok"] = dot(own, row["previous_block_hash"]) == row["block_hash"]
-    return checks

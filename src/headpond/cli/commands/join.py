@@ -15,12 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from headpond import __version__
-from headpond.cli.commands.store import key_of, milliseconds_of, readable
-from headpond.cli.inputs import input_argument, input_lines, with_output
+from headpond.cli.commands.store import key_of, milliseconds_of, readable, shown_moment
+from headpond.cli.inputs import input_argument, input_texts, with_output
 from headpond.cli.main import NamingGroup
 from headpond.cli.output import Output
-from headpond.cli.report.join_page import render_join
-from headpond.cli.report.join_picture import JoinPicture
+from headpond.cli.report.join_picture import JoinPicture, render_join
 from headpond.cli.report.page import write_page
 from headpond.core.errors import UsageError
 from headpond.kstreams.join.rules import Emit, HeadersOf
@@ -97,7 +96,7 @@ def play(
     "headers"}, …]}, or a list of such. With --json it is printed again with each step's `out` filled in.
     """
     try:
-        content = orjson.loads(b"".join(input_lines(file)))
+        content = orjson.loads(b"".join(input_texts(file)))
     except orjson.JSONDecodeError as error:
         raise UsageError(
             f"{'Standard input' if file == '-' else file} is not a JSON document: {error}.",
@@ -230,7 +229,7 @@ def show(
 def _kept_line(each: KeptRecord) -> Text:
     state = "  held" if each.held else "  unmatched" if each.waiting else ""
     return Text.assemble(
-        (_moment(each.timestamp), "cyan"),
+        (shown_moment(each.timestamp), "cyan"),
         f"  {each.side.name.lower():<5}  {readable(each.value)}",
         (state, "yellow"),
         *((f"  {name}={readable(value)}", "green") for name, value in each.headers),
@@ -253,26 +252,17 @@ def _session(conf: Mapping[str, str]) -> Iterator[Any]:
 
 def _drawn(document: dict[str, Any]) -> RenderableType:
     table = Table("task", "side", "from", "to", "records", "bytes", "unmatched", "chunks")
+    times = []
     for task in document["each"]:
+        at = task["stream_time"]
+        times.append(Text(f"task {task['task']}: stream time {'none yet' if at < 0 else shown_moment(at)}"))
         for each in task["slices"]:
             table.add_row(
-                str(task["task"]), each["side"], _moment(each["from_ms"]), _moment(each["to_ms"]),
+                str(task["task"]), each["side"], shown_moment(each["from_ms"]), shown_moment(each["to_ms"]),
                 f"{each['records']:,}", f"{each['bytes']:,}", f"{each['unmatched']:,}", str(each["chunks"]),
             )  # fmt: skip
-    times = [
-        Text(f"task {task['task']}: stream time {_moment(task['stream_time'])}") for task in document["each"]
-    ]
     head = (
         f"{document['tasks']} tasks after batch {document['batch']}: {document['records']:,} records, "
         f"{document['bytes']:,} bytes, {document['unmatched']:,} wait unmatched"
     )
     return Group(Text(head), Text(document["rules"]), *times, table)
-
-
-def _moment(millis: int) -> str:
-    if millis < 0:
-        return "none yet"
-    try:
-        return dt.datetime.fromtimestamp(millis / 1000, dt.UTC).isoformat(sep=" ", timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{millis} ms"

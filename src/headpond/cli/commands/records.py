@@ -69,10 +69,7 @@ def inspect(output: Output, file: str, view: View, *, raw: bool) -> None:
 
 def _archive(file: str) -> Iterator[tuple[int, bytes, str | None, str | None]]:
     """Yield number, data, problem and shard of each line that is not empty; a wrong line is its own data."""
-    for number, line in enumerate(input_lines(file), 1):
-        text = line.rstrip(b"\r\n")
-        if not text.strip():
-            continue
+    for number, text in input_lines(file):
         try:
             record = read_line(text, file=file, line=number)
             yield number, record[-1], None, None if record[0] == file else record[0]
@@ -150,9 +147,7 @@ def aggregate(output: Output, file: str) -> None:
     """
     del output
     results = JsonOutput()
-    for number, line in enumerate(input_lines(file), 1):
-        if not line.strip():
-            continue
+    for number, line in input_lines(file):
         try:
             packed = aggregate_line(line)
         except HeadpondError as error:

@@ -21,13 +21,25 @@ from headpond.cli.inputs import with_output
 from headpond.cli.output import Output, RowsDrawn, dumps, grid, many, next_command, number
 from headpond.core.errors import UsageError
 from headpond.dsql.strict_json import utf8_text
+from headpond.lake.storage import is_remote
 
 SHOWN_CHARACTERS = 400
 """Of a record's text, for a person."""
 
 
+def _is_place(_ctx: click.Context, _param: click.Parameter, file: str) -> str:
+    if not (file.endswith(".toml") or is_remote(file) or Path(file).is_dir()):
+        raise UsageError(
+            f"There is no lake at {file}.", next_step="Give a pipeline file (.toml) or the folder of a lake."
+        )
+    return file
+
+
+_place = click.argument("file", type=click.Path(path_type=str), callback=_is_place)
+
+
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@_place
 @click.argument("table", required=False)
 @click.option("--at", "moment", metavar="MOMENT", help="The table as it was at a time, or at a version.")
 @click.option("--where", metavar="SQL", help="Only rows that meet a condition, such as 'price > 10'.")
@@ -61,12 +73,14 @@ def _tables_drawn(listed: dict[str, Any], file: str) -> RenderableType:
     table = grid("table", ("rows", "version"))
     for name, facts in listed.items():
         table.add_row(name, number(facts["rows"]), number(facts["version"]))
-    first = next(iter(listed), None)
-    return Group(table, next_command(f"headpond show {file} {first}" if first else f"headpond run {file}"))
+    if not listed and not file.endswith(".toml"):
+        return Text(f"The lake {file} has no table yet.")
+    command = f"headpond show {file} {next(iter(listed))}" if listed else f"headpond run {file}"
+    return Group(table, next_command(command))
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@_place
 @click.option("--reason", metavar="REASON", help="Only records quarantined for this reason.")
 @click.option("--table", metavar="NAME", help="Only records of this table, such as public.orders.")
 @click.option("--limit", type=click.IntRange(0), default=5, metavar="N", show_default=True,

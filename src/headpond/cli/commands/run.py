@@ -31,8 +31,8 @@ from headpond.core.errors import HeadpondError, UsageError
 from headpond.lake.storage import secrets_of
 from headpond.pipeline import Pipeline, load
 from headpond.spark.following.stopping import GRACE_S, stopped_by_signals
-from headpond.spark.session.settings import SECRET_SETTING
-from headpond.spark.session.start import start_early, start_options
+from headpond.spark.session.settings import SECRET_SETTING, log_path
+from headpond.spark.session.start import start_early
 
 FORMATS = ("text", "json")
 CUT = "***"
@@ -148,7 +148,7 @@ def run(
             "--until is for streams, and not beside --until-caught-up.",
             next_step="Leave one of the two out; an archive is read to its end.",
         )
-    starting = start_early(pipeline, start_options(pipeline))
+    starting = start_early(pipeline, log_path(pipeline))
     from headpond.spark.following.run import Run
 
     job = Run(pipeline, until_caught_up=until_caught_up, until=until, grace_s=grace / 1000, starting=starting)

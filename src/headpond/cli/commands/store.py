@@ -134,7 +134,7 @@ def _line(entry: StoredEntry) -> Text:
     own = "" if entry.timestamp in (None, entry.key.timestamp) else f" (timestamp {entry.timestamp})"
     headers = [(f"  {name}=", readable(value)) for name, value in entry.headers]
     return Text.assemble(
-        (_moment(entry.key.timestamp), "cyan"),
+        (shown_moment(entry.key.timestamp), "cyan"),
         f"  {readable(entry.key.key)}",
         (f" #{entry.key.seqnum}" if entry.key.seqnum else "", "dim"),
         f"  {readable(entry.value)}{own}",
@@ -142,7 +142,8 @@ def _line(entry: StoredEntry) -> Text:
     )
 
 
-def _moment(ms: int) -> str:
+def shown_moment(ms: int) -> str:
+    """Return a time as text; as milliseconds where no calendar has it."""
     try:
         moment = _EPOCH + dt.timedelta(milliseconds=ms)
     except OverflowError:
@@ -223,7 +224,7 @@ def _stats_shown(document: dict[str, Any]) -> RenderableType:
     segments = Table("segment from", "entries", "", box=None, header_style="bold")
     most = max((each["entries"] for each in document["segments"]), default=0)
     for each in document["segments"]:
-        segments.add_row(_moment(each["start"]), f"{each['entries']:,}", bar(each["entries"], most))
+        segments.add_row(shown_moment(each["start"]), f"{each['entries']:,}", bar(each["entries"], most))
     saves = document["migration_saves_bytes"]
     if set(document["formats"]) <= {ValueFormat.PLAIN_HEADERS.value}:
         verdict = "The store is plain+headers already."

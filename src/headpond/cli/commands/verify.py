@@ -20,7 +20,7 @@ from headpond import __version__
 from headpond.cli.inputs import input_blob, with_output
 from headpond.cli.output import next_command
 from headpond.cli.report.page import write_page
-from headpond.cli.report.verify_page import WORDS, VerifyReport, render
+from headpond.cli.report.verify_page import WORDS, placed, render, verdict_of
 from headpond.cli.verify_pieces import Examined, examine, files_of, pieces
 from headpond.qldb.journal.known import summarize
 from headpond.qldb.journal.proof import check_digest, read_digest
@@ -105,21 +105,10 @@ def verify(
     }
     summary = summarize(facts)
     if html_file is not None:
-        report = VerifyReport(
-            inputs=inputs,
-            command=document["command"],
-            counts=document["counts"],
-            anomalies=_placed(document),
-            pending=checked.pending,
-            summary=summary,
-            made_at=f"{datetime.now(UTC):%d %B %Y, %H:%M} UTC",
-            version=__version__,
-            digest=digest,
-            malformed=malformed,
-        )
-        write_page(html_file, render(report))
+        made_at = f"{datetime.now(UTC):%d %B %Y, %H:%M} UTC"
+        write_page(html_file, render(document, summary, made_at=made_at, version=__version__))
         output.say(f"The page is in {html_file}.")
-    wrong = bool(anomalies or malformed or (digest is not None and digest["verdict"] == "mismatch"))
+    wrong = verdict_of(document) == "problems"
     page = f"headpond verify {' '.join(files)} --html report.html"
     after = [next_command(page, "a page to hand on")] if wrong and html_file is None else []
     if not (document["counts"]["distinct_blocks"] or document["counts"]["distinct_revisions"]):
@@ -187,10 +176,6 @@ def read_of(file: str) -> dict[str, Any]:
     return {"file": file, "bytes": Path(file).stat().st_size, "sha256": digest}
 
 
-def _placed(document: dict[str, Any]) -> list[dict[str, Any]]:
-    return [place | one for place, one in zip(document["places"], document["anomalies"], strict=True)]
-
-
 def _shown(document: dict[str, Any], summary: Summary) -> RenderableType:
     counts = document["counts"]
     lines: list[RenderableType] = [
@@ -208,7 +193,7 @@ def _shown(document: dict[str, Any], summary: Summary) -> RenderableType:
     for kind, words in WORDS.items():
         if kinds[kind]:
             lines.append(Text.assemble((f"{words.title}", "bold red"), f"  {kind}, {kinds[kind]:,}"))
-            few = [one for one in _placed(document) if one["kind"] == kind][:SHOWN]
+            few = [one for one in placed(document) if one["kind"] == kind][:SHOWN]
             lines += [_below(_identity(one)) for one in few]
             if kinds[kind] > SHOWN:
                 lines.append(_below(f"… {kinds[kind] - SHOWN:,} more; --json lists all"))
@@ -246,7 +231,7 @@ def _closing(document: dict[str, Any]) -> Sequence[RenderableType]:
         lines.append(Text.assemble(words, f" (block {digest['sequenceNo']})"))
     if not document["counts"]["distinct_blocks"] and not document["counts"]["distinct_revisions"]:
         lines.append(Text("Nothing to verify: no block and no revision.", "bold yellow"))
-    elif not (document["anomalies"] or document["malformed"] or (digest and digest["verdict"] == "mismatch")):
+    elif verdict_of(document) == "verified":
         lines.append(Text("The journal verifies: every check these records allow holds.", "bold green"))
     return lines
 

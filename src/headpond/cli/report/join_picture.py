@@ -7,8 +7,8 @@
        1 R r1           105      ├───◆───●───────┤       ⋈ l1
 
 One row a record in the order of arrival, one block a key. Along the axis of event time: the window, the
-record's own time, the times of those it met, and the grace period behind the window. A page draws the
-same rows; `Axis` places both.
+record's own time, the times of those it met, and the grace period behind the window. The page of --html draws
+the same rows, and `Axis` places both; keys and values come from the file, so jinja2 escapes all of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from headpond.cli.report.page import template
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.rules import JoinCounters, JoinType
 from headpond.kstreams.join.scenario import fates, shown
@@ -251,3 +252,20 @@ def _broken(text: str, width: int) -> list[str]:
         longer = f"{lines[-1]} {word}".lstrip()
         lines[-1:] = [longer] if not lines[-1] or cell_len(longer) <= width else [lines[-1], word]
     return lines
+
+
+STYLES = {"green": "joined", "yellow": "unmatched", "red": "dropped", "dim": "none"}
+"""The colour of a verdict on a terminal → its class on the page."""
+
+
+def render_join(pictures: Sequence[JoinPicture], *, made_at: str, version: str) -> str:
+    """Return the page as HTML.
+
+    Args:
+        pictures: each time-line, played.
+        made_at: when the page is made, for people.
+        version: headpond's.
+    """
+    return template("join.html.j2", side=side_of, value=value_of).render(
+        pictures=pictures, verdict=verdict, styles=STYLES, made_at=made_at, version=version
+    )

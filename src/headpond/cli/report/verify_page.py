@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headpond.cli.report.page import WIDTH, template
 
@@ -108,48 +107,35 @@ MAX_LISTED = 1_000
 """Anomalies of one kind that the page lists; the rest are counted, and in the JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """What a verification found."""
-
-    inputs: Sequence[Mapping[str, Any]]
-    """Each file that was read, as `verify --json` prints it: `file`, `bytes`, `sha256`."""
-    command: str
-    """The command line."""
-    counts: Mapping[str, int]
-    anomalies: Sequence[Mapping[str, Any]]
-    """As `verify --json` prints them, each with its place."""
-    pending: Mapping[str, int]
-    summary: Summary
-    made_at: str
-    """When, for people."""
-    version: str
-    """headpond's."""
-    digest: Mapping[str, Any] | None = None
-    """As `verify --json` prints it; `None` without one."""
-    malformed: Mapping[str, int] = field(default_factory=dict)
-    """Verdict → datums that are not QLDB records."""
-
-    @property
-    def verdict(self) -> str:
-        """`verified`, `problems`, or `nothing` where no block and no revision was read."""
-        wrong_digest = self.digest is not None and self.digest["verdict"] == "mismatch"
-        if self.anomalies or self.malformed or wrong_digest:
-            return "problems"
-        return "verified" if self.summary.strands or self.summary.tables else "nothing"
+def verdict_of(document: Mapping[str, Any]) -> Literal["verified", "problems", "nothing"]:
+    """Say what `verify --json` amounts to; `nothing` where no block and no revision was read."""
+    digest = document["digest"]
+    if document["anomalies"] or document["malformed"] or (digest and digest["verdict"] == "mismatch"):
+        return "problems"
+    counts = document["counts"]
+    return "verified" if counts["distinct_blocks"] or counts["distinct_revisions"] else "nothing"
 
 
-def render(report: VerifyReport) -> str:
-    """Return the page as HTML."""
-    kinds = Counter(anomaly["kind"] for anomaly in report.anomalies)
-    several = len(report.summary.strands) > 1
-    span, drawn = bars(report.summary.days)
+def placed(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the anomalies of `verify --json`, each with its place."""
+    return [place | one for place, one in zip(document["places"], document["anomalies"], strict=True)]
+
+
+def render(document: Mapping[str, Any], summary: Summary, *, made_at: str, version: str) -> str:
+    """Return the page as HTML: of what `verify --json` prints and the journal's figures.
+
+    `made_at` says when, for people; `version` is headpond's.
+    """
+    anomalies = placed(document)
+    kinds = Counter(anomaly["kind"] for anomaly in anomalies)
+    several = len(summary.strands) > 1
+    span, drawn = bars(summary.days)
     groups = [
         {
             "kind": kind,
             "words": WORDS[kind],
             "count": kinds[kind],
-            "listed": [one for one in report.anomalies if one["kind"] == kind][:MAX_LISTED],
+            "listed": [one for one in anomalies if one["kind"] == kind][:MAX_LISTED],
         }
         for kind in WORDS
         if kinds[kind]
@@ -161,15 +147,18 @@ def render(report: VerifyReport) -> str:
                 strand,
                 [
                     one
-                    for one in report.anomalies
+                    for one in anomalies
                     if not several or one.get("strandId", strand.strand_id) == strand.strand_id
                 ],
             ),
         }
-        for strand in report.summary.strands
+        for strand in summary.strands
     ]
     return template("verify.html.j2").render(
-        report=report,
+        report={**document, "anomalies": anomalies, "verdict": verdict_of(document)},
+        summary=summary,
+        made_at=made_at,
+        version=version,
         groups=groups,
         strips=strips,
         span=span,
@@ -178,9 +167,9 @@ def render(report: VerifyReport) -> str:
         width=WIDTH,
         strip_height=STRIP_HEIGHT,
         bars_height=BARS_HEIGHT,
-        blocks=sum(strand.blocks for strand in report.summary.strands),
-        revisions=sum(sum(table.revisions.values()) for table in report.summary.tables),
-        documents=sum(table.documents for table in report.summary.tables),
+        blocks=sum(strand.blocks for strand in summary.strands),
+        revisions=sum(sum(table.revisions.values()) for table in summary.tables),
+        documents=sum(table.documents for table in summary.tables),
     )
 
 

@@ -1,9 +1,8 @@
-"""Keys of a window store, the bounds of its scans, and windowed keys on user topics.
+"""Keys of a window store, and the bounds of its scans.
 
 ::
 
     store key       key | window start, 8 bytes | sequence number, 4 bytes
-    windowed key    key | window start, 8 bytes                              on topics, not in stores
 
 Window starts are milliseconds, big-endian and signed; sequence numbers tell entries of one key and window
 start apart and are 0 where duplicates are not kept. A changelog's key is the store key. Byte order is
@@ -51,23 +50,6 @@ def decode_store_key(data: bytes) -> WindowKey:
         raise damaged("key_too_short", f"A store key ends in 12 bytes, and this one has {len(data)}.")
     timestamp, seqnum = _SUFFIX.unpack_from(data, size)
     return WindowKey(data[:size], timestamp, seqnum)
-
-
-def encode_windowed_key(key: bytes, timestamp: int) -> bytes:
-    """Build a windowed key as user topics hold it."""
-    return key + _START.pack(timestamp)
-
-
-def decode_windowed_key(data: bytes) -> tuple[bytes, int]:
-    """Split a windowed key of a user topic into key and window start (ms).
-
-    Raises:
-        SerializationError: `key_too_short`: there are fewer than 8 bytes.
-    """
-    size = len(data) - _START.size
-    if size < 0:
-        raise damaged("key_too_short", f"A windowed key ends in 8 bytes, and this one has {len(data)}.")
-    return data[:size], _START.unpack_from(data, size)[0]
 
 
 def lower_bound(key: bytes, timestamp: int) -> bytes:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +52,7 @@ from headpond.kstreams.join.chunks import (
 )
 from headpond.kstreams.join.keys import hash_keys, task_of
 from headpond.kstreams.join.pairs import Int64, Rows
-from headpond.kstreams.join.rules import NO_TIME
+from headpond.kstreams.join.rules import NO_TIME, OTHER_SIDE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -418,33 +418,35 @@ def held_schema(schema: pa.Schema) -> pa.Schema:
 
 def _in_order(parts: Mapping[Side, list[tuple[Rows, Int64]]]) -> dict[Side, Arrivals]:
     """Put released rows of both sides into one order of arrival."""
-    sides = [side for side in _SIDES if parts.get(side)]
-    if not sides:
-        return {}
-    columns = []
-    for side in sides:
-        taken = [rows for rows, _ in parts[side]]
-        head, piece = (np.concatenate([getattr(each, name) for each in taken]) for name in ("ts", "seq"))
-        rank = np.concatenate([rank for _, rank in parts[side]])
-        columns.append((head, np.full(len(head), _rank(side), np.int64), rank, piece))
-    head, of_side, rank, piece = (np.concatenate(each) for each in zip(*columns, strict=True))
-    order = np.lexsort((piece, rank, of_side, head))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    found, start = {}, 0
-    for side, (heads, *_) in zip(sides, columns, strict=True):
-        mine = place[start : start + len(heads)]
-        rows = np.argsort(mine, kind="stable")
-        records = _concatenated([part.records for part, _ in parts[side]])
-        if (np.diff(rows) != 1).any():
-            records = records.take(int64_array(rows))
-        ts, source = records.column(TIME).to_numpy(), records.column(SOURCE).to_numpy()
-        records = records.drop_columns([TIME, SOURCE])
-        for bit, name in _NULLABLE:
-            missing = source & bit != 0
-            if missing.any():
-                column = pc.if_else(pa.array(missing), None, records.column(name))
-                records = records.set_column(records.schema.get_field_index(name), name, column)
-        found[side] = Arrivals(records, ts, mine[rows], heads[rows])
-        start += len(heads)
+    sides = {side: _of_side(each) for side, each in parts.items() if each}
+    found = {}
+    for side, (records, heads) in sides.items():
+        other = sides.get(OTHER_SIDE[side])
+        # Of one head, left records come first.
+        tie: Literal["left", "right"] = "left" if side is Side.LEFT else "right"
+        before = 0 if other is None else np.searchsorted(other[1], heads, tie)
+        ts = records.column(TIME).to_numpy()
+        found[side] = Arrivals(_as_they_came(records), ts, np.arange(len(heads)) + before, heads)
     return found
+
+
+def _as_they_came(held: pa.RecordBatch) -> pa.RecordBatch:
+    """Return records without what was added to hold them, and with their nulls again."""
+    source = held.column(SOURCE).to_numpy()
+    records = held.drop_columns([TIME, SOURCE])
+    for bit, name in _NULLABLE:
+        missing = source & bit != 0
+        if missing.any():
+            column = pc.if_else(pa.array(missing), None, records.column(name))
+            records = records.set_column(records.schema.get_field_index(name), name, column)
+    return records
+
+
+def _of_side(parts: list[tuple[Rows, Int64]]) -> tuple[pa.RecordBatch, Int64]:
+    """Put rows of one side, each part of them in order, into one order; return records and heads."""
+    records = _concatenated([rows.records for rows, _ in parts])
+    head, piece = (np.concatenate([getattr(rows, name) for rows, _ in parts]) for name in ("ts", "seq"))
+    order = np.lexsort((piece, np.concatenate([rank for _, rank in parts]), head))
+    if (np.diff(order) != 1).any():
+        records, head = records.take(int64_array(order)), head[order]
+    return records, head

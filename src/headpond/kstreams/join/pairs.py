@@ -13,10 +13,10 @@
     place   group x span + (timestamp - smallest timestamp)       one number per row, ascending
 
 A probe asks for the rows of one hash whose timestamps lie between two bounds: with its group known, that is
-two binary searches among the places. Probes come sorted by hash, so that searches walk through memory. Most
-probes' hashes are in few chunks only: a bitmap of the hashes' first bits, which is small enough to stay in
-the processor's cache, tells most of the others. Equal hashes are not equal keys: whoever asked compares the
-keys of what was found.
+two binary searches among the places. Probes come sorted by hash, so that searches walk through memory. Where
+they are few beside the groups, most of their hashes are in few chunks only: a bitmap of the hashes' first
+bits, small enough to stay in the processor's cache, tells most of the others. Equal hashes are not equal
+keys: whoever asked compares the keys of what was found.
 Source: spec "window store", section 8.
 """
 
@@ -52,6 +52,7 @@ MAX_CANDIDATES = 1_000_000_000
 """A batch with more of them on a side is refused: it would not end in hours."""
 _PLACE_LIMIT = 1 << 62
 _FILTER_BITS = 3  # from 8 to 16 bits a hash: at most one in eight of those that are not there seems to be
+_FEW = 8  # times as many groups as probes make a bitmap worth its making
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,6 @@ class Run:
     span: int
     first_ts: int
     distinct_ts: Int64 | None  # where span x groups exceeds 64 bits, times are their ranks
-    filter: npt.NDArray[np.uint8]  # a bit for each beginning of a hash, set where a group has it
-    shift: int  # hash → its beginning
 
     @classmethod
     def of(cls, hashes: UInt64, ts: Int64) -> Run:
@@ -124,17 +123,28 @@ class Run:
         if (len(ts) + 1) * span >= _PLACE_LIMIT:
             distinct, times = np.unique(ts[order], return_inverse=True)
             span = len(distinct) + 1
-        groups = sorted_hashes[fresh]
-        bits = len(groups).bit_length() + _FILTER_BITS
+        return cls(order, sorted_hashes[fresh], group * span + times, span, first, distinct)
+
+    @cached_property
+    def _bitmap(self) -> tuple[npt.NDArray[np.uint8], np.uint64]:
+        """A bit for each beginning of a hash, set where a group has it; how far a hash is shifted to it."""
+        bits = len(self.groups).bit_length() + _FILTER_BITS
+        shift = np.uint64(64 - bits)
         flags = np.zeros(1 << bits, np.bool_)
-        flags[groups >> np.uint64(64 - bits)] = True
-        packed = np.packbits(flags, bitorder="little")
-        return cls(order, groups, group * span + times, span, first, distinct, packed, 64 - bits)
+        flags[self.groups >> shift] = True
+        return np.packbits(flags, bitorder="little"), shift
+
+    def _likely(self, hashes: UInt64) -> Int64 | slice:
+        """Return the places of hashes that may be among the groups."""
+        if len(hashes) * _FEW > len(self.groups):
+            return slice(None)
+        bitmap, shift = self._bitmap
+        begins = (hashes >> shift).view(np.int64)
+        return np.flatnonzero(bitmap[begins >> 3] >> (begins & 7).astype(np.uint8) & 1)
 
     def ranges(self, probes: Probes) -> Ranges:
         """Find where the rows are that the probes ask for, without making them."""
-        begins = (probes.distinct >> np.uint64(self.shift)).view(np.int64)
-        likely = np.flatnonzero(self.filter[begins >> 3] >> (begins & 7).astype(np.uint8) & 1)
+        likely = self._likely(probes.distinct)
         group = np.searchsorted(self.groups, probes.distinct[likely])
         group[group == len(self.groups)] = -1
         group[self.groups[group] != probes.distinct[likely]] = -1

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SLICE_ROWS = 32_768
 SLICE_BYTES = 256 << 20
+_WHOLE = 4  # a part with at most so many times the rows that are asked for is put together whole
 OWN_COLUMNS = ("key", "headers", "value")
 """Columns of a side's records that are not further ones."""
 _EXPIRED, _PAIRS, _PAIRS_FIRST, _ITSELF, _PAIRS_LATER = range(5)
@@ -148,9 +149,9 @@ class Source:
             mine = np.flatnonzero(place == each) if len(used) > 1 or some_missing else slice(None)
             local = rows[mine] - self.bases[each]
             part = part.select(names)
-            if part.num_rows > len(local):
-                # All parts together have no more rows than are asked for, however large the state is: one
-                # array of Arrow's holds 2 GiB.
+            if len(used) > 1 and part.num_rows > _WHOLE * len(local):
+                # What is put together stays within some times what is asked for, however large the state
+                # is: one array of Arrow's holds 2 GiB.
                 part, local = part.take(int64_array(local)), np.arange(len(local))
             parts.append(part)
             indices[mine] = local + at

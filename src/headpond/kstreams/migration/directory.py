@@ -68,7 +68,7 @@ class SegmentFiles:
 
 
 class FormatStats(NamedTuple):
-    """Entries of one format: how many, the bytes of their keys and values, and those of their headers."""
+    """Entries of one format: how many, and the bytes of their keys and of their values."""
 
     entries: int
     key_bytes: int

@@ -94,7 +94,9 @@ class Folder:
         """Yield the files below a folder of it, and when each was last changed, milliseconds since 1970."""
         root = self.place(path).rstrip("/")
         found = pafs.FileSelector(root, allow_not_found=True, recursive=recursive)
-        for info in self.files.get_file_info(found):
+        with storage_errors(self.uri, self.options):
+            infos = self.files.get_file_info(found)
+        for info in infos:
             if info.type == pafs.FileType.File:
                 yield info.path[len(self.place("")) :], (info.mtime_ns or 0) // 1_000_000
 

@@ -26,6 +26,7 @@ from deltalake import Schema
 
 from headpond import __version__
 from headpond.core.errors import ConfigurationError, InvalidData
+from headpond.lake.engine.properties import APPEND_ONLY, CHANGES, is_true
 from headpond.lake.storage import is_remote
 
 if TYPE_CHECKING:
@@ -109,6 +110,12 @@ class DataFile:
         """Return the least and the greatest value of a column; None where they are not known."""
         least, most = (self.stats.get(side) or {} for side in ("minValues", "maxValues"))
         return least.get(column), most.get(column)
+
+    def marked(self, vector: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+        """Return the action that adds it again with other marks."""
+        stats = orjson.dumps(self.stats | {"tightBounds": False}).decode()
+        more = {"deletionVector": vector, "modificationTime": now_ms, "dataChange": True, "stats": stats}
+        return {"add": {**self.add, **more}}
 
     def removal(self, now_ms: int, *, data_change: bool) -> dict[str, Any]:
         """Return the action that removes it."""
@@ -314,19 +321,11 @@ class Log:
             self._take(snapshot, snapshot.version + 1, content)
 
     def _load(self) -> Snapshot:
-        parts: dict[int, list[str]] = {}
-        entries = set()
-        for path, _ in self.folder.listed("_delta_log"):
-            if (match := ENTRY.fullmatch(path)) is not None:
-                if match[2] == "json":
-                    entries.add(int(match[1]))
-                else:
-                    parts.setdefault(int(match[1]), []).append(path)
+        entries, checkpoints = listed(self.folder)
         snapshot = Snapshot(self.folder.uri, removed=[] if self._removed else None)
-        whole = [version for version, found in parts.items() if is_whole(found)]
-        if whole:
-            snapshot.version = max(whole)
-            actions = [each for path in parts[snapshot.version] for each in self._checkpoint(path)]
+        if checkpoints:
+            snapshot.version = max(checkpoints)
+            actions = [each for path in checkpoints[snapshot.version] for each in self._checkpoint(path)]
             _take_all(snapshot, actions)
         last = max(entries, default=snapshot.version)
         for version in range(snapshot.version + 1, last + 1):
@@ -425,9 +424,23 @@ def _version_of(hint: bytes) -> int:
         return -1  # a hint and no more
 
 
-def is_whole(parts: Iterable[str]) -> bool:
-    """Return whether all parts of a checkpoint are there."""
-    names = list(parts)
+def listed(folder: Folder) -> tuple[dict[int, int], dict[int, list[str]]]:
+    """Return the log's entries and whole checkpoints by their versions.
+
+    Of an entry that is when it was last changed, milliseconds since 1970, of a checkpoint its files.
+    """
+    entries, parts = dict[int, int](), dict[int, list[str]]()
+    for path, changed_ms in folder.listed("_delta_log"):
+        if (match := ENTRY.fullmatch(path)) is None:
+            continue
+        if match[2] == "json":
+            entries[int(match[1])] = changed_ms
+        else:
+            parts.setdefault(int(match[1]), []).append(path)
+    return entries, {version: found for version, found in parts.items() if _is_whole(found)}
+
+
+def _is_whole(names: Sequence[str]) -> bool:
     if any(name.endswith(".checkpoint.parquet") for name in names):
         return True
     return any(len(names) == int(name.split(".")[-2]) for name in names)
@@ -440,4 +453,71 @@ def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in action.items():
         if value is not None and name not in ("stats_parsed", "partitionValues_parsed"):
             found[name] = dict(value) if name in maps else value
+    return found
+
+
+_BY_VERSION = {"appendOnly": 2, "changeDataFeed": 4, "generatedColumns": 4}
+"""Features that writers of so great a version know without being told."""
+_NAMED = 7
+NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
+
+
+def alteration(
+    snapshot: Snapshot,
+    properties: Mapping[str, str],
+    columns: Mapping[str, Mapping[str, str | None]],
+    new: Sequence[pa.Field] = (),
+) -> list[dict[str, Any]]:
+    """Return the actions that set properties and metadata of columns, by their names; none if all is so.
+
+    Metadata that is to be None goes. Columns that are `new` come with their own, unless they are there.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - for types elsewhere
+
+    schema = orjson.loads(snapshot.metadata["schemaString"])
+    for one in schema["fields"]:
+        said = {**one.get("metadata", {}), **columns.get(one["name"], {})}
+        one["metadata"] = {name: value for name, value in said.items() if value is not None}
+    there = {one["name"] for one in schema["fields"]}
+    if missing := [one for one in new if one.name not in there]:
+        schema["fields"] += orjson.loads(Schema.from_arrow(pa.schema(missing)).to_json())["fields"]
+    metadata = {
+        **snapshot.metadata,
+        "configuration": {**snapshot.properties, **properties},
+        "schemaString": orjson.dumps(schema).decode(),
+        "format": {"provider": "parquet", "options": {}},
+    }
+    protocol = protocol_of(snapshot.protocol, metadata)
+    same = orjson.loads(snapshot.metadata["schemaString"]) == schema
+    if same and metadata["configuration"] == snapshot.properties and protocol == snapshot.protocol:
+        return []
+    operation = "ADD COLUMNS" if missing else "SET TBLPROPERTIES"
+    actions = [information(operation, snapshot, milliseconds())]
+    if protocol != snapshot.protocol:
+        actions.append({"protocol": protocol})
+    return [*actions, {"metaData": metadata}]
+
+
+def protocol_of(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the protocol with what the metadata uses."""
+    properties = metadata["configuration"]
+    used = {
+        "appendOnly": is_true(properties.get(APPEND_ONLY)),
+        "changeDataFeed": is_true(properties.get(CHANGES)),
+        "generatedColumns": f'"{EXPRESSION}"' in metadata["schemaString"],
+    }
+    wanted = {name for name, is_used in used.items() if is_used}
+    found = dict(protocol)
+    of_readers = {VECTORS: is_true(properties.get(WITH_VECTORS)), NTZ: _NTZ_TYPE in metadata["schemaString"]}
+    readers = {name for name, is_used in of_readers.items() if is_used}
+    if int(found.get("minWriterVersion", 1)) < _NAMED and not readers:
+        versions = [int(found.get("minWriterVersion", 1)), *(_BY_VERSION[name] for name in wanted)]
+        return found | {"minWriterVersion": max(versions)} if wanted else found
+    named = {*(found.get("writerFeatures") or ()), *wanted, *readers}
+    if named == set(found.get("writerFeatures") or ()):
+        return found
+    found |= {"minWriterVersion": _NAMED, "writerFeatures": sorted(named)}
+    if readers:
+        features = sorted({*(found.get("readerFeatures") or ()), *readers})
+        found |= {"minReaderVersion": 3, "readerFeatures": features}
     return found

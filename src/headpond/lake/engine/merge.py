@@ -31,14 +31,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import filled
 from headpond.lake.engine import vectors
-from headpond.lake.engine.changes import changed_rows, write_changes
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import (
     DataFile,
@@ -46,12 +44,22 @@ from headpond.lake.engine.log import (
     Overtaken,
     Snapshot,
     Version,
+    alteration,
     information,
     milliseconds,
+    protocol_of,
 )
 from headpond.lake.engine.lookup import FILE, ROW, Wanted, look_up, places
-from headpond.lake.engine.metadata import alteration, protocol_of
-from headpond.lake.engine.parquet import FILE_BYTES, GROUP_BYTES, Shape, Values, opened, write_files
+from headpond.lake.engine.parquet import (
+    FILE_BYTES,
+    GROUP_BYTES,
+    Shape,
+    Values,
+    changed_rows,
+    opened,
+    write_changes,
+    write_files,
+)
 from headpond.lake.engine.properties import APPEND_ONLY, CHANGES, is_true
 
 Again = Sequence[tuple[DataFile, vectors.Positions]]
@@ -144,37 +152,19 @@ class Writing:
 
         def stream(values: Values) -> Iterator[pa.Table]:
             for file, rows in kept.get(values, ()):
-                yield from self._left(file, rows)
+                with opened(self.folder, file, self.shape.schema) as reader:
+                    for part, _ in reader.live(self.shape.stored.names, rows):
+                        yield part
             if values in fresh:
                 yield fresh[values]
 
         for values in dict.fromkeys([*kept, *fresh]):
             yield values, stream(values)
 
-    def _left(self, file: DataFile, rows: vectors.Positions) -> Iterator[pa.Table]:
-        """Yield what stays of a file."""
-        with opened(self.folder, file, self.shape.schema) as reader:
-            dead = np.union1d(reader.dead, rows)
-            for group, first, count in reader.groups():
-                here = dead[np.searchsorted(dead, first) : np.searchsorted(dead, first + count)] - first
-                if len(here) == count:
-                    continue
-                part = reader.read(group, self.shape.stored.names)
-                if len(here):
-                    stays = np.ones(count, bool)
-                    stays[here] = False
-                    part = part.filter(pa.array(stays))
-                yield part
-
 
 def paths_of(added: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the files that actions add, or that have what they change."""
     return [unquote(each["path"]) for action in added for each in action.values()]
-
-
-def write_here(writing: Writing, again: Again, new: pa.Table) -> list[dict[str, Any]]:
-    """Write all files of a commit in this process."""
-    return writing(again, new)
 
 
 def always(t: pa.Table, _: pa.Table) -> pa.Array:
@@ -207,8 +197,6 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was looked up in a version, and what was found."""
-
     snapshot: tuple[int, int]
     wanted: Wanted
     found: pa.Table
@@ -232,8 +220,8 @@ class Engine:
         self.log = Log(folder)
         self.group_bytes = GROUP_BYTES
         """About as many bytes are in a row group of the files that it writes."""
-        self.write: Write = write_here
-        """Writes the files of a commit, or has them written."""
+        self.write: Write = Writing.__call__
+        """Writes the files of a commit here, or has them written."""
         self.admits: Callable[[Mapping[str, str]], None] = lambda _: None
         """Raises where a table with these properties takes no rows any more as they are written here."""
         self._known: list[_Known] = []
@@ -260,7 +248,7 @@ class Engine:
         going, new, done, changes = self._changes(snapshot, merge)
         if new.num_rows + len(going):
             plan = self._plan(snapshot, going)
-            told = self._told(snapshot, changes) if going else []
+            told = write_changes(self.folder, self._shape(snapshot), changes) if going else []
             self._commit(snapshot, plan, new, "MERGE", transaction, done, told, alone=alone)
         return done
 
@@ -285,10 +273,6 @@ class Engine:
             )
             self._commit(snapshot, plan, snapshot.schema.empty_table(), "MERGE", transaction, done, added)
         return done
-
-    def _told(self, snapshot: Snapshot, changes: pa.Table | None) -> list[dict[str, Any]]:
-        """Write the rows that a commit changes, where the table asks for that; return the actions."""
-        return [] if changes is None else write_changes(self.folder, self._shape(snapshot), changes)
 
     def _changes(
         self, snapshot: Snapshot, merge: Merge
@@ -376,11 +360,14 @@ class Engine:
         self.log.commit(snapshot, actions)
 
     def alter(
-        self, properties: Mapping[str, str], columns: Mapping[str, Mapping[str, str | None]] | None = None
+        self,
+        properties: Mapping[str, str],
+        columns: Mapping[str, Mapping[str, str | None]],
+        new: Sequence[pa.Field] = (),
     ) -> None:
-        """Set properties of the table and metadata of its columns, in one commit; in none where all is so."""
+        """Commit what `log.alteration` returns, if anything."""
         snapshot = self.log.newest()
-        if actions := alteration(snapshot, properties, columns or {}):
+        if actions := alteration(snapshot, properties, columns, new):
             snapshot.refuse_unknown()
             self.log.commit(snapshot, actions)
 
@@ -457,9 +444,8 @@ class Engine:
                 path, said = vectors.write(self.folder, [dead for _, dead in plan.marked])
                 begun.append(path)
                 self.folder.make_durable([path])
-                added += [
-                    _marked(file, vector, now_ms) for (file, _), vector in zip(plan.marked, said, strict=True)
-                ]
+                pairs = zip(plan.marked, said, strict=True)
+                added += [file.marked(vector, now_ms) for (file, _), vector in pairs]
             if transaction is not None and snapshot.transactions.get(transaction[0], -1) < transaction[1]:
                 application, number = transaction
                 actions.append({"txn": {"appId": application, "version": number, "lastUpdated": now_ms}})
@@ -521,8 +507,9 @@ class PartEngine(Engine):
         """Write the new rows, and note what goes."""
         snapshot = self.log.newest()
         going, new, done, changes = self._changes(snapshot, merge)
-        added = Writing(self.folder, self._shape(snapshot), data_change=True)((), new)
-        added += self._told(snapshot, changes)
+        shape = self._shape(snapshot)
+        added = Writing(self.folder, shape, data_change=True)((), new)
+        added += write_changes(self.folder, shape, changes)
         self.parts.append(Part(added, going, done))
         return done
 
@@ -558,13 +545,6 @@ def _by_file(files: Sequence[str], going: pa.Table) -> Iterator[tuple[str, vecto
     numbers, rows = (going[name].to_numpy() for name in (FILE, ROW))
     for number in np.unique(numbers).tolist():
         yield files[number], np.unique(rows[numbers == number])
-
-
-def _marked(file: DataFile, vector: dict[str, Any], now_ms: int) -> dict[str, Any]:
-    """Return the action that adds a file again with other marks."""
-    stats = orjson.dumps(file.stats | {"tightBounds": False}).decode()
-    more = {"deletionVector": vector, "modificationTime": now_ms, "dataChange": True, "stats": stats}
-    return {"add": {**file.add, **more}}
 
 
 def crowded(files: Sequence[DataFile], most: int) -> list[DataFile]:

@@ -1,4 +1,11 @@
-"""The data files of a Delta table: rows of them by number, and new ones with what the log says of them."""
+"""The data files of a Delta table: rows of them by number, and new ones with what the log says of them.
+
+Readers that follow a table (Delta's change data feed) go by files of the rows that a commit changes; one that
+only adds rows has none::
+
+    _change_data/part-….parquet      all columns, and _change_type: what was and what is of a row that was
+                                     updated, what was of one that was deleted, what is of a new one
+"""
 
 from __future__ import annotations
 
@@ -8,11 +15,12 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +41,7 @@ FILE_BYTES = 100 << 20
 _INDEXED = 32  # columns of which the log has statistics, with headpond's own
 _LONGEST_BOUND = 64  # bytes of a text
 _EXACT_DIGITS = 15  # of a decimal, in a double
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 4096  # rows by which it is decided whether a dictionary pays
 
 
@@ -127,6 +136,18 @@ class Reader:
                 arrays.append(rows[name] if rows[name].type == kind else rows[name].cast(kind))
         return pa.table(arrays, schema=pa.schema([self._schema.field(name) for name in columns]))
 
+    def live(
+        self, columns: Sequence[str], gone: vectors.Positions = vectors.NONE
+    ) -> Iterator[tuple[pa.Table, vectors.Positions]]:
+        """Yield columns of the rows that are there, but for some that go, by groups, and their numbers."""
+        dead = np.union1d(self.dead, gone)
+        for group, first, count in self.groups():
+            stays = np.ones(count, bool)
+            stays[dead[slice(*np.searchsorted(dead, (first, first + count)))] - first] = False
+            if stays.any():
+                part = self.read(group, columns)
+                yield (part if stays.all() else part.filter(pa.array(stays))), first + np.flatnonzero(stays)
+
 
 @contextmanager
 def opened(folder: Folder, data: DataFile, schema: pa.Schema) -> Iterator[Reader]:
@@ -195,7 +216,10 @@ class Writer:
 
     def _begin(self, rows: pa.Table) -> None:
         folders = zip(self._shape.partition_columns, self._values, strict=True)
-        parts = [f"{quote(name, safe='')}={_folder_name(value)}" for name, value in folders]
+        parts = [
+            f"{quote(name, safe='')}={_NULL if value is None else quote(value, safe='')}"
+            for name, value in folders
+        ]
         path = "/".join([*self._shape.inside, *parts, f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"])
         self.paths.append(path)
         schema = self._shape.stored
@@ -240,10 +264,6 @@ def _repeats(values: pa.ChunkedArray) -> bool:
     if pa.types.is_nested(values.type):
         return False
     return bool(2 * pc.count_distinct(values).as_py() <= len(values))
-
-
-def _folder_name(value: str | None) -> str:
-    return "__HIVE_DEFAULT_PARTITION__" if value is None else quote(value, safe="")
 
 
 def statistics(written: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
@@ -348,3 +368,32 @@ def write_files(
         folder.remove(begun)
         raise
     return added
+
+
+CHANGES_FOLDER = "_change_data"
+CHANGE_TYPE = pa.field("_change_type", pa.string())
+
+
+def changed_rows(before: pa.Table, after: pa.Table, removed: pa.Table, inserted: pa.Table) -> pa.Table:
+    """Return rows of a table as its feed has them."""
+    parts = {
+        "update_preimage": before,
+        "update_postimage": after,
+        "delete": removed,
+        "insert": inserted,
+    }
+    return pa.concat_tables(
+        [rows.append_column(CHANGE_TYPE, pa.repeat(kind, rows.num_rows)) for kind, rows in parts.items()]
+    )
+
+
+def write_changes(folder: Folder, shape: Shape, changes: pa.Table | None) -> list[dict[str, Any]]:
+    """Write rows of the feed, where there is one; return the actions that say where they are."""
+    if changes is None:
+        return []
+    shape = replace(shape, schema=shape.schema.append(CHANGE_TYPE), inside=(CHANGES_FOLDER,))
+    parts = ((values, [rows]) for values, rows in shape.split(changes))
+    added = write_files(folder, shape, parts, data_change=False)
+    folder.make_durable([unquote(action["add"]["path"]) for action in added])
+    kept = ("path", "partitionValues", "size", "dataChange")
+    return [{"cdc": {name: action["add"][name] for name in kept}} for action in added]

@@ -9,13 +9,14 @@ from urllib.parse import unquote
 
 from headpond.core.errors import ConfigurationError
 from headpond.lake.engine import vectors
-from headpond.lake.engine.changes import FOLDER
 from headpond.lake.engine.folder import Folder
-from headpond.lake.engine.log import ENTRY, Log, is_whole, milliseconds
+from headpond.lake.engine.log import Log, listed, milliseconds
+from headpond.lake.engine.parquet import CHANGES_FOLDER
 from headpond.lake.engine.properties import RETENTION, interval_ms
 
 _NUMBERED = re.compile(r"_delta_log/(\d{20})\..*")
 """Whatever is of a version."""
+_UNFINISHED = re.compile(r"_delta_log/_commit_.*\.tmp$")
 
 
 def vacuum(folder: Folder, retain_ms: int) -> int:
@@ -40,7 +41,7 @@ def vacuum(folder: Folder, retain_ms: int) -> int:
     old = [
         path
         for path, changed_ms in folder.listed(recursive=True)
-        if changed_ms <= since_ms and path not in needed and (_is_data(path) or _is_left(path))
+        if changed_ms <= since_ms and path not in needed and (_is_data(path) or _UNFINISHED.match(path))
     ]
     folder.remove(old)
     return len(old)
@@ -60,18 +61,10 @@ def needed_checkpoint(folder: Folder, retain_ms: int) -> int:
     That is 0 where there is none. A version is of the time until the next one was committed.
     """
     since_ms = milliseconds() - retain_ms
-    entries, parts = dict[int, int](), dict[int, list[str]]()
-    for path, changed_ms in folder.listed("_delta_log"):
-        if (match := ENTRY.fullmatch(path)) is None:
-            continue
-        if match[2] == "json":
-            entries[int(match[1])] = changed_ms
-        else:
-            parts.setdefault(int(match[1]), []).append(path)
+    entries, checkpoints = listed(folder)
     young = [version - 1 for version, changed_ms in entries.items() if changed_ms > since_ms]
     oldest = min(young, default=max(entries, default=0))
-    whole = [version for version, found in parts.items() if version <= oldest and is_whole(found)]
-    return max(whole, default=0)
+    return max((version for version in checkpoints if version <= oldest), default=0)
 
 
 def _files_of(action: Mapping[str, Any]) -> set[str]:
@@ -92,11 +85,6 @@ def _asked_ms(folder: Folder, asked: str) -> int:
 
 
 def _is_data(path: str) -> bool:
-    if path.startswith(f"{FOLDER}/"):
+    if path.startswith(f"{CHANGES_FOLDER}/"):
         return True
     return not any(part.startswith(("_", ".")) and "=" not in part for part in path.split("/"))
-
-
-def _is_left(path: str) -> bool:
-    """Return whether it is of a commit that was never finished."""
-    return path.startswith("_delta_log/_commit_") and path.endswith(".tmp")

@@ -2,8 +2,8 @@
 
 ::
 
-    _headpond/unknown/public.orders ─ in order of commit times ─ keys, casts ─► public.orders
-                                                                          └──► quarantine, as whole records
+    _headpond/unknown/public.orders ─ in order of commit times ─ as records ─ decoded ─► public.orders
+                                                                                    └──► quarantine
 
 The images are as they came, so each change is what it would have been from the beginning; versions make the
 seam to what the running pipeline applies meanwhile exact, and a repetition harmless. The log stays.
@@ -20,12 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import UsageError
-from headpond.core.formats import one_batch, quarantine_rows
+from headpond.core.formats import decoded_parts
 from headpond.core.schemas import ORIGIN_COLUMNS, USER_RECORD_SCHEMA, filled, quote, whole
-from headpond.dsql.batch import DECODED_SCHEMA
 from headpond.dsql.config import TableSpec
-from headpond.dsql.images import images_of
-from headpond.dsql.rows import typed_rows
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
 from headpond.lake.lake import Lake
 from headpond.lake.state.rows import RowTables
@@ -64,9 +61,8 @@ def catch_up_from_log(
     """
     kept = RowTables.of(lake)
     spec = configured(lake, table)
-    config = kept.config_of(lake)
-    unknown = kept.unknown.find(spec.schema, spec.table)
-    if unknown is None or not unknown.log.typed.file.exists():
+    log = kept.unknown.find(spec.schema, spec.table)
+    if log is None or not log.typed.file.exists():
         raise UsageError(
             f"There is no raw log of {spec.schema}.{spec.table}, from which {table!r} could be caught up.",
             next_step="Catch up from the start of the stream or archive (--from-start), or, where its "
@@ -74,17 +70,13 @@ def catch_up_from_log(
             table=table,
         )
     lake.make([table])
+    # The bytes stay with each change: one that is too late goes to quarantine with them.
+    config = kept.config_of(lake).for_run(only=table, keep_data=True)
     done = CaughtUp()
-    for first_ns, last_ns in _spans(unknown.log, rows_at_once, bytes_at_once):
+    for first_ns, last_ns in _spans(log, rows_at_once, bytes_at_once):
         where = f'"_ts_ns" BETWEEN {first_ns} AND {last_ns}'
-        entries = unknown.log.typed.file.read([*_ENTRY, *BY_PLACE], where)
-        records, decoded = _as_they_came(entries, spec, config.cluster)
-        rows, refused, counters = typed_rows(records, decoded, spec, config, images_of(decoded))
-        batch = DecodedBatch({table: pa.Table.from_batches([rows])} if rows.num_rows else {})
-        batch.quarantine = pa.Table.from_batches(
-            [quarantine_rows(*part) for part in refused], batch.quarantine.schema
-        )
-        batch.counters.update(counters)
+        entries = log.typed.file.read([*_ENTRY, *BY_PLACE], where)
+        batch = DecodedBatch.of(decoded_parts(config, _as_they_came(entries, spec, config.cluster)))
         done.entries += entries.num_rows
         done.applied.add(apply_batch(lake, batch, shared=True))
         say(f"{done.entries:,} changes of the log applied")
@@ -124,37 +116,17 @@ def _spans(log: LogTable, rows_at_once: int, bytes_at_once: int) -> Iterator[tup
         yield first, last
 
 
-def _as_they_came(
-    entries: pa.Table, spec: TableSpec, cluster: str | None
-) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return entries as user records (equal in content, not in bytes) and their decoded rows."""
-    entries = entries.combine_chunks()
+def _as_they_came(entries: pa.Table, spec: TableSpec, cluster: str | None) -> pa.Table:
+    """Return entries as user records, equal in content and not in bytes."""
     count = entries.num_rows
     columns = {name: whole(entries[name]) for name in entries.column_names}
-    known: dict[str, Any] = {
-        "verdict": pa.repeat("full", count),
-        "op": columns["_op"],
-        "schema": pa.repeat(spec.schema, count),
-        "table": pa.repeat(spec.table, count),
-        "version": pa.repeat("1.0", count),
-        "ts_ns": columns["_ts_ns"],
-        "tx_id": columns["_tx_id"],
-        "before": columns["_before"],
-        "after": columns["_after"],
-    }
-    origin = {name: columns[f"_{name}"] for name in ORIGIN_COLUMNS if f"_{name}" in columns}
-    record: dict[str, Any] = origin | {
-        "aggregated": pa.repeat(False, count),
-        "data": _records(columns, spec, cluster),
-    }
-    return (
-        one_batch(filled(record, USER_RECORD_SCHEMA, count)),
-        one_batch(filled(known, DECODED_SCHEMA, count)),
-    )
+    record: dict[str, Any] = {name: columns[f"_{name}"] for name in ORIGIN_COLUMNS if f"_{name}" in columns}
+    record |= {"aggregated": pa.repeat(False, count), "data": _records(columns, spec, cluster)}
+    return filled(record, USER_RECORD_SCHEMA, count)
 
 
 def _records(entries: dict[str, pa.Array], spec: TableSpec, cluster: str | None) -> pa.Array:
-    """Return change records with what the log knows: what quarantine keeps of a change that does not fit."""
+    """Return change records with what the log knows."""
     named = f'"schema":{quote(spec.schema)},"table":{quote(spec.table)}'
     named += "" if cluster is None else f',"cluster":{quote(cluster)}'
     quoted = {

@@ -141,7 +141,7 @@ class Compare:
         if moment_ns is None:
             return
         where = f'"table" = {literal(self.spec.known_as)} AND "ts_ns" > {moment_ns}'
-        for file in (self.lake.tombstones.file, self.lake.deletes.facts.file):
+        for file in (self.lake.tombstones.file, self.lake.deletes.file):
             if file.exists():
                 for batch in file.batches(["key"], where)[0]:
                     yield pa.table({"key": batch.column("key")})

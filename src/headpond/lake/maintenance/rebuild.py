@@ -46,8 +46,8 @@ from headpond.lake.definition import (
     moved,
 )
 from headpond.lake.engine.log import DataFile, Overtaken, Snapshot
-from headpond.lake.engine.merge import paths_of
-from headpond.lake.engine.parquet import FILE_BYTES, Shape, opened, write_files
+from headpond.lake.engine.merge import Writing, paths_of
+from headpond.lake.engine.parquet import FILE_BYTES, Shape, opened
 from headpond.lake.lake import Lake
 from headpond.lake.maintenance.bootstrap import Unfit, wire_tokens
 from headpond.lake.maintenance.rekey import (
@@ -317,16 +317,11 @@ class Rebuild:
         """Read the columns of before that some columns come from, and own ones, with the rows' numbers."""
         olds = [self._delta[old] for new in names for old in self.sources.get(new, ())]
         columns = list(dict.fromkeys([*olds, *(name for name in own if name in snapshot.schema.names)]))
+        if not columns:
+            return
         with opened(self.file.engine.folder, file, snapshot.schema) as reader:
-            for group, first, count in reader.groups():
-                rows = np.arange(first, first + count)
-                stays = ~np.isin(rows, reader.dead)
-                part = reader.read(group, columns)
-                if not stays.all():
-                    part = part.filter(pa.array(stays))
-                if not part.num_columns:
-                    continue
-                yield part.combine_chunks(), rows[stays]
+            for part, rows in reader.live(columns):
+                yield part.combine_chunks(), rows
 
     def _value(self, new: str, part: pa.Table, done: Rebuilt | None = None) -> pa.Array:
         """Return the values of a column, and note those that do not fit."""
@@ -419,7 +414,9 @@ class Rebuild:
         if self.wanted.form == "current":
             lake.tombstones.forget(name)
             lake.tombstones.put(named(name, outcome.deletes))
-            known = lake.tombstones.horizon_ns(self.have.known_as) if self.have.form == "current" else None
+            known = (
+                lake.tombstones.horizons_ns().get(self.have.known_as) if self.have.form == "current" else None
+            )
             horizon = max((each for each in (known, outcome.lost_ns) if each is not None), default=None)
             if horizon is not None:
                 lake.tombstones.set_horizon(name, horizon)
@@ -462,13 +459,9 @@ class Rebuild:
         size = made.partitions.target_file_bytes or FILE_BYTES
         shape = Shape(made.layout.fields, made.partitions.all_columns, size)
         rows = pa.concat_tables([made.layout.fields.empty_table(), *parts])
-        streams = ((values, [part]) for values, part in shape.split(rows)) if rows.num_rows else ()
-        added = write_files(engine.folder, shape, streams)
-        engine.folder.make_durable(paths_of(added))
-        return added
+        return Writing(engine.folder, shape, data_change=True)((), rows)
 
     def _rows(self, snapshot: Snapshot, file: DataFile, number: int, outcome: Outcome) -> Iterator[pa.Table]:
-        """Yield the rows of a file of before as the new table has them."""
         kept = outcome.rows
         if kept is not None:
             at = kept[AT_FILE].to_numpy()
@@ -486,7 +479,6 @@ class Rebuild:
             yield self.made.layout.physical(pa.table(values | self._own_columns(part, decided)))
 
     def _own_columns(self, part: pa.Table, decided: dict[str, Any]) -> dict[str, Any]:
-        """Return the own columns of rows, those that were decided anew among them, and their keys."""
         found: dict[str, Any] = {}
         for name, (column, kind) in self._own.items():
             before = "_ts_ns" if name == "valid_from_ns" else column
@@ -503,7 +495,6 @@ class Rebuild:
         return found
 
     def _metadata(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Return the description of the new table."""
         kept = {name: value for name, value in snapshot.properties.items() if name not in _REPLACED}
         return {
             **snapshot.metadata,

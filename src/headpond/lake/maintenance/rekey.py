@@ -291,7 +291,6 @@ def deletes_of(changes: pa.Table) -> pa.Table:
 
 
 def _placed(column: Any, mask: pa.Array, values: pa.Array) -> pa.Array:
-    """Return a column with other values where a mask is true."""
     return pc.replace_with_mask(whole(column), mask, values.cast(column.type))
 
 

@@ -25,8 +25,10 @@ from headpond.kinesis.archive.lines import BAD_LINE, read_lines
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA, open_records
 from headpond.lake.apply import Applied, Chunks, DecodedBatch, apply_batch
 from headpond.lake.delta import literal, quoted
+from headpond.lake.engine.lookup import places
 from headpond.lake.lake import Lake
 from headpond.lake.state.insert_once import ORIGIN, FactTable, first_of_each
+from headpond.lake.target import in_parts
 from headpond.qldb.documents import CONFLICTING
 
 ALL = "all"
@@ -139,14 +141,10 @@ def parts(
     size_of = "octet_length(encode(\"data\", 'hex')) / 2 AS size"
     light = quarantine.file.query([*map(quoted, IDENTITY), size_of], where)
     light = light.sort_by([(name, "ascending") for name in IDENTITY])
-    sizes = pc.fill_null(light["size"], 0).to_pylist()
-    start, held = 0, 0
-    for row, size in enumerate([*sizes, None]):
-        full = row - start == rows_at_once or (size is not None and held + size > bytes_at_once)
-        if row > start and (size is None or full):
-            yield _whole(quarantine, light.slice(start, row - start).select(IDENTITY))
-            start, held = row, 0
-        held += size or 0
+    # With these sizes no part has more than `rows_at_once` rows either.
+    sizes = [max(size or 0, bytes_at_once // rows_at_once) for size in light["size"].to_pylist()]
+    for part in in_parts(range(len(sizes)), sizes.__getitem__, bytes_at_once):
+        yield _whole(quarantine, light.slice(part[0], len(part)).select(IDENTITY))
 
 
 def _whole(quarantine: FactTable, wanted: pa.Table) -> pa.Table:
@@ -156,9 +154,7 @@ def _whole(quarantine: FactTable, wanted: pa.Table) -> pa.Table:
 
 
 def _matching(rows: pa.Table, wanted: pa.Table, columns: Sequence[str] = IDENTITY) -> pa.Array:
-    """Return which rows equal one of the wanted ones."""
-    keys = set(_places(wanted, columns))
-    return pa.array([key in keys for key in _places(rows, columns)], pa.bool_())
+    return pa.array(places(rows, wanted, columns) >= 0)
 
 
 def _places(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -166,7 +162,6 @@ def _places(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
 
 
 def _decoded(rows: pa.Table, config: ChangeFormat, *, deaggregate: bool) -> DecodedBatch:
-    """Decode quarantined records as if they had come just now."""
     records = _user_records(rows, deaggregate=deaggregate)
     return DecodedBatch.of(part for each in records for part in decoded_parts(config, each))
 

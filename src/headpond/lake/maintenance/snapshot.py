@@ -119,7 +119,7 @@ class SnapshotRows:
 
 def refuse_before_horizon(lake: Lake, table: str, moment_ns: int) -> None:
     """Raise where a snapshot is older than deletes that are no longer known."""
-    horizon = lake.tombstones.horizon_ns(lake.tables[table].known_as)
+    horizon = lake.tombstones.horizons_ns().get(lake.tables[table].known_as)
     if horizon is not None and moment_ns < horizon:
         raise UsageError(
             f"Deletes of {table!r} up to {horizon} ns are no longer known, so rows of {moment_ns} ns could "

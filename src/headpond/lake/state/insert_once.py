@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.lake.delta import DeltaFile
-from headpond.lake.engine.merge import Merge, always, with_columns
+from headpond.lake.engine.merge import Merge, Pairs, always, with_columns
 
 ORIGIN = ("stream", "shard_id", "sequence_number", "sub_sequence_number")
 """Identity of a user record."""
+_GONE = "%gone"
 
 
 def first_of_each(rows: pa.Table, identity: Sequence[str]) -> pa.Table:
@@ -65,6 +66,24 @@ class FactTable:
                 update=lambda t, s: with_columns(t, s, columns),
             )
         )
+
+    def exchange(
+        self,
+        put: pa.Table,
+        drop: pa.Table,
+        *,
+        update: Pairs | None = None,
+        transaction: tuple[str, int] | None = None,
+    ) -> None:
+        """Write rows and delete those of some identities, in one commit; `update` is as `Merge` has it."""
+        self.file.create(self.schema)
+        parts = ((put, False), (drop, True))
+        rows = pa.concat_tables(
+            [rows.append_column(_GONE, pa.repeat(gone, rows.num_rows)) for rows, gone in parts],
+            promote_options="default",
+        )
+        merge = Merge(rows, self.identity, wins=always, gone=rows[_GONE], update=update)
+        self.file.merge(merge, transaction=transaction)
 
     def read(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Read rows; none where the table does not exist yet."""

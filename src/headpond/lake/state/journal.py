@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from headpond.core.schemas import format_versions
 from headpond.lake.delta import DeltaFile
-from headpond.lake.engine.merge import Merge
+from headpond.lake.state.insert_once import FactTable
 from headpond.lake.typed import among
 from headpond.qldb.decode import JOURNAL
 from headpond.qldb.journal.check import ANOMALIES
@@ -30,7 +30,6 @@ from headpond.qldb.journal.facts import FACT_SCHEMAS, JournalFacts
 from headpond.qldb.journal.known import Checked, Journal
 from headpond.qldb.journal.proof import DigestChecked, SavedDigest, check_digest
 
-_GONE = "%gone"
 _SCHEMA = pa.schema([pa.field(f.name, f.type) for f in ANOMALIES]).append(
     pa.field("format_version", pa.int32())
 )
@@ -41,18 +40,19 @@ class JournalTables:
 
     def __init__(self, make: Callable[[str], DeltaFile], *, deletes: bool = True) -> None:
         self.deletes = deletes
-        self.facts = {name: make(name) for name in JOURNAL}
-        self.anomalies = make("anomalies")
+        stored = dict(zip(JOURNAL, map(_stored, FACT_SCHEMAS), strict=True))
+        self.facts = {name: FactTable(make(name), schema, schema.names) for name, schema in stored.items()}
+        self.anomalies = FactTable(make("anomalies"), _SCHEMA, ANOMALIES.names)
 
     @property
     def files(self) -> list[DeltaFile]:
         """All of them."""
-        return [*self.facts.values(), self.anomalies]
+        return [table.file for table in (*self.facts.values(), self.anomalies)]
 
     def apply(self, facts: Mapping[str, pa.Table], *, transaction: tuple[str, int] | None = None) -> None:
         """Add a batch's facts (by the names of `JOURNAL`); find the anomalies of what they touch again."""
         for name, rows in facts.items():
-            self._add(name, rows, transaction)
+            self.facts[name].add(rows, transaction=transaction)
         numbers = _unique(facts.values(), "sequence_no", pa.int64())
         if len(numbers) == 0:
             return
@@ -81,44 +81,27 @@ class JournalTables:
 
     def counts(self) -> dict[str, int]:
         """Count the anomalies by kind."""
-        kinds = self._anomalies()["kind"].to_pylist()
-        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+        return dict(self.anomalies.counts_by("kind"))
 
     def _checked(self, facts: JournalFacts, *, closed: bool, completed: bool = False) -> Checked:
         journal = Journal(completed=completed)
         journal.add_facts(facts)
         return journal.checked(closed=closed, deletes=self.deletes)
 
-    def _add(self, name: str, rows: pa.Table, transaction: tuple[str, int] | None) -> None:
-        schema = _stored(FACT_SCHEMAS[JOURNAL.index(name)])
-        rows = rows.cast(schema).group_by(schema.names).aggregate([]).select(schema.names)
-        if rows.num_rows == 0:
-            return
-        file = self.facts[name]
-        file.create(schema)
-        file.merge(Merge(rows, schema.names), transaction=transaction)
-
     def _read(
         self, column: str | None, values: pa.Array | None, names: Sequence[str] = JOURNAL
     ) -> JournalFacts:
         """Read the facts whose column has one of some values; all where no column is named."""
         found = []
-        for name, schema in zip(JOURNAL, FACT_SCHEMAS, strict=True):
-            rows = _stored(schema).empty_table()
-            file = self.facts[name]
-            if name in names and (column is None or column in schema.names) and file.exists():
-                if column is None or values is None:
-                    rows = file.read(schema.names)
-                elif len(values):
-                    rows = file.read(schema.names, among(pa.chunked_array([values]), column))
-                    rows = rows.filter(pc.is_in(rows[column], value_set=values))
+        for (name, table), schema in zip(self.facts.items(), FACT_SCHEMAS, strict=True):
+            rows = table.schema.empty_table()
+            if column is None or values is None:
+                rows = table.read(rows.column_names)
+            elif name in names and column in rows.column_names and len(values):
+                rows = table.read(rows.column_names, among(pa.chunked_array([values]), column))
+                rows = rows.filter(pc.is_in(rows[column], value_set=values))
             found.append(rows.cast(schema))
         return JournalFacts(*found)
-
-    def _anomalies(self) -> pa.Table:
-        if not self.anomalies.exists():
-            return _SCHEMA.empty_table()
-        return self.anomalies.read(_SCHEMA.names).cast(_SCHEMA)
 
     def _put(
         self,
@@ -130,22 +113,13 @@ class JournalTables:
         names = ANOMALIES.names
         found = found.select(names).append_column("format_version", format_versions(found.num_rows))
         found = found.cast(_SCHEMA).filter(scope(found))
-        stored = self._anomalies()
+        stored = self.anomalies.read(_SCHEMA.names).cast(_SCHEMA)
         there, wanted = set(_tuples(stored, names)), set(_tuples(found, names))
         new = found.filter(pa.array([row not in there for row in _tuples(found, names)], pa.bool_()))
         old = stored.filter(scope(stored))
         over = old.filter(pa.array([row not in wanted for row in _tuples(old, names)], pa.bool_()))
-        if new.num_rows + over.num_rows == 0:
-            return
-        self.anomalies.create(_SCHEMA)
-        rows = pa.concat_tables(
-            [
-                new.append_column(_GONE, pa.repeat(False, new.num_rows)),
-                over.append_column(_GONE, pa.repeat(True, over.num_rows)),
-            ]
-        )
-        merge = Merge(rows, names, wins=lambda _, s: s[_GONE], gone=rows[_GONE])
-        self.anomalies.merge(merge, transaction=transaction)
+        if new.num_rows + over.num_rows:
+            self.anomalies.exchange(new, over, transaction=transaction)
 
 
 def _scope(numbers: np.ndarray, documents: pa.Array) -> Callable[[pa.Table], pa.Array]:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class LedgerTables:
-    """The facts of a ledger, its contradictions and its proof; a `target.Extras`."""
+    """The facts of a ledger, its contradictions and its proof."""
 
     counters: ClassVar[tuple[str, ...]] = ()
 
@@ -81,7 +81,7 @@ class LedgerTables:
         own = (
             own | (ION_OWN if self.config.raw_ion else {}) | (JSON_OWN if self.config.canonical_json else {})
         )
-        typed = TypedTable(entry.name, file, entry.declared(), own, entry)
+        typed = TypedTable(file, own, entry)
         self.documents[entry.name] = table = DocumentTable(typed, entry, self)
         return table
 
@@ -150,7 +150,7 @@ class LedgerTables:
     def summary(self, applied: Applied | None) -> dict[str, Any]:  # noqa: ARG002 - none of its own
         """Return the figures of the journal."""
         known = {name: table.count() for name, table in self.facts.items()}
-        found: dict[str, Any] = {"journal": known | {"conflicts": self.conflicts.facts.count()}}
+        found: dict[str, Any] = {"journal": known | {"conflicts": self.conflicts.count()}}
         if self.config.verify:
             saved = self.config.digest
             found["anomalies"] = self.journal.counts()
@@ -174,19 +174,18 @@ _PAIR = ("document_id", "version")
 IDENTITY = ("table", *_PAIR, "hash", "kind", "block_sequence_no")
 
 
-class Conflicts:
+class Conflicts(FactTable):
     """The contested revisions of a lake."""
 
     def __init__(self, file: DeltaFile) -> None:
-        self.file = file
-        self.facts = FactTable(file, CONFLICTS, IDENTITY)
+        super().__init__(file, CONFLICTS, IDENTITY)
 
     def of(self, table: str, document_ids: pa.Array | pa.ChunkedArray) -> pa.Table | None:
         """Read the contested revisions of some documents as typed rows; None where there are none."""
         if len(document_ids) == 0 or not self.file.exists():
             return None
         ids = pa.chunked_array([pc.unique(document_ids)], pa.string())
-        rows = self.facts.read(["table", "document_id", "row"], among(ids, "document_id"))
+        rows = self.read(["table", "document_id", "row"], among(ids, "document_id"))
         mine = pc.and_(pc.equal(rows["table"], table), pc.is_in(rows["document_id"], value_set=ids))
         cells = rows.filter(mine)["row"].to_pylist()
         if not cells:
@@ -210,7 +209,7 @@ class Conflicts:
             "block_sequence_no": rows["m:block_sequence_no"],
         }
         self._widen()
-        return self.facts.add(pa.table(columns, schema=CONFLICTS), transaction=transaction)
+        return self.add(pa.table(columns, schema=CONFLICTS), transaction=transaction)
 
     def _widen(self) -> None:
         if self.file.exists() and len(self.file.schema()) < len(CONFLICTS):
@@ -222,7 +221,7 @@ class Conflicts:
             return
         ids = revisions["document_id"]
         self._widen()
-        rows = self.facts.read(CONFLICTS.names, among(ids, "document_id"))
+        rows = self.read(CONFLICTS.names, among(ids, "document_id"))
         pairs = set(zip(ids.to_pylist(), revisions["version"].to_pylist(), strict=True))
         held = zip(*(rows[name].to_pylist() for name in ("table", *_PAIR, "kind")), strict=True)
         full = rows.filter(
@@ -240,8 +239,8 @@ class Conflicts:
         typed = [pa.ipc.open_stream(cell).read_all() for cell in full["row"].to_pylist()]
         emptied = [without_contents(each, pa.repeat(True, each.num_rows)) for each in typed]
         self.put(table, pa.concat_tables(emptied, promote_options="default"))
-        self.facts.remove(full, IDENTITY)
-        self.facts.remove(full.filter(pc.is_null(full["block_sequence_no"])), IDENTITY[:-1])
+        self.remove(full, IDENTITY)
+        self.remove(full.filter(pc.is_null(full["block_sequence_no"])), IDENTITY[:-1])
 
 
 def _packed(row: pa.Table) -> bytes:

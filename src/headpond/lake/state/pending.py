@@ -16,9 +16,8 @@ A large record is a row group of its own, so that reading one record reads that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,7 +41,7 @@ from headpond.dsql.chunks import (
 from headpond.lake.delta import DeltaFile, literal
 from headpond.lake.engine.merge import Merge, with_columns
 from headpond.lake.state.insert_once import ORIGIN, FactTable
-from headpond.lake.target import OPEN, DecodedBatch
+from headpond.lake.target import OPEN, DecodedBatch, in_parts, together
 
 TABLE_SCHEMA = ASSEMBLY_SCHEMA.append(pa.field("data_bytes", pa.int64()))
 """What the Delta table has; the size is a column so that planning never reads the data."""
@@ -50,7 +49,6 @@ OUTLINE = tuple(name for name in TABLE_SCHEMA.names if name != "data")
 GROUP_BYTES = 1 << 20
 """Rows of more bytes than this are a row group each, of smaller ones as many as this makes."""
 _PLACES = pa.schema([TABLE_SCHEMA.field(name) for name in ORIGIN])
-_T = TypeVar("_T")
 _LISTED = 500  # records that one statement names
 
 
@@ -156,7 +154,7 @@ class Whole:
         yield pa.Table.from_pylist(self.refused, QUARANTINE_SCHEMA)
         here = dict(zip(_places(self.arrived), range(self.arrived.num_rows), strict=True))
         for rows, why in self.excess:
-            for part in _in_parts(rows, lambda row: row["data_bytes"], max_bytes):
+            for part in in_parts(rows, lambda row: row["data_bytes"], max_bytes):
                 held = [here[place_of(row)] for row in part if place_of(row) in here]
                 stored = self.pending.records(row for row in part if place_of(row) not in here)
                 found = self.arrived.take(pa.array(held, pa.int64()))
@@ -201,7 +199,7 @@ def put_together(pending: PendingTable, batch: DecodedBatch, chunks: Chunks | No
     tables = {name: [rows] for name, rows in batch.tables.items()}
     refused = [batch.quarantine]
     counters, newest = Counter(batch.counters), dict(batch.newest)
-    for part in _in_parts(looked_at, _bytes_of, chunks.max_bytes):
+    for part in in_parts(looked_at, lambda group: sum(row["data_bytes"] for row in group), chunks.max_bytes):
         rows = [row for group in part for row in group]
         new = {place_of(row) for row in rows if row["new"]}
         mine = arrived.filter(pa.array([place in new for place in _places(arrived)], pa.bool_()))
@@ -213,9 +211,8 @@ def put_together(pending: PendingTable, batch: DecodedBatch, chunks: Chunks | No
         add_newest(newest, step.decoded.newest)
         whole.finished += step.finished
         whole.after.update(zip(_places(step.state), step.state["status"].to_pylist(), strict=True))
-    merged = {name: pa.concat_tables(parts, promote_options="default") for name, parts in tables.items()}
     whole.batch = replace(
-        batch, tables=merged, quarantine=pa.concat_tables(refused), counters=counters, newest=newest
+        batch, tables=together(tables), quarantine=pa.concat_tables(refused), counters=counters, newest=newest
     )
     return whole
 
@@ -225,31 +222,11 @@ def _is_open(statuses: Iterable[str | None]) -> bool:
     return set(statuses) - {None} == {WAITING}
 
 
-def _bytes_of(group: list[Row]) -> int:
-    return sum(row["data_bytes"] for row in group)
-
-
-def _in_parts(items: list[_T], size_of: Callable[[_T], int], most: int) -> Iterator[list[_T]]:
-    """Yield items some at a time: as many as have so many bytes, or one that has more."""
-    part: list[_T] = []
-    room = most
-    for item in items:
-        if part and size_of(item) > room:
-            yield part
-            part, room = [], most
-        part.append(item)
-        room -= size_of(item)
-    if part:
-        yield part
-
-
 def _sized(rows: pa.Table) -> pa.Table:
-    """Return rows with the size of their data beside it."""
     return rows.append_column("data_bytes", pc.binary_length(rows["data"]).cast(pa.int64()))
 
 
 def _located(places: Iterable[Place]) -> pa.Table:
-    """Return places as rows."""
     return pa.Table.from_pylist([dict(zip(ORIGIN, place, strict=True)) for place in places], _PLACES)
 
 

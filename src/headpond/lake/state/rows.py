@@ -14,7 +14,6 @@ repeated batches and a second writer change nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -53,7 +52,7 @@ _KEPT: dict[str, tuple[type[RowTable], Mapping[str, tuple[str, pa.DataType]]]] =
 
 
 class RowTables:
-    """The logs of tables that are not configured, and what was seen of columns; a `target.Extras`."""
+    """The logs of tables that are not configured, and what was seen of columns."""
 
     counters: ClassVar[tuple[str, ...]] = (
         *("records", "data_bytes", "changes", "unknown_op", "out_of_range"),
@@ -94,7 +93,7 @@ class RowTables:
         return [self.schema_changes.file, self.unknown.index.file]
 
     @property
-    def logs(self) -> dict[str, LogTable]:
+    def logs(self) -> Mapping[str, LogTable]:
         """The logs of tables that are not configured, by their names in decoded batches."""
         return self.unknown.logs
 
@@ -103,7 +102,7 @@ class RowTables:
         self.entries[entry.name] = entry
         self.schema_changes.declare(entry)
         form, own = _KEPT[entry.form]
-        return form(TypedTable(entry.name, file, entry.declared(), own, entry), entry)
+        return form(TypedTable(file, own, entry), entry)
 
     def begin(self, batch: DecodedBatch, counters: Counter[str], step: Step) -> pa.Table:  # noqa: ARG002
         """Make the logs that a batch needs; return quarantine rows of changes for which there is no room."""
@@ -125,18 +124,17 @@ class RowTables:
     def summary(self, applied: Applied | None) -> dict[str, Any]:
         """Return the tables that are not configured and have a log."""
         found: dict[str, Any] = {}
-        logs = self.unknown.all()
-        configured = self.config.entries_of((log.schema, log.table) for log in logs.values())
-        for name, unknown in logs.items():
-            file = unknown.log.typed.file
-            entries = configured[unknown.schema, unknown.table]
+        configured = self.config.entries_of(log.entry.place for log in self.logs.values())
+        for name, log in self.logs.items():
+            file = log.typed.file
+            entries = configured[log.entry.place]
             found[name.removeprefix(UNKNOWN)] = {
-                "schema": unknown.schema,
-                "table": unknown.table,
+                "schema": log.entry.schema,
+                "table": log.entry.table,
                 "rows": file.count() if file.exists() else 0,
                 "path": file.uri,
                 "configured_as": entries[0].name if entries else None,
-                **({} if applied is None else applied.figures(name, unknown.log.figures)),
+                **({} if applied is None else applied.figures(name, log.figures)),
             }
         return {"unknown_tables": found}
 
@@ -151,15 +149,6 @@ UNKNOWN_SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownTable:
-    """One table that is not configured: its names, and its log."""
-
-    schema: str
-    table: str
-    log: LogTable
-
-
 class UnknownTables:
     """The logs of tables that are not configured, at most `limit` of them."""
 
@@ -167,37 +156,33 @@ class UnknownTables:
         self.index = FactTable(own("unknown_tables"), UNKNOWN_SCHEMA, ("schema", "table"))
         self.limit = limit
         self._own = own
-        self._tables: dict[str, UnknownTable] | None = None
+        self._logs: dict[str, LogTable] | None = None
         self._ready: set[str] = set()  # whose files this process has opened
 
-    def all(self) -> Mapping[str, UnknownTable]:
-        """Return every log that was made, by its name in decoded batches (`config.unknown_name`)."""
-        if self._tables is None:
+    @property
+    def logs(self) -> Mapping[str, LogTable]:
+        """Every log that was made, by its name in decoded batches (`config.unknown_name`)."""
+        if self._logs is None:
             rows = self.index.read().to_pylist()
-            self._tables = {}
+            self._logs = {}
             for row in sorted(rows, key=lambda row: (row["schema"], row["table"])):
                 self._remember(row["schema"], row["table"], row["folder"])
-        return self._tables
+        return self._logs
 
-    @property
-    def logs(self) -> dict[str, LogTable]:
-        """The logs by their names in decoded batches."""
-        return {name: table.log for name, table in self.all().items()}
-
-    def find(self, schema: str, table: str) -> UnknownTable | None:
+    def find(self, schema: str, table: str) -> LogTable | None:
         """Return the log of a table; None when none was made."""
-        return self.all().get(unknown_name(schema, table))
+        return self.logs.get(unknown_name(schema, table))
 
     def admit(self, batch: Mapping[str, pa.Table], *, transaction: tuple[str, int] | None = None) -> pa.Table:
         """Make the logs that a batch needs; return quarantine rows of changes for which none may be made."""
         wanted = sorted(name for name in batch if is_unknown(name) and batch[name].num_rows)
         if not set(wanted) - self._ready:
             return QUARANTINE_SCHEMA.empty_table()
-        if not set(wanted) <= set(self.all()):
-            self._tables = None  # another writer may have made some
+        if not set(wanted) <= set(self.logs):
+            self._logs = None  # another writer may have made some
             self._ready.clear()
-        new = [name for name in wanted if name not in self.all()]
-        room = max(0, self.limit - len(self.all()))
+        new = [name for name in wanted if name not in self.logs]
+        room = max(0, self.limit - len(self.logs))
         made, beyond = new[:room], new[room:]
         rows = [
             {"schema": schema, "table": table, "folder": log_folder(schema, table), "format_version": 1}
@@ -206,18 +191,19 @@ class UnknownTables:
         self.index.add(pa.Table.from_pylist(rows, UNKNOWN_SCHEMA), transaction=transaction)
         for row in rows:
             self._remember(str(row["schema"]), str(row["table"]), str(row["folder"]))
-        for name in set(wanted) & set(self.all()) - self._ready:
+        for name in set(wanted) & set(self.logs) - self._ready:
             # Also where the index names a log: a crash may have come before the log itself was made.
-            self.all()[name].log.typed.prepare()
+            self.logs[name].typed.prepare()
             self._ready.add(name)
         refused = [self._refused(batch[name], name) for name in beyond]
         return pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *refused])
 
     def _remember(self, schema: str, table: str, folder: str) -> None:
         name = unknown_name(schema, table)
-        assert self._tables is not None
-        typed = TypedTable(name, self._own(f"unknown/{folder}"), {}, LOG_OWN)
-        self._tables[name] = UnknownTable(schema, table, LogTable(typed, unknown_spec(schema, table)))
+        assert self._logs is not None
+        spec = unknown_spec(schema, table)
+        typed = TypedTable(self._own(f"unknown/{folder}"), LOG_OWN, spec, configured=False)
+        self._logs[name] = LogTable(typed, spec)
 
     def _refused(self, rows: pa.Table, name: str) -> pa.Table:
         schema, table = schema_and_table(name)

@@ -33,8 +33,8 @@ from headpond.core.schemas import FORMAT_VERSION, VALUE, whole
 from headpond.dsql.columns import first_bytes
 from headpond.dsql.config import TableSpec
 from headpond.lake.delta import DeltaFile, literal
-from headpond.lake.engine.merge import Merge, always
 from headpond.lake.newest import Bools
+from headpond.lake.state.insert_once import FactTable
 
 SCHEMA_CHANGES_SCHEMA = pa.schema(
     [
@@ -130,7 +130,6 @@ def _stored(row: Mapping[str, Any]) -> _Seen:
 
 
 def _stored_ones(rows: pa.Table) -> Iterator[tuple[tuple[str, str], _Seen]]:
-    """Yield what other steps saw."""
     for row in rows.to_pylist():
         if row["value_type"] != NONE:
             yield (row["column"], row["value_type"]), _stored(row)
@@ -244,9 +243,6 @@ def _row(table: str, column: str, change: str, value_type: str, seen: _Seen) -> 
     }
 
 
-_DROP = "%drop"
-
-
 def _updated(t: pa.Table, s: pa.Table) -> pa.Table:
     """Return rows with the earlier first commit and the later last minute.
 
@@ -266,11 +262,11 @@ def _updated(t: pa.Table, s: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-class SchemaChanges:
+class SchemaChanges(FactTable):
     """The schema changes of a lake; columns that no entry declares hold raw JSON text."""
 
     def __init__(self, file: DeltaFile) -> None:
-        self.file = file
+        super().__init__(file, SCHEMA_CHANGES_SCHEMA, IDENTITY)
         self._declared: dict[str, Mapping[str, str]] = {}
         self._known = SCHEMA_CHANGES_SCHEMA.empty_table()
 
@@ -283,28 +279,13 @@ class SchemaChanges:
         batches = {name: rows for name, rows in batches.items() if rows.num_rows}
         if not batches or not schema_step(self._known, batches, self._declared).changed:
             return 0  # what this process read or wrote last says it all; others only add to it
-        outcome = schema_step(self.read(batches), batches, self._declared)
+        outcome = schema_step(self.of_tables(batches), batches, self._declared)
         if written := outcome.changed:
-            self.file.create(SCHEMA_CHANGES_SCHEMA)
-            self._merge(outcome.put, outcome.drop, transaction)
+            self.exchange(outcome.put, outcome.drop, update=_updated, transaction=transaction)
         others = pc.invert(pc.is_in(self._known["table"], value_set=pa.array(list(batches), pa.string())))
         self._known = pa.concat_tables([self._known.filter(others), outcome.state])
         return written
 
-    def read(self, tables: Iterable[str] | None = None) -> pa.Table:
-        """Read the rows of some tables, or of all; none where nothing was written yet."""
-        if not self.file.exists():
-            return SCHEMA_CHANGES_SCHEMA.empty_table()
-        where = None if tables is None else f'"table" IN ({", ".join(map(literal, tables))})'
-        return self.file.read(SCHEMA_CHANGES_SCHEMA.names, where)
-
-    def _merge(self, put: pa.Table, drop: pa.Table, transaction: tuple[str, int] | None) -> None:
-        rows = pa.concat_tables(
-            [
-                put.append_column(_DROP, pa.repeat(False, put.num_rows)),
-                drop.append_column(_DROP, pa.repeat(True, drop.num_rows)),
-            ],
-            promote_options="default",
-        )
-        merge = Merge(rows, IDENTITY, wins=always, gone=rows[_DROP], update=_updated)
-        self.file.merge(merge, transaction=transaction)
+    def of_tables(self, tables: Iterable[str]) -> pa.Table:
+        """Read the rows of some tables; none where nothing was written yet."""
+        return self.read(SCHEMA_CHANGES_SCHEMA.names, f'"table" IN ({", ".join(map(literal, tables))})')

@@ -1,23 +1,31 @@
-"""What is known of deleted keys: the version of the newest delete of each, per table.
+"""What is known of deleted keys: their tombstones, and every delete of the tables that keep a history.
 
-An older change that arrives later loses against its tombstone. Tombstones older than the retention may be
-dropped; the newest commit time among those dropped is kept (the row without a key), because an upsert older
-than that for a key without state may be one that a dropped tombstone would have stopped: `too_late`.
+A tombstone is the version of the newest delete of a key: an older change that arrives later loses against it.
+Tombstones older than the retention may be dropped; the newest commit time among those dropped is kept (the
+row without a key), because an upsert older than that for a key without state may be one that a dropped
+tombstone would have stopped: `too_late`.
+
+The deletes of histories are never dropped: any of them may still have to end a version that arrives late,
+however many newer ones there are. They are part of the history, which grows with every change anyway.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.schemas import DELETED_SCHEMA, FORMAT_VERSION
+from headpond.core.schemas import DELETED_SCHEMA, FORMAT_VERSION, filled
 from headpond.dsql.versions import encode_time
 from headpond.lake.delta import DeltaFile, literal
 from headpond.lake.engine.lookup import Wanted, places
-from headpond.lake.engine.merge import Alone, Merge, always
+from headpond.lake.engine.merge import Alone, Merge
+from headpond.lake.newest import HISTORY_STATE_SCHEMA
+from headpond.lake.state.insert_once import FactTable
 from headpond.lake.target import KEYS_SCHEMA
+from headpond.lake.typed import among
 
 TOMBSTONE_SCHEMA = pa.schema(
     [
@@ -34,19 +42,59 @@ _IS_KEY = f'"key" <> {literal(HORIZON_KEY)}'
 _MATCH = ["table", "key"]
 
 
-def _overtaken(t: pa.Table, s: pa.Table) -> pa.ChunkedArray:
-    return pc.less_equal(t["version"], s["version"])
-
-
 def _every(rows: pa.Table) -> pa.Array:
     return pa.repeat(True, rows.num_rows)
 
 
-class Tombstones:
+class DeletedKeys(FactTable):
+    """Deletes of the keys of tables, by the names under which these are known (`TableEntry.known_as`)."""
+
+    def all_of(self, table: str) -> pa.Table:
+        """Read all that is known of the keys of a table (`DELETED_SCHEMA`), of a key perhaps several."""
+        return self.read(DELETED_SCHEMA.names, f'"table" = {literal(table)} AND {_IS_KEY}')
+
+    def forget(self, table: str) -> None:
+        """Drop all that is known under a name."""
+        self.remove(self.read(self.identity, f'"table" = {literal(table)}'), self.identity)
+
+
+def _stored(rows: pa.Table) -> pa.Table:
+    rows = rows.append_column("format_version", pa.repeat(FORMAT_VERSION, rows.num_rows))
+    return rows.select(TOMBSTONE_SCHEMA.names).cast(TOMBSTONE_SCHEMA)
+
+
+class Deletes(DeletedKeys):
+    """All deletes of the keys of history tables."""
+
+    def __init__(self, file: DeltaFile) -> None:
+        super().__init__(file, TOMBSTONE_SCHEMA, (*_MATCH, "version"))
+
+    def of_keys(self, table: str, changes: pa.Table) -> pa.Table:
+        """Read the deletes (`HISTORY_STATE_SCHEMA`) of a batch's keys from its earliest commit on."""
+        if changes.num_rows == 0:
+            return HISTORY_STATE_SCHEMA.empty_table()
+        earliest = pc.min(changes["m:ts_ns"]).as_py()
+        where = f'"table" = {literal(table)} AND "ts_ns" >= {earliest} AND {among(changes["m:key"], "key")}'
+        found = self.read(["key", "version", "ts_ns", "tx_id"], where)
+        found = found.filter(pc.is_in(found["key"], value_set=changes["m:key"].unique()))
+        count = found.num_rows
+        columns = {name: found[name] for name in found.column_names} | {"live": pa.repeat(False, count)}
+        return filled(columns, HISTORY_STATE_SCHEMA, count)
+
+    def put(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
+        """Remember deletes (`KEYS_SCHEMA`); return how many were new."""
+        return self.add(_stored(rows), transaction=transaction)
+
+    def counts(self) -> Mapping[str, int]:
+        """Count the deletes per table."""
+        return self.counts_by("table")
+
+
+class Tombstones(DeletedKeys):
     """The tombstone table of a lake."""
 
     def __init__(self, file: DeltaFile) -> None:
-        self.file = file
+        super().__init__(file, TOMBSTONE_SCHEMA, _MATCH)
         self._horizons: dict[str, int] | None = None
 
     def of_keys(self, table: str, keys: pa.ChunkedArray) -> pa.Table:
@@ -78,8 +126,7 @@ class Tombstones:
         if rows.num_rows == 0:
             return 0
         self.file.create(TOMBSTONE_SCHEMA)
-        rows = rows.append_column("format_version", pa.repeat(FORMAT_VERSION, rows.num_rows))
-        rows = rows.select(TOMBSTONE_SCHEMA.names).cast(TOMBSTONE_SCHEMA)
+        rows = _stored(rows)
         known = self.file.look_up(Wanted(rows.select(_MATCH), _MATCH, ("version",)))
         as_new = pc.greater_equal(
             known["version"], rows["version"].take(pa.array(places(known, rows, _MATCH)))
@@ -94,14 +141,21 @@ class Tombstones:
         """Drop tombstones (`table`, `key`, greatest `version`) of keys that live again; newer ones stay."""
         if rows.num_rows and self.file.exists():
             rows = rows.select([*_MATCH, "version"])
-            self.file.merge(Merge(rows, _MATCH, ("version",), _overtaken, gone=_every(rows)))
+            merge = Merge(
+                rows,
+                _MATCH,
+                ("version",),
+                wins=lambda t, s: pc.less_equal(t["version"], s["version"]),
+                gone=_every(rows),
+            )
+            self.file.merge(merge)
 
     def retire(self, older_than_ts_ns: int, alone: Alone = nullcontext) -> int:
         """Drop tombstones of commits before a time, moving each table's horizon up; return how many.
 
         With `alone` that is done beside batches, which are held up for the commits (`engine.merge`).
         """
-        old = self._read(["table", "key", "ts_ns", "version"], f"ts_ns < {older_than_ts_ns} AND {_IS_KEY}")
+        old = self.read(["table", "key", "ts_ns", "version"], f"ts_ns < {older_than_ts_ns} AND {_IS_KEY}")
         if old.num_rows == 0:
             return 0
         newest = old.group_by("table").aggregate([("ts_ns", "max"), ("version", "max")])
@@ -133,29 +187,16 @@ class Tombstones:
 
     def newest_ns(self) -> int:
         """Return the newest commit time among the tombstones, 0 when there is none."""
-        rows = self._read(["ts_ns"], _IS_KEY)
+        rows = self.read(["ts_ns"], _IS_KEY)
         return pc.max(rows["ts_ns"]).as_py() or 0
 
-    def horizon_ns(self, table: str) -> int | None:
-        """Return the newest commit time of the table's dropped tombstones; None when none was dropped."""
+    def horizons_ns(self) -> Mapping[str, int]:
+        """Return the newest commit time of the dropped tombstones of each table of which some were."""
         if self._horizons is None:
-            rows = self._read(["table", "ts_ns"], f"NOT ({_IS_KEY})").to_pylist()
-            self._horizons = {}
-            for row in rows:
-                self._horizons[row["table"]] = max(
-                    row["ts_ns"], self._horizons.get(row["table"], row["ts_ns"])
-                )
-        return self._horizons.get(table)
-
-    def newest_horizon_ns(self) -> int | None:
-        """Return the newest horizon of all tables; None when no tombstone was ever dropped."""
-        rows = self._read(["ts_ns"], f"NOT ({_IS_KEY})")
-        newest: int | None = pc.max(rows["ts_ns"]).as_py()
-        return newest
-
-    def all_of(self, table: str) -> pa.Table:
-        """Read all tombstones of a table (`DELETED_SCHEMA`), of a key perhaps several."""
-        return self._read(DELETED_SCHEMA.names, f'"table" = {literal(table)} AND {_IS_KEY}')
+            rows = self.read(["table", "ts_ns"], f"NOT ({_IS_KEY})")
+            newest = rows.group_by("table").aggregate([("ts_ns", "max")]).to_pylist()
+            self._horizons = {row["table"]: row["ts_ns_max"] for row in newest}
+        return self._horizons
 
     def set_horizon(self, table: str, ts_ns: int) -> None:
         """Say that tombstones of a table up to a commit time are not known any more."""
@@ -164,20 +205,12 @@ class Tombstones:
         self.forget_horizons()
 
     def forget(self, table: str) -> None:
-        """Drop all that is known under a name."""
-        rows = self._read(["table", "key"], f'"table" = {literal(table)}')
-        if rows.num_rows:
-            rows = rows.group_by(_MATCH).aggregate([])
-            self.file.merge(Merge(rows, _MATCH, (), always, gone=_every(rows)))
+        """Drop all that is known under a name, the horizon too."""
+        super().forget(table)
         self.forget_horizons()
 
     def counts(self) -> dict[str, int]:
         """Count the tombstones per table."""
-        rows = self._read(["table", "key"], _IS_KEY)
+        rows = self.read(["table", "key"], _IS_KEY)
         counted = rows.group_by("table").aggregate([("key", "count_distinct")]).to_pylist()
         return {row["table"]: row["key_count_distinct"] for row in counted}
-
-    def _read(self, columns: list[str] | None, where: str) -> pa.Table:
-        if not self.file.exists():
-            return TOMBSTONE_SCHEMA.empty_table().select(columns or TOMBSTONE_SCHEMA.names)
-        return self.file.read(columns, where)

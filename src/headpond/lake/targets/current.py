@@ -60,9 +60,19 @@ class RowTable(Target):
 
     entry: TableSpec
 
+    def decide(self, lake: Lake, batch: DecodedBatch) -> Decision | None:
+        """Decide on the changes of a batch, as `Target.decide` says."""
+        changes = batch.tables.get(self.name)
+        return self.decision(lake, changes) if changes else None
+
     @abstractmethod
-    def merge_of(self, rows: pa.Table) -> Merge:
-        """Return what rows that were decided on do to the table."""
+    def decision(self, lake: Lake, changes: pa.Table) -> Decision:
+        """Decide which of some changes win."""
+
+    @property
+    def identity(self) -> Sequence[str]:
+        """The Delta columns in which rows are equal that are of one key."""
+        return [*self.typed.found_by, *map(self.typed.column, self.keys)]
 
     def key_texts(self, rows: pa.Table) -> pa.Array:
         """Return the canonical keys, as a batch has them, of rows with the Delta table's columns."""
@@ -79,15 +89,12 @@ class CurrentTable(RowTable):
 
     figures = COUNTERS
 
-    def decide(self, lake: Lake, batch: DecodedBatch) -> Decision | None:
+    def decision(self, lake: Lake, changes: pa.Table) -> Decision:
         """Decide which change of each key wins; what may be older than a dropped tombstone is too late."""
-        changes = batch.tables.get(self.name)
-        if not changes:
-            return None
         dead = lake.tombstones.of_keys(self.known_as, changes["m:key"])
         state = pa.concat_tables([self.versions(changes, dead), dead])
         late = QUARANTINE_SCHEMA.empty_table()
-        if (horizon := lake.tombstones.horizon_ns(self.known_as)) is not None:
+        if (horizon := lake.tombstones.horizons_ns().get(self.known_as)) is not None:
             changes, late = too_late(state, changes, horizon)
         # Facts that the table does not keep stay behind.
         kept = [name for name in changes.column_names if name in _DECIDES or name.startswith(VALUE)]
@@ -130,22 +137,12 @@ class CurrentTable(RowTable):
         layout = self.typed.fit(outcome.upserts.schema)
         if outcome.upserts.num_rows + outcome.deletes.num_rows:
             rows = merge_rows(layout, self.keys, outcome.upserts, outcome.deletes)
-            self.typed.file.merge(self.merge_of(rows), transaction=transaction)
+            merge = Merge(rows, self.identity, ("_ts_ns", "_tx_id", "_image_hash"), wins, gone=rows[DELETE])
+            self.typed.file.merge(merge, transaction=transaction)
         return Counter(outcome.counters)
-
-    def merge_of(self, rows: pa.Table) -> Merge:
-        """Return what `merge_rows` do to the table."""
-        on = [*self.typed.found_by, *map(self.typed.column, self.keys)]
-        return Merge(rows, on, ("_ts_ns", "_tx_id", "_image_hash"), wins, gone=rows[DELETE])
 
 
 def merge_rows(layout: Layout, keys: Sequence[str], upserts: pa.Table, deletes: pa.Table) -> pa.Table:
     """Return the source of a merge: the Delta table's columns and a mark, `DELETE`."""
     gone = deletes.select([*(VALUE + key for key in keys), "m:key", *(f"m:{name}" for name in layout.own)])
-    parts = ((upserts, False), (gone, True))
-    return pa.concat_tables(
-        [
-            layout.physical(rows).append_column(DELETE, pa.repeat(deleted, rows.num_rows))
-            for rows, deleted in parts
-        ]
-    )
+    return layout.marked(DELETE, [(upserts, False), (gone, True)])

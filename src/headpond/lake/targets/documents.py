@@ -218,12 +218,12 @@ class DocumentTable(Target):
         at = gone.schema.get_field_index("m:revision")
         versions = [decode_version(version).revision for version in gone["m:version"].to_pylist()]
         gone = gone.set_column(at, "m:revision", pa.array(versions, pa.int64()))
-        parts = []
-        for rows, deleted in ((upserts, False), (gone, True)):
-            marked = rows.append_column("m:redacted", pc.equal(rows["m:kind"], REDACTED))
-            laid = layout.physical(marked).append_column(DELETE, pa.repeat(deleted, rows.num_rows))
-            parts.append(laid.append_column(OVER, _over(rows, known)))
-        source = pa.concat_tables(parts)
+        parts = [
+            (rows.append_column("m:redacted", pc.equal(rows["m:kind"], REDACTED)), deleted)
+            for rows, deleted in ((upserts, False), (gone, True))
+        ]
+        source = layout.marked(DELETE, parts)
+        source = source.append_column(OVER, _over(source, known))
         merge = Merge(source, self._identity, ("_version", "_hash"), self._wins, gone=source[DELETE])
         self.typed.file.merge(merge, transaction=transaction)
         return figures
@@ -270,7 +270,6 @@ class DocumentTable(Target):
         return file.look_up(Wanted(wanted, on, reads)).select(names)
 
     def _wins(self, t: pa.Table, s: pa.Table) -> pa.ChunkedArray:
-        """Return whether revisions win against those that the table has."""
         replaces = pc.and_(pc.equal(t["_version"], s["_version"]), pc.equal(t["_hash"], s[OVER]))
         if self.past:
             return pc.and_(replaces, pc.invert(s[DELETE]))
@@ -278,7 +277,6 @@ class DocumentTable(Target):
 
 
 def _listed_ids(blocks: pa.Table | None) -> pa.Array:
-    """Return the documents that blocks list."""
     if not blocks:
         return pa.array([], pa.string())
     items = pc.list_flatten(blocks["revision_summaries"].combine_chunks())
@@ -295,5 +293,5 @@ def _over(rows: pa.Table, known: pa.Table) -> pa.Array:
     """Return per row the hash of the known revision of its document and version, or null."""
     pairs = zip(known["document_id"].to_pylist(), known["revision"].to_pylist(), strict=True)
     hashes = dict(zip(pairs, known["hash"].to_pylist(), strict=True))
-    wanted = zip(rows["m:document_id"].to_pylist(), rows["m:revision"].to_pylist(), strict=True)
+    wanted = zip(rows["_document_id"].to_pylist(), rows["_version"].to_pylist(), strict=True)
     return pa.array([hashes.get(pair) for pair in wanted], pa.binary())

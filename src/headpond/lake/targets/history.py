@@ -10,9 +10,7 @@ A row is found again by its key, `_ts_ns` and `_tx_id`. A merge's comparisons re
 decided, against whatever the table holds by then: an end only moves to an earlier time, an image only gives
 way to one of a greater hash.
 
-The deletes lie beside the tables, in `_headpond/deletes`, and are never dropped: any of them may still have
-to end a version that arrives late, however many newer ones there are. They are part of the history, which
-grows with every change anyway.
+The deletes lie beside the tables, in `_headpond/deletes` (`state.tombstones`).
 """
 
 from __future__ import annotations
@@ -23,24 +21,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.schemas import DELETED_SCHEMA, FORMAT_VERSION, VALUE, filled
+from headpond.core.schemas import VALUE
 from headpond.dsql.versions import encode_versions
-from headpond.lake.delta import literal
 from headpond.lake.engine.merge import Merge
 from headpond.lake.newest import HISTORY_COUNTERS, HISTORY_STATE_SCHEMA, history_step
-from headpond.lake.state.insert_once import FactTable
-from headpond.lake.state.tombstones import TOMBSTONE_SCHEMA
 from headpond.lake.target import Decision, named
 from headpond.lake.targets.current import RowTable
-from headpond.lake.typed import among, rows_of_keys
+from headpond.lake.typed import rows_of_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from headpond.lake.delta import DeltaFile
     from headpond.lake.lake import Lake
     from headpond.lake.newest import HistoryOutcome
-    from headpond.lake.target import DecodedBatch, Transaction
+    from headpond.lake.target import Transaction
     from headpond.lake.typed import Layout
 
 HISTORY_OWN = {
@@ -84,11 +78,13 @@ class HistoryTable(RowTable):
 
     figures = HISTORY_COUNTERS
 
-    def decide(self, lake: Lake, batch: DecodedBatch) -> Decision | None:
+    @property
+    def identity(self) -> Sequence[str]:
+        """The Delta columns in which rows are equal that are of one version."""
+        return [*super().identity, "_ts_ns", "_tx_id"]
+
+    def decision(self, lake: Lake, changes: pa.Table) -> Decision:
         """Decide which versions are new and which end earlier."""
-        changes = batch.tables.get(self.name)
-        if not changes:
-            return None
         known = [self.versions(changes), lake.deletes.of_keys(self.known_as, changes)]
         outcome = history_step(pa.concat_tables(known), changes)
         return Decision(
@@ -127,13 +123,11 @@ class HistoryTable(RowTable):
         layout = self.typed.fit(outcome.inserts.schema)
         rows = merge_rows(layout, self.keys, outcome)
         if rows.num_rows:
-            self.typed.file.merge(self.merge_of(rows), transaction=transaction)
+            merge = Merge(
+                rows, self.identity, ("_image_hash", "_valid_to_ns"), wins, insert=rows[WHOLE], update=update
+            )
+            self.typed.file.merge(merge, transaction=transaction)
         return Counter(outcome.counters)
-
-    def merge_of(self, rows: pa.Table) -> Merge:
-        """Return what `merge_rows` do to the table."""
-        on = [*self.typed.found_by, *map(self.typed.column, self.keys), "_ts_ns", "_tx_id"]
-        return Merge(rows, on, ("_image_hash", "_valid_to_ns"), wins, insert=rows[WHOLE], update=update)
 
 
 def merge_rows(layout: Layout, keys: Sequence[str], outcome: HistoryOutcome) -> pa.Table:
@@ -141,47 +135,4 @@ def merge_rows(layout: Layout, keys: Sequence[str], outcome: HistoryOutcome) -> 
     facts = [f"m:{name}" for name in layout.own if f"m:{name}" != _FROM]
     ends = outcome.ends.select([*(VALUE + key for key in keys), "m:key", *facts])
     parts = ((outcome.inserts, True), (outcome.corrections, True), (ends, False))
-    laid = []
-    for rows, whole in parts:
-        physical = layout.physical(rows.append_column(_FROM, rows["m:ts_ns"]))
-        laid.append(physical.append_column(WHOLE, pa.repeat(whole, rows.num_rows)))
-    return pa.concat_tables(laid)
-
-
-class Deletes:
-    """All deletes of the keys of history tables."""
-
-    def __init__(self, file: DeltaFile) -> None:
-        self.facts = FactTable(file, TOMBSTONE_SCHEMA, ("table", "key", "version"))
-
-    def of_keys(self, table: str, changes: pa.Table) -> pa.Table:
-        """Read the deletes (`HISTORY_STATE_SCHEMA`) of a batch's keys from its earliest commit on."""
-        if changes.num_rows == 0:
-            return HISTORY_STATE_SCHEMA.empty_table()
-        earliest = pc.min(changes["m:ts_ns"]).as_py()
-        where = f'"table" = {literal(table)} AND "ts_ns" >= {earliest} AND {among(changes["m:key"], "key")}'
-        found = self.facts.read(["key", "version", "ts_ns", "tx_id"], where)
-        found = found.filter(pc.is_in(found["key"], value_set=changes["m:key"].unique()))
-        count = found.num_rows
-        columns = {name: found[name] for name in found.column_names} | {"live": pa.repeat(False, count)}
-        return filled(columns, HISTORY_STATE_SCHEMA, count)
-
-    def put(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
-        """Remember deletes (`KEYS_SCHEMA`); return how many were new."""
-        if rows.num_rows == 0:
-            return 0
-        rows = rows.append_column("format_version", pa.repeat(FORMAT_VERSION, rows.num_rows))
-        return self.facts.add(rows, transaction=transaction)
-
-    def all_of(self, table: str) -> pa.Table:
-        """Read all deletes of a table (`DELETED_SCHEMA`)."""
-        return self.facts.read(DELETED_SCHEMA.names, f'"table" = {literal(table)}')
-
-    def forget(self, table: str) -> None:
-        """Drop all deletes that are known under a name."""
-        names = self.facts.identity
-        self.facts.remove(self.facts.read(names, f'"table" = {literal(table)}'), names)
-
-    def counts(self) -> Mapping[str, int]:
-        """Count the deletes per table."""
-        return self.facts.counts_by("table")
+    return layout.marked(WHOLE, [(rows.append_column(_FROM, rows["m:ts_ns"]), mark) for rows, mark in parts])

@@ -19,9 +19,11 @@ from headpond.lake.target import Decision
 from headpond.lake.targets.current import RowTable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headpond.dsql.config import TableSpec
     from headpond.lake.lake import Lake
-    from headpond.lake.target import DecodedBatch, Transaction
+    from headpond.lake.target import Transaction
     from headpond.lake.typed import TypedTable
 
 LOG_OWN = {
@@ -52,26 +54,20 @@ class LogTable(RowTable):
         self.apart_by = "m:image_hash" if entry.dedupe == "content" else "m:sequence_number"
 
     @property
-    def identity(self) -> tuple[str, ...]:
+    def identity(self) -> Sequence[str]:
         """The Delta columns in which entries are equal that are one."""
         return BY_CONTENT if self.entry.dedupe == "content" else BY_PLACE
 
-    def decide(self, lake: Lake, batch: DecodedBatch) -> Decision | None:  # noqa: ARG002 - nothing is to be known
+    def decision(self, lake: Lake, changes: pa.Table) -> Decision:  # noqa: ARG002 - nothing is to be known
         """Accept every entry."""
-        changes = batch.tables.get(self.name)
-        if not changes:
-            return None
         return Decision(lambda transaction: self.write(changes, transaction=transaction))
 
     def write(self, changes: pa.Table, *, transaction: Transaction = None) -> Counter[str]:
         """Append the entries of a typed batch that are not there yet."""
         rows = first_of_each(self.typed.physical(changes), self.identity)
-        new = self.typed.file.merge(self.merge_of(rows), transaction=transaction).inserted
+        merge = Merge(rows, [*self.typed.found_by, *self.identity])
+        new = self.typed.file.merge(merge, transaction=transaction).inserted
         return Counter(appended=new, duplicates=changes.num_rows - new)
-
-    def merge_of(self, rows: pa.Table) -> Merge:
-        """Return what entries, each once, do to the table."""
-        return Merge(rows, [*self.typed.found_by, *self.identity])
 
     def newest(self, count: int) -> pa.Table:
         """Read operation and images of at most so many entries, the newest ones."""

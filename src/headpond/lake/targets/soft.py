@@ -31,7 +31,7 @@ from headpond.lake.typed import rows_of_keys
 
 if TYPE_CHECKING:
     from headpond.lake.lake import Lake
-    from headpond.lake.target import DecodedBatch, Transaction
+    from headpond.lake.target import Transaction
 
 SOFT_OWN = CURRENT_OWN | {
     "deleted": ("_deleted", pa.bool_()),
@@ -56,11 +56,8 @@ class SoftTable(RowTable):
         """Return the newest commit time of its rows and of their deletes."""
         return max(super().newest_ns(), max(self.typed.greatest("_deleted_ns"), default=0))
 
-    def decide(self, lake: Lake, batch: DecodedBatch) -> Decision | None:  # noqa: ARG002 - rows are tombstones
+    def decision(self, lake: Lake, changes: pa.Table) -> Decision:  # noqa: ARG002 - rows are tombstones
         """Decide nothing but the figures: the merge itself takes the newest of both."""
-        changes = batch.tables.get(self.name)
-        if not changes:
-            return None
         facts = ("m:key", "m:version", "m:delete", *(f"m:{name}" for name in CURRENT_OWN))
         counted = latest_step(self.versions(changes), changes.select(facts)).counters
         return Decision(lambda transaction: self.write(changes, Counter(counted), transaction=transaction))
@@ -89,13 +86,9 @@ class SoftTable(RowTable):
         """Write the newest image and delete of each key, in one commit."""
         layout = self.typed.fit(changes.schema)
         rows = layout.physical(newest_of_keys(changes, self.keys))
-        self.typed.file.merge(self.merge_of(rows), transaction=transaction)
+        merge = Merge(rows, self.identity, (*_IMAGE, *_DELETE), wins, update=update)
+        self.typed.file.merge(merge, transaction=transaction)
         return figures
-
-    def merge_of(self, rows: pa.Table) -> Merge:
-        """Return what one row per key does to the table."""
-        on = [*self.typed.found_by, *map(self.typed.column, self.keys)]
-        return Merge(rows, on, (*_IMAGE, *_DELETE), wins, update=update)
 
 
 def newest_of_keys(changes: pa.Table, keys: tuple[str, ...]) -> pa.Table:

@@ -24,14 +24,6 @@ import pyarrow.compute as pc
 
 from headpond.qldb.journal.facts import BLOCK, BLOCK_CHECKS, REVISION, JournalFacts, count_contents, once
 
-KINDS = (
-    "revision_hash_mismatch", "revision_not_in_block", "revision_missing", "conflicting_revision",
-    "conflicting_block", "transaction_info_not_in_entries", "redaction_info_not_in_entries",
-    "revisions_not_in_entries", "entries_hash_mismatch", "block_hash_mismatch", "chain_break",
-    "missing_blocks",
-)  # fmt: skip
-"""Every anomaly there is."""
-
 ANOMALIES = pa.schema(
     [
         pa.field("kind", pa.string(), nullable=False),

@@ -173,7 +173,7 @@ class Journal:
     def _place(self, ranges: list[JournalFacts], facts: JournalFacts) -> None:
         if not ranges:
             ranges.append(JournalFacts.none())
-        pieces = _cut(facts, [_first(one) for one in ranges[1:]])
+        pieces = cut(facts, [_first(one) for one in ranges[1:]])
         for at in reversed(range(len(ranges))):
             if any(table.num_rows for table in pieces[at]):
                 whole = JournalFacts.together([ranges[at], pieces[at]])
@@ -191,7 +191,7 @@ class Journal:
         numbers = numbers_of(facts)
         if len(numbers) <= 2 * self.slice_blocks:
             return [facts]
-        return _cut(facts, numbers[self.slice_blocks :: self.slice_blocks].tolist())
+        return cut(facts, numbers[self.slice_blocks :: self.slice_blocks].tolist())
 
 
 def numbers_of(facts: JournalFacts) -> Ints:
@@ -210,21 +210,24 @@ def _first(facts: JournalFacts) -> int:
     return min(int(first) for first in firsts if first is not None)
 
 
-def _cut(facts: JournalFacts, firsts: Sequence[int]) -> list[JournalFacts]:
+def cut(facts: JournalFacts, firsts: Sequence[int]) -> list[JournalFacts]:
     """Cut facts before these sequence numbers; what is cut is copied, so that each can be freed alone."""
     if not firsts:
         return [facts]
-    cut = []
+    pieces = []
     for table in facts:
         numbers = table["sequence_no"].to_numpy()
         order = np.argsort(numbers, kind="stable")
-        cut.append(
+        pieces.append(
             [table.take(pa.array(some)) for some in np.split(order, numbers[order].searchsorted(firsts))]
         )
-    return [JournalFacts(*tables) for tables in zip(*cut, strict=True)]
+    return [JournalFacts(*tables) for tables in zip(*pieces, strict=True)]
 
 
-KINDS = ("insert", "update", "delete", "redacted")
+def ranges_of(numbers: Ints) -> list[tuple[int, int]]:
+    """Return first and last of each range without a gap among ascending numbers."""
+    breaks = np.flatnonzero(np.diff(numbers) > 1)
+    return [(int(part[0]), int(part[-1])) for part in np.split(numbers, breaks + 1) if len(part)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +278,8 @@ def summarize(facts: JournalFacts) -> Summary:
 
 def _strand(blocks: pa.Table, strand_id: str) -> Strand:
     numbers = np.unique(blocks.filter(pc.equal(blocks["strand_id"], strand_id))["sequence_no"].to_numpy())
-    breaks = np.flatnonzero(np.diff(numbers) > 1)
-    firsts = numbers[np.concatenate([[0], breaks + 1])].tolist()
-    lasts = numbers[np.concatenate([breaks, [len(numbers) - 1]])].tolist()
-    return Strand(strand_id, firsts[0], lasts[-1], tuple(zip(firsts, lasts, strict=True)))
+    ranges = ranges_of(numbers)
+    return Strand(strand_id, ranges[0][0], ranges[-1][1], tuple(ranges))
 
 
 def _tables(revisions: pa.Table) -> tuple[TableFigures, ...]:

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from headpond.ion import binary
 from headpond.ion.stream import only_value
 from headpond.ion.symbols import Symbols
-from headpond.qldb.hash import dot, merkle_root, revision_hash_ok
 from headpond.qldb.records import Record, Refused, read, read_block
 from headpond.qldb.schemas import BLOCK_CHECKS, BLOCKS_SCHEMA, HASH, REVISION_CHECKS, REVISIONS_SCHEMA
 from headpond.qldb.shapes.groups import Kind, LearnedShape, ShapedRecords, binaries
@@ -58,8 +57,7 @@ class StreamRecords(Kind):
         """Fill in the hashes."""
         payload = shaped.shape.root.members["payload"]
         if shaped.record_type == "BLOCK_SUMMARY":
-            summaries = payload.members.get("revisionSummaries")
-            verify_block(shaped, parts[0], payload, 0 if summaries is None else len(summaries.children))
+            verify_block(shaped, parts[0], payload)
         else:
             verify_revision(shaped, parts[0], payload.members["revision"])
 
@@ -191,36 +189,12 @@ def _address(shaped: ShapedRecords, parent: Item) -> dict[str, pa.Array]:
     return {"strand_id": shaped.text(address, "strandId"), "sequence_no": number}
 
 
-def verify_block(shaped: ShapedRecords, columns: dict[str, Any], payload: Item, width: int) -> None:
-    """Fill in the hashes of blocks with so many revisions each."""
+def verify_block(shaped: ShapedRecords, columns: dict[str, Any], payload: Item) -> None:
+    """Fill in the hashes of what blocks have beside their lists."""
     hashing = ShapeHash(shaped.page, shaped.found, shaped.symbols)
-    entries = columns["entries_hash_list"].to_pylist()
     for name in ("transaction", "redaction"):
         if f"{name}Info" in payload.members:
-            hashes = hashing.hashes(payload.members[f"{name}Info"])
-            columns[f"{name}_info_hash"] = binaries(hashes)
-            in_entries = [one in some for one, some in zip(hashes, entries, strict=True)]
-            columns[f"{name}_info_in_entries"] = pa.array(in_entries, pa.bool_())
-    summaries = columns["revision_summaries"]
-    if width:
-        flat = summaries.flatten().field("hash").to_pylist()
-        roots = [merkle_root(flat[at : at + width]) for at in range(0, len(flat), width)]
-        columns["revisions_in_entries"] = pa.array(
-            [root in some for root, some in zip(roots, entries, strict=True)], pa.bool_()
-        )
-    entries_hash = columns["entries_hash"].to_pylist()
-    chained = zip(
-        entries_hash,
-        columns["previous_block_hash"].to_pylist(),
-        columns["block_hash"].to_pylist(),
-        strict=True,
-    )
-    columns["block_hash_ok"] = pa.array(
-        [dot(one, before) == block for one, before, block in chained], pa.bool_()
-    )
-    columns["entries_hash_ok"] = pa.array(
-        [merkle_root(some) == one for one, some in zip(entries_hash, entries, strict=True)], pa.bool_()
-    )
+            columns[f"{name}_info_hash"] = binaries(hashing.hashes(payload.members[f"{name}Info"]))
 
 
 def revision_columns(shaped: ShapedRecords, revision: Item, before: pa.Scalar | pa.Array) -> dict[str, Any]:
@@ -265,16 +239,9 @@ def _data(revision: Item) -> Item | None:
 def verify_revision(shaped: ShapedRecords, columns: dict[str, Any], revision: Item) -> None:
     """Fill in the hashes of the revision at a place of the shape."""
     hashing = ShapeHash(shaped.page, shaped.found, shaped.symbols)
-    metadata = hashing.hashes(revision.members["metadata"])
-    item = _data(revision)
-    data: list[Any] = [None] * shaped.count if item is None else hashing.hashes(item)
-    columns["metadata_hash"] = binaries(metadata)
-    if item is not None:
-        columns["data_hash_computed"] = binaries(data)
-    given, given_data = columns["hash"].to_pylist(), columns["data_hash_given"].to_pylist()
-    columns["revision_hash_ok"] = pa.array(
-        np.fromiter(map(revision_hash_ok, given, metadata, data, given_data), np.bool_, shaped.count)
-    )
+    columns["metadata_hash"] = binaries(hashing.hashes(revision.members["metadata"]))
+    if (data := _data(revision)) is not None:
+        columns["data_hash_computed"] = binaries(hashing.hashes(data))
 
 
 class ExportedBlocks(Kind):
@@ -312,7 +279,7 @@ class ExportedBlocks(Kind):
     def fill_in(self, shaped: ShapedRecords, parts: list[dict[str, Any]]) -> None:
         """Fill in the hashes."""
         top = shaped.shape.root
-        verify_block(shaped, parts[0], top, len(_items(shaped, top)))
+        verify_block(shaped, parts[0], top)
         for columns, item in zip(parts[1:], filter(_is_of_a_user, _items(shaped, top)), strict=True):
             verify_revision(shaped, columns, item)
 

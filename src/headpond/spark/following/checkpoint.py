@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import fs
 
 from headpond.core.errors import InvalidData
+from headpond.lake.engine.folder import Folder
 from headpond.lake.storage import file_system, storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from headpond.pipeline import Pipeline
 
@@ -47,16 +48,11 @@ def standing(checkpoint: str, storage_options: Mapping[str, str] | None = None) 
     Raises:
         InvalidData: a file of the checkpoint is not what Spark writes.
     """
-    files, root = file_system(checkpoint, storage_options)
-    with storage_errors(checkpoint, storage_options):
-        return _standing(files, root)
-
-
-def batches_done(checkpoint: str, storage_options: Mapping[str, str] | None = None) -> int | None:
-    """Return the number of the last batch that is done, if any."""
-    files, root = file_system(checkpoint, storage_options)
-    with storage_errors(checkpoint, storage_options):
-        return max(_numbers(files, f"{root}/commits"), default=None)
+    folder = Folder(checkpoint, storage_options or {})
+    begun, done = _numbers(folder, "offsets"), _numbers(folder, "commits")
+    last = max({*begun}.intersection(done), default=None)
+    planned = begun[-1] if begun and begun[-1] not in done else None
+    return Standing(last, None if last is None else _offset(folder, f"offsets/{last}"), planned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +72,28 @@ class Torn:
 
 def torn_file(checkpoint: str, storage_options: Mapping[str, str] | None = None) -> Torn | None:
     """Find the first file of a checkpoint that Spark would trip over; None when it is whole or not there."""
-    files, root = file_system(checkpoint, storage_options)
-    with storage_errors(checkpoint, storage_options):
-        begun = sorted(_numbers(files, f"{root}/offsets"))
-        done = sorted(_numbers(files, f"{root}/commits"))
-        if not begun and not done:
-            return None
-        if not _is_whole(_read(files, f"{root}/metadata"), versioned=False):
-            return Torn(
-                "metadata",
-                (),
-                "Reading begins again at source.start, and what was applied before is applied again, "
-                "harmlessly. A start of LATEST must first name a time before the last batch.",
-            )
-        last = max([*begun[-1:], *done[-1:]])
-        if not _is_whole(_read(files, f"{root}/offsets/{last}")):
-            away = [f"offsets/{last}"] if last in begun else []
-            return Torn(
-                f"offsets/{last}",
-                (*away, *([f"commits/{last}"] if last in done else [])),
-                "The batch is planned again, and what it applied is applied again, harmlessly.",
-            )
-        if done and not _is_whole(_read(files, f"{root}/commits/{done[-1]}")):
-            name = f"commits/{done[-1]}"
-            return Torn(name, (name,), "The batch is done again, harmlessly.")
+    folder = Folder(checkpoint, storage_options or {})
+    begun, done = _numbers(folder, "offsets"), _numbers(folder, "commits")
+    if not begun and not done:
+        return None
+    if not _is_whole(folder.read("metadata"), versioned=False):
+        return Torn(
+            "metadata",
+            (),
+            "Reading begins again at source.start, and what was applied before is applied again, "
+            "harmlessly. A start of LATEST must first name a time before the last batch.",
+        )
+    last = max([*begun[-1:], *done[-1:]])
+    if not _is_whole(folder.read(f"offsets/{last}")):
+        away = [f"offsets/{last}"] if last in begun else []
+        return Torn(
+            f"offsets/{last}",
+            (*away, *([f"commits/{last}"] if last in done else [])),
+            "The batch is planned again, and what it applied is applied again, harmlessly.",
+        )
+    if done and not _is_whole(folder.read(f"commits/{done[-1]}")):
+        name = f"commits/{done[-1]}"
+        return Torn(name, (name,), "The batch is done again, harmlessly.")
     return None
 
 
@@ -135,8 +129,8 @@ def take_away(
             files.move(f"{root}/{name}", f"{to}/{name}")
 
 
-def _is_whole(content: bytes, *, versioned: bool = True) -> bool:
-    lines = content.splitlines()
+def _is_whole(content: bytes | None, *, versioned: bool = True) -> bool:
+    lines = (content or b"").splitlines()
     if versioned and not (lines and lines[0].startswith(b"v")):
         return False
     try:
@@ -146,40 +140,21 @@ def _is_whole(content: bytes, *, versioned: bool = True) -> bool:
     return bool(documents)
 
 
-def _read(files: fs.FileSystem, path: str) -> bytes:
-    if files.get_file_info(path).type != fs.FileType.File:
-        return b""
-    with files.open_input_stream(path) as stream:
-        content: bytes = stream.read()
-    return content
-
-
 def read_again(pipeline: Pipeline, only: str | None) -> Collection[str] | None:
     """Return the tables whose changes are all read again, None for all: these may be made again."""
     if only is not None:
         return (only,)
-    done = batches_done(pipeline.target.checkpoint, pipeline.target.storage_options)
-    return None if done is None else ()
+    done = _numbers(Folder(pipeline.target.checkpoint, pipeline.target.storage_options), "commits")
+    return () if done else None
 
 
-def _standing(files: fs.FileSystem, root: str) -> Standing:
-    begun = sorted(_numbers(files, f"{root}/offsets"))
-    done = set(_numbers(files, f"{root}/commits"))
-    finished = [number for number in begun if number in done]
-    last = finished[-1] if finished else None
-    planned = begun[-1] if begun and begun[-1] not in done else None
-    offset = _offset(files, f"{root}/offsets/{last}") if last is not None else None
-    return Standing(last, offset, planned)
+def _numbers(folder: Folder, of: str) -> list[int]:
+    names = (path.rpartition("/")[2] for path, _ in folder.listed(of))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
-def _numbers(files: fs.FileSystem, folder: str) -> Iterator[int]:
-    for info in files.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
-        if info.base_name.isdecimal():
-            yield int(info.base_name)
-
-
-def _offset(files: fs.FileSystem, path: str) -> dict[str, Any]:
-    text = _read(files, path).decode("utf-8", "replace")
+def _offset(folder: Folder, path: str) -> dict[str, Any]:
+    text = (folder.read(path) or b"").decode("utf-8", "replace")
     version, _, rest = text.partition("\n")
     try:
         offset: Any = json.loads(rest.splitlines()[1])
@@ -187,9 +162,9 @@ def _offset(files: fs.FileSystem, path: str) -> dict[str, Any]:
         offset = None
     if not version.startswith("v") or not isinstance(offset, dict):
         raise InvalidData(
-            f"{path} is not an offset file of Spark: expected a version, metadata and an offset, "
-            f"found {text[:80]!r}.",
+            f"{folder.uri}/{path} is not an offset file of Spark: expected a version, metadata and an "
+            f"offset, found {text[:80]!r}.",
             next_step="Restore the checkpoint, or begin a new one: versions make reading again harmless.",
-            path=path,
+            path=f"{folder.uri}/{path}",
         )
     return offset

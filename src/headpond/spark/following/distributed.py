@@ -23,6 +23,7 @@ import pickle
 from collections import Counter
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,9 +37,9 @@ from headpond.core.errors import HeadpondError, RecordFault
 from headpond.core.formats import shown_fault
 from headpond.core.schemas import whole
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
-from headpond.lake.engine.merge import Part, PartEngine, write_here
+from headpond.lake.engine.merge import Part, PartEngine
 from headpond.lake.sparing import OF_RECORDS, apply_sparing
-from headpond.lake.target import Decision, Step, together
+from headpond.lake.target import Decision, Step, in_parts, together
 from headpond.spark.errors import carried, headpond_error_of
 from headpond.spark.following.parts import apply_in_parts
 from headpond.spark.sources.cells import pack, unpack
@@ -209,7 +210,7 @@ def deal_of(lake: Lake, name: str, shares: int) -> Deal:
     target = lake.tables[name]
     left_out = {"m:columns"} | (set() if target.keep == "log" else {"m:before", "m:after"})
     of_rows = lake.config.kept_as == "rows"  # documents may contradict each other, and need theirs
-    if of_rows and target.keep == "current" and lake.tombstones.horizon_ns(target.known_as) is None:
+    if of_rows and target.keep == "current" and lake.tombstones.horizons_ns().get(target.known_as) is None:
         left_out.add("m:data")
     return Deal(target.apart_by, shares, frozenset(left_out))
 
@@ -266,7 +267,7 @@ def rewriting(spark: SparkSession) -> Callable[[Writing, Again, pa.Table], list[
 
     def write(writing: Writing, again: Again, new: pa.Table) -> list[dict[str, Any]]:
         if sum(file.size for file, _ in again) <= DISTRIBUTE_ABOVE_BYTES:
-            return write_here(writing, again, new)
+            return writing(again, new)
         groups = list(groups_of(again, writing.shape.file_bytes))
         written = spark.sparkContext.parallelize(groups, len(groups)).map(carried(writing)).collect()
         return [action for added in (writing((), new), *written) for action in added]
@@ -276,13 +277,6 @@ def rewriting(spark: SparkSession) -> Callable[[Writing, Again, pa.Table], list[
 
 def groups_of(again: Again, size_bytes: int) -> Iterator[Again]:
     """Yield files of one partition that are written again together: those that a full file has room for."""
-    group: list[Any] = []
-    room = size_bytes
-    for each in sorted(again, key=lambda each: sorted(each[0].values.items(), key=str)):
-        if group and (group[0][0].values != each[0].values or each[0].size > room):
-            yield group
-            group, room = [], size_bytes
-        group.append(each)
-        room -= each[0].size
-    if group:
-        yield group
+    files = sorted(again, key=lambda each: sorted(each[0].values.items(), key=str))
+    for _, of_one in groupby(files, key=lambda each: each[0].values):
+        yield from in_parts(of_one, lambda each: each[0].size, size_bytes)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from headpond.core.errors import MissingRequirement
 from headpond.lake.apply import Applied
-from headpond.lake.target import DecodedBatch
+from headpond.lake.target import DecodedBatch, in_parts, together
 from headpond.spark.sources.cells import DecodedFile, Folder
 from headpond.spark.sources.decoded import FILE, TABLE, gather
 
@@ -40,18 +40,10 @@ def parts_of(frame: pa.Table, part_bytes: int = PART_BYTES) -> Iterator[pa.Table
     """Cut collected cells into parts, in their order; those that are no table's rows come with the last."""
     is_rows = pc.equal(frame["kind"], TABLE).to_pylist()
     sizes = pc.binary_length(frame["content"]).to_pylist()
-    part: list[int] = []
-    room = part_bytes
-    for row, (rows, size) in enumerate(zip(is_rows, sizes, strict=True)):
-        if not rows:
-            continue
-        if part and size > room:
-            yield pa.concat_tables([frame.slice(number, 1) for number in part])
-            part, room = [], part_bytes
-        part.append(row)
-        room -= size
-    others = [row for row, rows in enumerate(is_rows) if not rows]
-    yield pa.concat_tables([frame.slice(0, 0), *(frame.slice(row, 1) for row in (*part, *others))])
+    rows, others = ([row for row, each in enumerate(is_rows) if each is kind] for kind in (True, False))
+    *parts, last = list(in_parts(rows, sizes.__getitem__, part_bytes)) or [[]]
+    for part in (*parts, [*last, *others]):
+        yield pa.concat_tables([frame.slice(0, 0), *(frame.slice(row, 1) for row in part)])
 
 
 def apply_in_parts(
@@ -120,22 +112,12 @@ def apply_as_it_comes(
 
 
 def _parts_of_files(files: list[DecodedFile], part_bytes: int) -> Iterator[list[DecodedFile]]:
-    part: list[DecodedFile] = []
-    for each in files:
-        if part and sum(one.size_bytes for one in part) + each.size_bytes > part_bytes:
-            yield part
-            part = []
-        part.append(each)
-    if part:
-        yield part
+    return in_parts(files, lambda each: each.size_bytes, part_bytes)
 
 
 def _taken(folder: Folder, files: list[DecodedFile]) -> DecodedBatch:
-    """Return the rows of some files as a part."""
     tables: dict[str, list[pa.Table]] = {}
     for each in files:
         if (taken := folder.take(each.file)) is not None:
             tables.setdefault(taken[0], []).append(taken[1])
-    return DecodedBatch(
-        {name: pa.concat_tables(rows, promote_options="default") for name, rows in sorted(tables.items())}
-    )
+    return DecodedBatch(together(tables))

@@ -142,12 +142,14 @@ def follow(
     # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine. A run
     # that goes on drops them where it found some; the first ones of a lake are dropped at the next start.
     may_drop = lake.tombstones.version() >= 0 and not until_caught_up
-    keep_data |= may_drop or lake.tombstones.newest_horizon_ns() is not None
+    keep_data |= may_drop or bool(lake.tombstones.horizons_ns())
     config = lake.config.for_run(only=only, keep_data=keep_data)
 
     target = pipeline.target
-    distributed, shared = by_executors(target, str(spark.sparkContext.master)), only is not None
-    folder = _folder(spark) if config.kept_as == "rows" and not distributed else None
+    master = str(spark.sparkContext.master)
+    distributed, shared = by_executors(target, master), only is not None
+    # Workers write into it and the driver reads, on one machine alone.
+    folder = Folder() if config.kept_as == "rows" and not distributed and _is_one_machine(master) else None
     if distributed:
         for typed in lake.typed.values():
             typed.file.engine.write = rewriting(spark)
@@ -209,11 +211,6 @@ def _in_parts(frame: DataFrame, folder: Folder | None, apply: Callable[[DecodedB
     if folder is None:
         return apply_in_parts(frame.toArrow(), sparing)
     return apply_as_it_comes(folder, frame.toArrow, sparing)
-
-
-def _folder(spark: SparkSession) -> Folder | None:
-    """Return a folder that workers write into and the driver reads; None across machines."""
-    return Folder() if _is_one_machine(str(spark.sparkContext.master)) else None
 
 
 def by_executors(target: Target, master: str) -> bool:

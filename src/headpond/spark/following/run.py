@@ -47,12 +47,11 @@ from headpond.spark.following.checkpoint import check_whole, read_again
 from headpond.spark.following.stopping import GRACE_S, SPARK_STOP_S, Gate, bounded, end_query
 from headpond.spark.metrics.sinks import marked, sinks_of, sizes_reader
 from headpond.spark.session.java import find_java
-from headpond.spark.session.settings import check_checkpoint, session_settings
+from headpond.spark.session.settings import check_checkpoint, log_path, session_settings
 from headpond.spark.session.start import (
     given_up_on_failure,
     spark_session,
     start_early,
-    start_options,
     stop_spark,
     warm_workers,
 )
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from headpond.lake.lake import Lake
     from headpond.pipeline import Pipeline
     from headpond.spark.metrics.exporters import Sink
-    from headpond.spark.session.start import Starting, StartOptions
+    from headpond.spark.session.start import Starting
 
 
 def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str | None = None) -> Lake:
@@ -181,13 +180,13 @@ class Run:
     left: int | None = None  # a batch that was being applied when the grace was over
     hangs: bool = False  # Spark did not end in time: leave the process without waiting for it
     gate: Gate = field(init=False)
-    _options: StartOptions = field(init=False)
+    _log: Path = field(init=False)
     start_seconds: float = 0.0  # until Spark was up
     query_seconds: float = 0.0  # from the query's start to its end
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.stop)
-        self._options = start_options(self.pipeline)
+        self._log = log_path(self.pipeline)
 
     def go(self) -> Lake:
         """Check, start Spark, follow the source to the end of the run, and return the lake.
@@ -198,7 +197,7 @@ class Run:
         self.say("checking the source and the lake")
         for doubt in doubts(self.pipeline):
             logger.warning("%s", doubt)
-        starting = self.starting or start_early(self.pipeline, self._options)
+        starting = self.starting or start_early(self.pipeline, self._log)
         with given_up_on_failure(starting):
             lake = preflight(self.pipeline, files_must_exist=self.until_caught_up, only=self.only)
             if self.until is not None:
@@ -246,7 +245,9 @@ class Run:
         from pyspark.sql import SparkSession
 
         is_ours = SparkSession.getActiveSession() is None
-        spark = spark_session("headpond", conf=session_settings(self.pipeline), **self._options)
+        # Where Python reads and merges, the JVM has too little to do for a slow start ever to pay.
+        conf = session_settings(self.pipeline)
+        spark = spark_session("headpond", conf=conf, log_path=self._log, quick=True)
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -340,11 +341,10 @@ class Run:
             return found
         lines = text_of(error).splitlines()
         first = next((line.strip() for line in lines if line.strip()), type(error).__name__)
-        log = str(self._options["log_path"])
         return ServiceFailure(
             f"Spark ended the query: {first[:300]}",
-            next_step=f"Read {log}; starting again is safe.",
-            log=log,
+            next_step=f"Read {self._log}; starting again is safe.",
+            log=str(self._log),
         )
 
 

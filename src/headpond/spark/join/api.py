@@ -26,12 +26,13 @@ from headpond.kstreams.join.rules import (
 )
 from headpond.kstreams.join.state import JoinState, adopted
 from headpond.kstreams.stores.contract import milliseconds
-from headpond.spark.errors import carried
+from headpond.spark.errors import carried, sentences_for_people
 from headpond.spark.join.at_hand import MAX_AT_HAND_BYTES
 from headpond.spark.join.checkpoint import SEED_DDL, seed_rows
 from headpond.spark.join.columns import SideColumns, output_type, side_columns
 from headpond.spark.join.pack import PACKED_DDL, Packer, Unpacker, as_function, labels
 from headpond.spark.join.rest import plan_of, with_rest
+from headpond.spark.session.workers import use_this_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -81,6 +82,10 @@ def windowed_join(
     name: str = METRICS,
 ) -> DataFrame:
     """Join two streams of keyed records in time windows, as Kafka Streams does.
+
+    Any session will do. It gets what the join needs: RocksDB as its state store, this Python for workers on
+    this machine, and our errors as sentences; what was chosen already stays. Sources are not among them:
+    `headpond.spark.register` comes before they are loaded.
 
     Args:
         left: A streaming frame with `key` and `value` (binary or string), `timestamp`, `headers` (may be
@@ -140,7 +145,7 @@ def windowed_join(
     if type(tasks) is not int or not 1 <= tasks <= MAX_TASKS:
         raise UsageError(f"tasks is a number from 1 to {MAX_TASKS}, not {tasks!r}.", option="tasks")
     frames = _frames(left, right, rules)
-    _check_spark(left.sparkSession)
+    _prepare(left.sparkSession)
     columns = {side: side_columns(frame.schema, side) for side, frame in frames.items()}
     _check_keys(columns)
     drops = choice(OnBadTime, "on_bad_time", on_bad_time) is OnBadTime.DROP
@@ -193,10 +198,7 @@ def _seeds(spark: SparkSession, given: InitialState | Sequence[InitialState], pl
         for number in range(len(rows)):
             yield from rows.slice(number, 1).to_batches()
 
-    def carried_read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return carried(read)(batches)
-
-    return spark.range(0, 1, 1, 1).mapInArrow(carried_read, SEED_DDL)
+    return spark.range(0, 1, 1, 1).mapInArrow(carried(read), SEED_DDL)
 
 
 def _read_task(directory: Path, rules: JoinRules) -> JoinState:
@@ -255,8 +257,10 @@ def _check_keys(columns: dict[Side, SideColumns]) -> None:
         )
 
 
-def _check_spark(spark: SparkSession) -> None:
-    """Choose RocksDB for the state where nothing was chosen; Spark's stateful Python takes nothing else."""
+def _prepare(spark: SparkSession) -> None:
+    """Give a session what the join needs; Spark's stateful Python takes no state store but RocksDB."""
+    sentences_for_people()
+    use_this_python(spark)
     chosen: Any = spark.conf.get(_PROVIDER, None)
     if chosen == ROCKSDB:
         return

@@ -2,7 +2,7 @@
 
 ::
 
-    BatchReport ─► observations ─► Prometheus      headpond[prometheus]: endpoint, textfile for node_exporter
+    BatchReport ─► observations ─► Prometheus      headpond[prometheus]: an endpoint
                                 └► OpenTelemetry   headpond[otel]: the application's SDK and exporter
 
 Labels are bounded in number whatever records hold: tables that are not configured share one label, and so do
@@ -11,7 +11,6 @@ shards and reasons beyond `MOST_SHARDS` and `MOST_REASONS`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -188,8 +187,6 @@ def _sizes(report: BatchReport, configured: Collection[str]) -> Iterator[Observa
 
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
-_TEXTFILE_S = 10.0
-"""The file is written with each batch, and so often without one, so that its age shows a live run."""
 
 
 def prometheus_name(instrument: Instrument) -> str:
@@ -204,34 +201,32 @@ class Prometheus(Sink):
         pipeline: goes with every value as `pipeline`.
         configured: names of the tables that may be labels.
         listen: `HOST:PORT` to serve at; port 0 takes a free one.
-        textfile: a file to keep.
 
     Raises:
         MissingRequirement: prometheus-client is not installed, or the address cannot be had.
     """
 
-    def __init__(
-        self,
-        pipeline: str,
-        configured: Collection[str],
-        *,
-        listen: str | None = None,
-        textfile: str | None = None,
-    ) -> None:
+    def __init__(self, pipeline: str, configured: Collection[str], listen: str) -> None:
         self._library = needed("prometheus_client", "[monitor] with Prometheus", "headpond[prometheus]")
-        self._pipeline, self._configured, self._textfile = pipeline, frozenset(configured), textfile
+        self._pipeline, self._configured = pipeline, frozenset(configured)
         self.registry = self._library.CollectorRegistry()
         self._metrics = {name: self._metric(one) for name, one in INSTRUMENTS.items()}
         for table in self._configured:  # a rate over what was never there is not known, over 0 it is
             for outcome in OUTCOMES:
                 self._metrics["headpond.changes"].labels(pipeline, table, outcome)
-        self._server: Any = None
-        self.address: tuple[str, int] | None = None
-        self._written_at = 0.0
-        self._is_written = False  # the file holds what is known
-        if listen is not None:
-            self._serve(listen)
-        self._write()
+        host, _, port = listen.rpartition(":")
+        try:
+            self._server, _thread = self._library.start_http_server(
+                int(port), addr=host.strip("[]"), registry=self.registry
+            )
+        except OSError as error:
+            raise MissingRequirement(
+                f"Measurements cannot be served at {listen}: {error.strerror or error}.",
+                next_step="Correct monitor.prometheus, or end what listens there.",
+                address=listen,
+            ) from error
+        self.address: tuple[str, int] = self._server.server_address[:2]
+        self._server.set_app(_answering(self._server.get_app(), self.address[0]))
 
     def batch(self, report: BatchReport) -> None:
         """Note a batch."""
@@ -249,19 +244,11 @@ class Prometheus(Sink):
                 child.set(value)
             else:
                 child.observe(value)
-        self._is_written = False
-
-    def tick(self) -> None:
-        """Write the file after a batch, and now and then."""
-        if not self._is_written or time.monotonic() - self._written_at >= _TEXTFILE_S:
-            self._write()
 
     def close(self) -> None:
-        """Serve no more, and write the file a last time."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-        self._write()
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
 
     def _metric(self, one: Instrument) -> Any:
         labels = ("pipeline", *one.labels)
@@ -270,34 +257,6 @@ class Prometheus(Sink):
             return self._library.Histogram(name, one.words, labels, registry=self.registry, buckets=BUCKETS_S)
         made = self._library.Counter if one.kind == "counter" else self._library.Gauge
         return made(name, one.words, labels, registry=self.registry)
-
-    def _serve(self, listen: str) -> None:
-        host, _, port = listen.rpartition(":")
-        try:
-            self._server, _thread = self._library.start_http_server(
-                int(port), addr=host.strip("[]"), registry=self.registry
-            )
-        except OSError as error:
-            raise MissingRequirement(
-                f"Measurements cannot be served at {listen}: {error.strerror or error}.",
-                next_step="Correct monitor.prometheus, or end what listens there.",
-                address=listen,
-            ) from error
-        self.address = self._server.server_address[:2]
-        self._server.set_app(_answering(self._server.get_app(), self.address[0]))
-
-    def _write(self) -> None:
-        self._is_written = False
-        if self._textfile is not None:
-            try:
-                self._library.write_to_textfile(self._textfile, self.registry)
-            except OSError as error:
-                raise MissingRequirement(
-                    f"Measurements cannot be written to {self._textfile}: {error.strerror or error}.",
-                    next_step="Correct monitor.textfile, or the folder's rights.",
-                    path=self._textfile,
-                ) from error
-        self._is_written, self._written_at = True, time.monotonic()
 
 
 def _answering(app: Any, listens_on: str) -> Any:

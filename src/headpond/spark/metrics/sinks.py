@@ -5,7 +5,7 @@
     log lines        always         one per batch, for `--log-format`
     run mark         always         _headpond/run.json
     batch log        batches > 0    _headpond/batches
-    Prometheus       prometheus, textfile
+    Prometheus       prometheus = "HOST:PORT"
     OpenTelemetry    opentelemetry = true
 """
 
@@ -52,8 +52,8 @@ def sinks_of(pipeline: Pipeline) -> list[Sink]:
     sinks: list[Sink] = [LogLines(), MarkOfRun(mark_in(target.path, target.storage_options))]
     if monitor.batches:
         sinks.append(Batches(batches_in(target.path, target.storage_options, monitor.batches)))
-    if monitor.prometheus is not None or monitor.textfile is not None:
-        sinks.append(Prometheus(monitor.name, tables, listen=monitor.prometheus, textfile=monitor.textfile))
+    if monitor.prometheus is not None:
+        sinks.append(Prometheus(monitor.name, tables, monitor.prometheus))
     if monitor.opentelemetry:
         sinks.append(OpenTelemetry(monitor.name, tables))
     return sinks

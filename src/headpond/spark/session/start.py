@@ -24,7 +24,7 @@ import threading
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from headpond.core.errors import HeadpondError, MissingRequirement
 from headpond.core.passing import PassingFolder
@@ -36,7 +36,6 @@ from headpond.spark.session.settings import (
     LOCAL_CHECKPOINTS,
     SECRET_SETTING,
     check_checkpoint,
-    log_path,
     session_settings,
 )
 from headpond.spark.session.workers import worker_python
@@ -128,38 +127,25 @@ def started_context(
     return _start_context(settings, log)
 
 
-class StartOptions(TypedDict):
-    """How Spark is started: as for `spark_session`."""
-
-    log_path: Path
-    quick: bool
-
-
-def start_options(pipeline: Pipeline) -> StartOptions:
-    """Return how Spark is started for a run of a pipeline."""
-    # Where Python reads and merges, the JVM has too little to do for a slow start ever to pay.
-    return {"log_path": log_path(pipeline), "quick": True}
-
-
 class Starting:
-    """A Spark context that comes up in a thread of its own."""
+    """A Spark context that comes up in a thread of its own, with its log at a path."""
 
-    def __init__(self, conf: dict[str, str], options: StartOptions) -> None:
-        self._made = _missing(options["log_path"])
+    def __init__(self, conf: dict[str, str], log: Path) -> None:
+        self._made = _missing(log)
         self._lock = threading.Lock()
         self._context: SparkContext | None = None
         self._error: BaseException | None = None
         self._given_up = False
         # A daemon: a process whose checks failed does not wait for Spark, whose JVM ends with it.
-        self._thread = threading.Thread(target=self._start, args=(conf, options), daemon=True)
+        self._thread = threading.Thread(target=self._start, args=(conf, log), daemon=True)
         self._thread.start()
 
-    def _start(self, conf: dict[str, str], options: StartOptions) -> None:
+    def _start(self, conf: dict[str, str], log: Path) -> None:
         try:
             importlib.import_module("pyspark")  # takes a while, in which checks may fail
             if self._given_up:
                 return
-            context = started_context("headpond", conf=conf, **options)
+            context = started_context("headpond", conf=conf, log_path=log, quick=True)
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
             return
@@ -212,8 +198,8 @@ def given_up_on_failure(starting: Starting | None) -> Iterator[None]:
         raise
 
 
-def start_early(pipeline: Pipeline, options: StartOptions) -> Starting | None:
-    """Begin to start Spark for a pipeline.
+def start_early(pipeline: Pipeline, log: Path) -> Starting | None:
+    """Begin to start Spark for a pipeline, with its log at a path.
 
     Returns:
         None where Spark is up already, where `spark-submit` has started it, and where the settings are wrong,
@@ -229,7 +215,7 @@ def start_early(pipeline: Pipeline, options: StartOptions) -> Starting | None:
         find_java()
     except HeadpondError:
         return None
-    return Starting(conf, options)
+    return Starting(conf, log)
 
 
 def warm(work: Callable[[], object]) -> None:
@@ -302,7 +288,6 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
 
 
 def _set_environment(settings: Mapping[str, str], java: Java) -> None:
-    """Set what the launcher, the JVM and the workers read from the environment."""
     local = settings["spark.master"].startswith("local")
     os.environ["JAVA_HOME"] = str(java.home)
     if local:

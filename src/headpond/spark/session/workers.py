@@ -29,8 +29,12 @@ import site
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headpond.spark.session.java import cache_folder, write_script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PRELOADED = ("pyspark.worker", "pandas", "headpond.spark.sources.kinesis")
 """What the workers of the main job import first.
@@ -75,6 +79,19 @@ def worker_python(package: Path, home: Path, environ: Mapping[str, str] | None =
         return sys.executable
     # A cache folder may be on a disk from which nothing is run.
     return str(target) if os.access(target, os.X_OK) else sys.executable
+
+
+def use_this_python(spark: SparkSession) -> None:
+    """Have Spark on this machine run this interpreter, unless another one was chosen.
+
+    Spark's own choice is the `python3` of the PATH, which lacks headpond where its environment is not active.
+    """
+    from headpond.spark.session.cluster import over_connect
+
+    if over_connect(spark) or "PYSPARK_PYTHON" in os.environ:
+        return
+    if spark.sparkContext.master.startswith("local"):
+        spark.sparkContext.pythonExec = sys.executable
 
 
 def _found_by_itself(folder: Path, env: Mapping[str, str]) -> bool:

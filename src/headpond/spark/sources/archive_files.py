@@ -282,27 +282,33 @@ def plan(
     there is. Half a line at the end of a file is taken when that has rested for `last_line_wait_ms`; None: at
     once, the archive is read once.
     """
-    end = dict(start)
+    asked: dict[str, tuple[FilePosition | None, int | None]] = {}  # where each begins, and its room
     left = max_bytes
     for name in sorted(sizes):
+        done = start.get(name)
+        beyond = sizes[name] - (done.size if done else 0)
+        if beyond > 0 and (done is None or done.lines is not None):
+            asked[name] = done, left
+            left = None if left is None else left - beyond
         if left is not None and left <= 0:
             break
-        done = start.get(name)
-        if sizes[name] <= (done.size if done else 0) or (done is not None and done.lines is None):
-            continue
+
+    def end_of(name: str) -> FilePosition | None:
+        """Look how far a file goes; None where nothing is taken of it."""
+        (done, room), size = asked[name], sizes[name]
         if done is None and _is_whole(files, name):
-            # An empty batch still takes a gzip file larger than the bound, or it would never be read.
-            if left is not None and sizes[name] > left and end != start:
-                continue
-            to = FilePosition(sizes[name], None)
+            # A batch that begins with a gzip file larger than the bound takes it, or it would never be read.
+            to = FilePosition(size, None) if room in {None, max_bytes} or size <= room else FilePosition(0, 0)
         else:
-            to = _advance(files, name, done or FilePosition(0, 0), sizes[name], left, last_line_wait_ms)
-        taken = to.size - (done.size if done else 0)
-        if taken:
-            end[name] = replace(to, head=_head(files, name, to.size))
-        if left is not None:
-            left -= taken
-    return end
+            to = _advance(files, name, done or FilePosition(0, 0), size, room, last_line_wait_ms)
+        return replace(to, head=_head(files, name, to.size)) if to.size > (done.size if done else 0) else None
+
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+        ends = {name: to for name, to in zip(asked, pool.map(end_of, asked), strict=True) if to}
+    if asked and not ends:  # each waits for the end of a line; others need not wait for that
+        rest = {name: size for name, size in sizes.items() if name not in asked}
+        return plan(files, rest, start, max_bytes, last_line_wait_ms=last_line_wait_ms)
+    return {**start, **ends}
 
 
 def check_unchanged(

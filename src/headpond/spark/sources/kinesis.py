@@ -42,7 +42,7 @@ from headpond.kpl.batch import OpenCounters
 from headpond.kpl.records import open_records
 from headpond.spark.errors import carried, sentences_for_people
 from headpond.spark.session.settings import redact_options
-from headpond.spark.session.workers import freeze_worker_heap
+from headpond.spark.session.workers import freeze_worker_heap, use_this_python
 from headpond.spark.sinks.kinesis import KinesisStreamWriter, KinesisWriter, prepare
 from headpond.spark.sources.rows import (
     Decoding,
@@ -310,6 +310,7 @@ def register(spark: SparkSession) -> None:
     if not is_remote():  # a client of Spark Connect has no context: planning counts the cores where it runs
         spark.sparkContext.environment[CORES] = str(spark.sparkContext.defaultParallelism)
         spark.sparkContext.environment[APPLICATION] = spark.sparkContext.applicationId
+    use_this_python(spark)
     for source in (KinesisDataSource, ShortNamedKinesisDataSource, ArchiveDataSource):
         spark.dataSource.register(source)
     redact_options(spark)
