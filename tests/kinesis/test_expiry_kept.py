@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headpond.core.errors import DataLoss
-from headpond.kinesis.reading.positions import END, read_offset
+from headpond.kinesis.reading.positions import END, HORIZON, read_offset
 from headpond.localkinesis.testing import ManualClock, local_kinesis
 from tests.kinesis.expiry_kit import BOUNDS, HOUR_MS, SHARD, numbers, trim_first
 from tests.kinesis.source_kit import STREAM, WAYS, Driver, held, put, read_both_ways
@@ -82,6 +82,25 @@ class TestRetention:
                 _, batches = driver.run(at)
                 assert numbers(batches) == list(range(13, 18))
                 assert driver.planner.tolerated_losses == 2
+
+    def test_at_the_horizon_of_a_stream_that_was_empty(
+        self, kinesis: LocalKinesis, clock: ManualClock
+    ) -> None:
+        """The first batch writes down since when; one of an earlier headpond did not, and goes on."""
+        driver = Driver(kinesis)
+        at = driver.next(driver.initial())
+        assert at.shards[SHARD] == HORIZON
+        assert at.to_json()["v"] == 2
+        clock.advance(HOUR_MS)
+        put(kinesis, 10)
+        clock.advance(30 * HOUR_MS)
+        put(kinesis, 5, first=10)
+        with pytest.raises(DataLoss, match="at its oldest record, nothing is known since 2026-01-01"):
+            Driver(kinesis).next(at)
+        value = at.to_json()
+        old = read_offset({**value, "v": 1, "shards": {SHARD: {"p": "HORIZON"}}})
+        _, batches = Driver(kinesis).run(old)
+        assert numbers(batches) == list(range(10, 15))
 
     def test_an_idle_shard_beside_a_busy_one(self, clock: ManualClock) -> None:
         """The batches of the busy one write down until when nothing came to the idle one."""
