@@ -28,7 +28,7 @@ from headpond.dsql.config import TableSpec
 from headpond.dsql.decode import DsqlConfig
 from headpond.dsql.versions import encode_versions, key_column
 from headpond.lake.apply import DecodedBatch, apply_batch
-from headpond.lake.lake import Lake
+from headpond.lake.tables import Lake
 
 BATCH = 10_000
 RECENT = 100_000

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.lake.lake import OWN_FOLDER
 from headpond.lake.state.run_mark import mark_in
+from headpond.lake.tables import OWN_FOLDER
 from headpond.localkinesis import LocalKinesis
 from tests.cli.status_kit import ENTRY, lake_with_batches, mark
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 LINES_AT_A_TIME = 1_000
 LAKE_RECORDS = 10_000

@@ -205,7 +205,7 @@ class History:
 @pytest.fixture(autouse=True, scope="module")
 def _little_is_looked_at() -> Iterator[None]:
     """Two records where a planner looks at 5,000: what lies beyond has to be found by its time."""
-    with patch.object(shard_state, "_LOOK_RECORDS", 2), patch.object(shard_state, "_FIRST_LOOK", 1):
+    with patch.object(shard_state, "LOOK_RECORDS", 2), patch.object(shard_state, "FIRST_LOOK", 1):
         yield
 
 

@@ -77,7 +77,7 @@ def keys_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    monkeypatch.setattr(api_client, "_RECONNECT_S", 0.0)
+    monkeypatch.setattr(api_client, "RECONNECT_S", 0.0)
     return tmp_path / "credentials"
 
 

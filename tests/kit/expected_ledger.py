@@ -13,7 +13,7 @@ from amazon.ion import simpleion
 from tests.kit.support import VECTORS
 
 if TYPE_CHECKING:
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 TABLES = ("Person", "VehicleRegistration", "Mixed", "Über-Konten")
 PERSON = {"FirstName": "string", "DOB": "timestamp", "GovId": "string"}

@@ -19,7 +19,7 @@ from tests.kit.support import vector_bytes, vector_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 MAX_LISTED = 20
 """So many differences of one table are listed; the rest is counted."""

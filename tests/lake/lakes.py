@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headpond.dsql.decode import DsqlConfig
     from headpond.lake.apply import DecodedBatch
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 
 def lake_in(folder: Path, tables: str) -> tuple[Lake, DsqlConfig]:

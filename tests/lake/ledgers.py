@@ -12,7 +12,7 @@ from amazon.ion import simpleion
 from headpond.core.schemas import USER_RECORD_SCHEMA
 from headpond.ion.stream import only_value
 from headpond.ion.text_reader import to_binary
-from headpond.lake.lake import Lake
+from headpond.lake.tables import Lake
 from headpond.lake.target import DecodedBatch
 from headpond.qldb.config import DocumentSpec
 from headpond.qldb.decode import LedgerConfig

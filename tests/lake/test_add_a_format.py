@@ -21,7 +21,7 @@ from tests.lake.lakes import decoded
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-format.md"
 MODULES = ("headpond.till.records", "headpond.till.decode")

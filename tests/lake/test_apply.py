@@ -24,7 +24,7 @@ from tests.kit.support import vector_bytes, vector_json, vector_lines
 from tests.lake.lakes import decoded, lake_in, watched
 
 if TYPE_CHECKING:
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 SMALL = vector_bytes("dsql/small.jsonl").splitlines()
 EXPECTED = vector_json("dsql/small.expected.json")

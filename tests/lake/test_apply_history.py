@@ -17,7 +17,7 @@ from tests.lake.lakes import decoded, lake_in, watched
 from tests.lake.test_apply import EXPECTED, SMALL, TABLES, Crash
 
 if TYPE_CHECKING:
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 HISTORIES = "\n".join(
     line + '\nkeep = "history"' if line.startswith("keys") and line != "keys = []" else line

@@ -22,7 +22,7 @@ from tests.lake.test_unknown_tables import change
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 KEYS = ["my key.`1`", "ID", "id"]
 NAMES = [

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headpond.dsql.decode import DsqlConfig
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 TABLES = '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint", v = "text" }\n'
 AT = 1_000

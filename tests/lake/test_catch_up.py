@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headpond.dsql.decode import DsqlConfig
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 OPEN = 'unknown_tables = "log"\n'
 LOGS = {name: log | {"keys": []} for name, log in EXPECTED["append_logs"].items()}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headpond.dsql.decode import DsqlConfig
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 TABLE = '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint", v = "text" }\n'
 OTHER = '[tables."public.other"]\nkeys = ["id"]\n'

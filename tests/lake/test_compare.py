@@ -20,7 +20,7 @@ from tests.lake.test_bootstrap import change
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 TABLES = """[tables."public.t"]
 keys = ["id"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headpond.dsql.decode import DsqlConfig
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 COLUMNS = 'columns = { id = "bigint", v = "text", d = "date" }\n'
 TABLES = (

@@ -20,7 +20,7 @@ from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_rebuild import T, change, entry, filled, opened, rows_of
 
 if TYPE_CHECKING:
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 ENTRY: dict[str, Any] = {"keys": ["org", "id"], "columns": {"id": "integer", "org": "integer", "t": "text"}}

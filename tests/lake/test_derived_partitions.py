@@ -30,7 +30,7 @@ from tests.lake.test_unknown_tables import change
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 T = "public.t"
 HOUR_US = 3_600_000_000

@@ -16,7 +16,7 @@ import pytest
 
 from headpond.core.errors import ConfigurationError, InvalidData
 from headpond.lake.apply import apply_batch
-from headpond.lake.lake import Lake
+from headpond.lake.tables import Lake
 from tests.lake.lakes import decoded, lake_in
 
 TABLE = """

@@ -22,7 +22,7 @@ from tests.lake.ledgers import datums, decoded, ledger_in, revision
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 CONFIG = LedgerConfig(tables=(), verify=True)
 EXPECTED = vector_json("qldb/expected.json")

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from headpond.core.schemas import OWN_FIELDS
 from headpond.dsql.config import TableSpec
 from headpond.dsql.decode import DsqlConfig
-from headpond.lake.lake import Lake
+from headpond.lake.tables import Lake
 from headpond.lake.typed import MAX_LISTED_KEYS, VALUE, rows_of_keys
 
 if TYPE_CHECKING:

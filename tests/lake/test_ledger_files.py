@@ -32,7 +32,7 @@ from tests.lake.ledgers import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 CONFIG = config_of(*TABLES, past=False, raw_ion=True)
 

@@ -18,7 +18,7 @@ from tests.lake.test_apply_history import HISTORIES, assert_expected
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 
 def marking(tables: str) -> str:

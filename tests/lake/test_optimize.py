@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from headpond.dsql.decode import DsqlConfig
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 TABLES = '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint", v = "text" }\n'
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headpond.dsql.decode import DsqlConfig
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 COLUMNS = '{{ id = "bigint", "k 2" = "text", day = "date", v = "text" }}'
 TABLE = '[tables."public.t"]\nkeys = ["id", "k 2"]\ncolumns = ' + COLUMNS + '\nkeep = "{keep}"\n{more}\n'

@@ -32,7 +32,7 @@ from tests.lake.test_unknown_tables import HOSTILE, Crash, change
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 PATTERN = '[tables."public.*"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'
 

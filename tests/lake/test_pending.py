@@ -25,7 +25,7 @@ from tests.lake.test_apply import tables_of_case
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 ENTRY = '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint", v = "text" }\n'
 CASES = [case for case in vector_lines("dsql/cases.jsonl") if case["name"].startswith("chunk")]

@@ -25,7 +25,7 @@ from tests.lake.test_partitions import some_changes
 from tests.lake.test_unknown_tables import change
 
 if TYPE_CHECKING:
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 FEED = 'table_properties = { "delta.enableChangeDataFeed" = "true" }\n'
 T = '[tables."public.t"]\nkeys = ["id", "k 2"]\ncolumns = { id = "bigint", "k 2" = "text", day = "date" }\n'

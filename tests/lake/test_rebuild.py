@@ -23,7 +23,7 @@ from tests.lake.lakes import decoded, lake_in, watched
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 T = "public.t"
 HEAD = '[source]\narchive = "x.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n'

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headpond.dsql.decode import DsqlConfig
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 T = "public.t"
 TABLES = f'[tables."{T}"]\nkeys = ["id"]\ncolumns = {{ id = "bigint", v = "bigint" }}\n'

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headpond.dsql.decode import DsqlConfig
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 TABLES = """
 [tables."public.t"]

@@ -23,7 +23,7 @@ from tests.lake.lakes import decoded, lake_in, watched
 
 if TYPE_CHECKING:
     from headpond.dsql.decode import DsqlConfig
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 NARROW = '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "smallint", v = "text" }\n'
 WIDE_KEY = '[tables."public.u"]\nkeys = ["id"]\ncolumns = { id = "smallint" }\n'

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headpond.dsql.decode import DsqlConfig
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 TABLE = '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'
 MS = 1_000_000

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 T = "public.t"
 HARD = f'[tables."{T}"]\nkeys = ["id"]\ncolumns = {{ id = "bigint", v = "bigint" }}\n'

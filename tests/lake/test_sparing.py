@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headpond.lake.apply import Applied
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.lake.target import DecodedBatch
 
 TABLES = "".join(

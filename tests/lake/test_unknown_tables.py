@@ -17,7 +17,7 @@ from tests.lake.lakes import decoded, lake_in, watched
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 OPEN = 'unknown_tables = "log"\n'
 ORDERS = '[tables."public.orders"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'

@@ -24,7 +24,7 @@ from tests.postgres.test_catalog import run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.postgres.connection import Connection
     from tests.cli.conftest import Cli
 

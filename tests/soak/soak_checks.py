@@ -16,7 +16,7 @@ from tests.soak.soak_ledger import OURS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from tests.soak.soak_changes import Expected
     from tests.soak.soak_ledger import ExpectedLedger
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 OURS = "soak-"
 Identity = tuple[str, str, int]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headpond.cli.main import main
-from headpond.lake.lake import Lake
+from headpond.lake.tables import Lake
 from headpond.spark.following import distributed
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
     Apply = Callable[..., Applied]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
     Apply = Callable[..., Applied]
 

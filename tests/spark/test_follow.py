@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.pipeline import Pipeline
 
 pytestmark = pytest.mark.spark

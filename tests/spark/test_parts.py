@@ -28,7 +28,7 @@ from tests.lake.lakes import cells, lake_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 TABLES = (
     '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headpond.lake.apply import Applied
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 pytestmark = pytest.mark.thorough
 

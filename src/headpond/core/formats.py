@@ -118,7 +118,7 @@ class ChangeFormat(Protocol):
     """The rules of one pipeline for one format of changes; frozen and picklable, it travels to executors.
 
     Attributes:
-        kept_as: which version of a key wins and what is kept beside the tables, as `lake.lake` names it:
+        kept_as: which version of a key wins and what is kept beside the tables, as `lake.tables` names it:
             `rows` by their commit time, `documents` by their own version.
     """
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headpond.core.formats import Newest
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.lake.target import Decision
 
     Decide = Callable[[Lake, DecodedBatch], Mapping[str, Decision]]

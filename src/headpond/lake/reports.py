@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headpond.lake.delta import DeltaFile, Size
-from headpond.lake.lake import OWN_FOLDER
 from headpond.lake.maintenance.optimize import HOUR_MS, optimize_file
 from headpond.lake.state.insert_once import FactTable
+from headpond.lake.tables import OWN_FOLDER
 from headpond.lake.target import OPEN
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from headpond.core.formats import Newest
     from headpond.lake.apply import Applied
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 
 def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headpond.core.formats import Decoded, Newest, TableEntry
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.lake.typed import TypedTable
 
 Transaction = tuple[str, int] | None

@@ -13,7 +13,7 @@ from headpond.core.patterns import is_pattern
 from headpond.dsql.chunks import Chunks
 from headpond.dsql.config import RowChanges
 from headpond.dsql.decode import DsqlConfig
-from headpond.lake.lake import Lake
+from headpond.lake.tables import Lake
 from headpond.pipeline.load import Pipeline
 from headpond.pipeline.model import Target, document_spec, table_spec
 from headpond.qldb.decode import LedgerConfig

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from headpond.cli.output import Output
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.pipeline import Pipeline
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from headpond.kinesis.api.settings import ConnectionSettings
 
-_RECONNECT_S = 10.0
+RECONNECT_S = 10.0
 """Credentials that were refused are looked for again once in so long."""
 
 
@@ -47,13 +47,13 @@ class Renewing:
 
     def __init__(self, make: Callable[[], KinesisClient], *, fixed: bool = False) -> None:
         self.client = make()
-        self._make, self._fixed, self._made_s, self._lock = make, fixed, -_RECONNECT_S, Lock()
+        self._make, self._fixed, self._made_s, self._lock = make, fixed, -RECONNECT_S, Lock()
 
     def renewed(self, refused: KinesisClient) -> bool:
         """Take a new client in place of the one that was refused; return whether there is another one."""
         with self._lock:
             now_s = time.monotonic()
-            if self.client is refused and not self._fixed and now_s - self._made_s >= _RECONNECT_S:
+            if self.client is refused and not self._fixed and now_s - self._made_s >= RECONNECT_S:
                 self.client, self._made_s = self._make(), now_s
                 refused.close()  # calls that are under way end as usual
             return self.client is not refused

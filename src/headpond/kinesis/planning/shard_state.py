@@ -31,10 +31,10 @@ UNBOUNDED = 1 << 62
 LOOK_BYTES = 1 << 20
 """What a shard takes in a second at its limit; costs less to look at than a few more calls."""
 
-_LOOK_RECORDS = 5_000
+LOOK_RECORDS = 5_000  # at most, however small they are
 _FEW, _FEW_BYTES = 1_250, LOOK_BYTES // 4  # where the shard may have more: so many are always taken
 _PROBE_BYTES = LOOK_BYTES // 16  # enough to tell how dense records are
-_FIRST_LOOK = 10  # records, while their size is not known: a reply may have 10 MiB
+FIRST_LOOK = 10  # while their size is not known: a reply may have 10 MiB
 _FIRST_SPAN_MS = 4_000
 _SPAN_GROWTH = 8
 CLOCK_ERROR_MS = 2_000
@@ -154,7 +154,7 @@ class ShardState:
                 last_ms = mark.arrival_ms
             return UNBOUNDED if self._has_seen_all else last_ms
         if share.span_ms is not None and not self._marks and not self._has_seen_all:
-            self._see(self._worth(LOOK_BYTES, _LOOK_RECORDS))
+            self._see(self._worth(LOOK_BYTES, LOOK_RECORDS))
         if share.span_ms is None or not self._marks:
             return UNBOUNDED
         return self._marks[0].arrival_ms + self._span_ms(share.span_ms, share.about_bytes)
@@ -171,7 +171,7 @@ class ShardState:
         """
         # The first look tells how large records are, and may be all it takes.
         while not self._has_seen_all and self._held_bytes < _FEW_BYTES and len(self._marks) < _FEW:
-            self._see(self._worth(LOOK_BYTES, _LOOK_RECORDS))
+            self._see(self._worth(LOOK_BYTES, LOOK_RECORDS))
         self._first_ms = self._marks[0].arrival_ms if self._marks else 0
         self.take()
         if self.is_done or self.position == self.begun:
@@ -196,7 +196,7 @@ class ShardState:
                 moment_ms = max((hit_ms + miss_ms) // 2, miss_ms - span_ms)
                 span_ms *= _SPAN_GROWTH
                 # Two at least, or they would not tell how dense they are.
-                if not self._jump(moment_ms, 1 + self._worth(_PROBE_BYTES, _LOOK_RECORDS)):
+                if not self._jump(moment_ms, 1 + self._worth(_PROBE_BYTES, LOOK_RECORDS)):
                     miss_ms = moment_ms
             self.take()
 
@@ -245,7 +245,7 @@ class ShardState:
 
     def _worth(self, size_bytes: int, most: int = MOST_RECORDS_PER_PAGE) -> int:
         """Estimate how many records make up so many bytes, by the sizes seen last."""
-        return min(int(size_bytes / self._record_bytes) + 1, most) if self._record_bytes else _FIRST_LOOK
+        return min(int(size_bytes / self._record_bytes) + 1, most) if self._record_bytes else FIRST_LOOK
 
     # Taking
 

@@ -39,7 +39,6 @@ from headpond.core.errors import InvalidData, UsageError
 from headpond.core.schemas import json_texts, quote
 from headpond.dsql.pg_types import TEXT_TYPES, PgType, parse_type
 from headpond.lake.apply import DecodedBatch, apply_batch
-from headpond.lake.lake import Lake
 from headpond.lake.maintenance.snapshot import (
     Loaded,
     Parts,
@@ -48,6 +47,7 @@ from headpond.lake.maintenance.snapshot import (
     refuse_twice,
 )
 from headpond.lake.storage import file_system, is_remote, storage_errors
+from headpond.lake.tables import Lake
 
 ROWS_AT_ONCE = 100_000
 

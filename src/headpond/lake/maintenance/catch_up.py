@@ -24,8 +24,8 @@ from headpond.core.formats import decoded_parts
 from headpond.core.schemas import ORIGIN_COLUMNS, USER_RECORD_SCHEMA, filled, quote, whole
 from headpond.dsql.config import TableSpec
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
-from headpond.lake.lake import Lake
 from headpond.lake.state.rows import RowTables
+from headpond.lake.tables import Lake
 from headpond.lake.targets.log import BY_PLACE, LogTable
 
 ROWS_AT_ONCE = 50_000

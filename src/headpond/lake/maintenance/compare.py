@@ -25,8 +25,8 @@ from headpond.core.schemas import VALUE, whole
 from headpond.dsql.rows import canonical
 from headpond.dsql.versions import sha256_each, value_texts
 from headpond.lake.delta import literal
-from headpond.lake.lake import Lake
 from headpond.lake.maintenance.snapshot import PARTS, Parts, SnapshotRows, refuse_twice
+from headpond.lake.tables import Lake
 
 LISTED = 20
 _LONGEST_CELL = 32

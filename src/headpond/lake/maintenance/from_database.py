@@ -22,17 +22,17 @@ import pyarrow as pa
 
 from headpond.core.errors import EndpointUnreachable, InvalidData, ServiceFailure, UsageError
 from headpond.lake.apply import DecodedBatch, apply_batch
-from headpond.lake.lake import OWN_FOLDER
 from headpond.lake.maintenance.snapshot import Loaded, SnapshotRows, refuse_before_horizon
 from headpond.lake.naming import table_folder
 from headpond.lake.storage import read_document, remove_folder, write_document
+from headpond.lake.tables import OWN_FOLDER
 from headpond.postgres.catalog import tables_of
 from headpond.postgres.reading import BYTES_AT_ONCE, ROWS_AT_ONCE, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.postgres.catalog import DatabaseTable
     from headpond.postgres.connection import Database
     from headpond.postgres.reading import Page, Snapshot

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headpond.lake.delta import DeltaFile
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
 
 _OUTSIDE = re.compile(r"[^a-z0-9_]")
 _KEPT = ("Description", "Owner", "Retention")

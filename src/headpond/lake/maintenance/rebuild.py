@@ -48,7 +48,6 @@ from headpond.lake.definition import (
 from headpond.lake.engine.log import DataFile, Overtaken, Snapshot
 from headpond.lake.engine.merge import Writing, paths_of
 from headpond.lake.engine.parquet import FILE_BYTES, Shape, opened
-from headpond.lake.lake import Lake
 from headpond.lake.maintenance.bootstrap import Unfit, wire_tokens
 from headpond.lake.maintenance.rekey import (
     AT_FILE,
@@ -61,6 +60,7 @@ from headpond.lake.maintenance.rekey import (
 )
 from headpond.lake.naming import PROPERTY as BUCKETS
 from headpond.lake.storage import storage_errors
+from headpond.lake.tables import Lake
 from headpond.lake.target import named
 
 logger = logging.getLogger(__name__)

@@ -24,10 +24,10 @@ from headpond.core.errors import UsageError
 from headpond.lake.delta import DeltaFile, literal
 from headpond.lake.engine.merge import marked
 from headpond.lake.engine.vacuum import cut_log
-from headpond.lake.lake import Lake
 from headpond.lake.maintenance.requeue import parts
 from headpond.lake.state.ledger import LedgerTables
 from headpond.lake.storage import is_remote
+from headpond.lake.tables import Lake
 from headpond.qldb.batch import decode_qldb
 from headpond.qldb.records import OK
 

@@ -24,9 +24,9 @@ from typing import Any
 
 from headpond.core.errors import InvalidData
 from headpond.lake.engine.merge import Alone
-from headpond.lake.lake import OWN_FOLDER, Lake
 from headpond.lake.maintenance.optimize import SAFE_RETENTION_MS, optimize_file
 from headpond.lake.storage import read_document, write_document
+from headpond.lake.tables import OWN_FOLDER, Lake
 
 logger = logging.getLogger(__name__)
 

@@ -34,9 +34,9 @@ from headpond.dsql.versions import (
     key_column,
     key_tokens,
 )
-from headpond.lake.lake import Lake
 from headpond.lake.maintenance.snapshot import Parts
 from headpond.lake.newest import HISTORY_STATE_SCHEMA, VALID_TO, history_step, latest_step
+from headpond.lake.tables import Lake
 from headpond.lake.targets.soft import newest_of_keys
 
 AT_FILE, AT_ROW = "m:file", "m:row"

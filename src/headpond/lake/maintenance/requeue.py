@@ -26,8 +26,8 @@ from headpond.kpl.records import KINESIS_RECORD_SCHEMA, open_records
 from headpond.lake.apply import Applied, Chunks, DecodedBatch, apply_batch
 from headpond.lake.delta import literal, quoted
 from headpond.lake.engine.lookup import places
-from headpond.lake.lake import Lake
 from headpond.lake.state.insert_once import ORIGIN, FactTable, first_of_each
+from headpond.lake.tables import Lake
 from headpond.lake.target import in_parts
 from headpond.qldb.documents import CONFLICTING
 

@@ -24,9 +24,9 @@ from headpond.core.schemas import OWN_FIELDS, filled
 from headpond.dsql.config import RowChanges, TableSpec
 from headpond.dsql.rows import cast_columns, columns_named, image_hashes
 from headpond.dsql.versions import encode_versions, key_column
-from headpond.lake.lake import Lake
 from headpond.lake.maintenance.catch_up import configured
 from headpond.lake.state.rows import RowTables
+from headpond.lake.tables import Lake
 
 PARTS = 64
 """Into so many parts rows are dealt out by their keys, where all of one key must come together."""

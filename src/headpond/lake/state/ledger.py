@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headpond.core.formats import TableEntry
     from headpond.lake.apply import Applied
     from headpond.lake.delta import DeltaFile
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.lake.target import Decision, DecodedBatch, Step, Transaction
     from headpond.lake.targets.log import LogTable
     from headpond.qldb.decode import LedgerConfig

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headpond.dsql.config import RowChanges, TableSpec
     from headpond.lake.apply import Applied
     from headpond.lake.delta import DeltaFile
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.lake.target import Decision, DecodedBatch, Step
     from headpond.lake.targets.current import RowTable
 

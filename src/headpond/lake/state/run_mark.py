@@ -25,7 +25,7 @@ from headpond.lake.storage import read_document, write_document
 
 FORMAT_VERSION = 1
 NAME = "run.json"
-OWN_FOLDER = "_headpond"  # `lake.lake` has it, too; a health check need not load that
+OWN_FOLDER = "_headpond"  # `lake.tables` has it, too; a health check need not load that
 EVERY_S = 5.0
 """How often a run says that it is there."""
 LEASE_S = 3 * EVERY_S

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headpond.dsql.config import TableSpec
-    from headpond.lake.lake import Lake
     from headpond.lake.newest import LatestOutcome
+    from headpond.lake.tables import Lake
     from headpond.lake.target import DecodedBatch, Transaction
     from headpond.lake.typed import Layout
 

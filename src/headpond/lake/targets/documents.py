@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from headpond.core.formats import TableEntry
-    from headpond.lake.lake import Lake
     from headpond.lake.newest import LatestOutcome
     from headpond.lake.state.ledger import LedgerTables
+    from headpond.lake.tables import Lake
     from headpond.lake.target import DecodedBatch, Transaction
     from headpond.lake.typed import TypedTable
     from headpond.qldb.documents import Listing

@@ -32,8 +32,8 @@ from headpond.lake.typed import rows_of_keys
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headpond.lake.lake import Lake
     from headpond.lake.newest import HistoryOutcome
+    from headpond.lake.tables import Lake
     from headpond.lake.target import Transaction
     from headpond.lake.typed import Layout
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headpond.dsql.config import TableSpec
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.lake.target import Transaction
     from headpond.lake.typed import TypedTable
 

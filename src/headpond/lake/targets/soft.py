@@ -30,7 +30,7 @@ from headpond.lake.targets.current import CURRENT_OWN, RowTable
 from headpond.lake.typed import rows_of_keys
 
 if TYPE_CHECKING:
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.lake.target import Transaction
 
 SOFT_OWN = CURRENT_OWN | {

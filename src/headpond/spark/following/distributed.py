@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from headpond.lake.apply import Chunks
     from headpond.lake.engine.log import Snapshot
     from headpond.lake.engine.merge import Again, Writing
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.spark.sources.decoded import BatchSummary, TableSummary
 
 DISTRIBUTE_ABOVE_BYTES = 16 << 20

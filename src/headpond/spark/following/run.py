@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headpond.dsql.config import TableSpec
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.pipeline import Pipeline
     from headpond.spark.metrics.exporters import Sink
     from headpond.spark.session.start import Starting

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headpond.dsql.chunks import Chunks
     from headpond.kinesis.api.calls import StreamCalls
     from headpond.lake.apply import Applied
-    from headpond.lake.lake import Lake
+    from headpond.lake.tables import Lake
     from headpond.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)

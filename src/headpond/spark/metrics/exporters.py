@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 from headpond.core.errors import MissingRequirement
 from headpond.core.hosts import may_ask
 from headpond.core.lazy import needed
-from headpond.lake.lake import OWN_FOLDER
 from headpond.lake.reports import OUTCOMES, BatchReport
+from headpond.lake.tables import OWN_FOLDER
 
 MOST_SHARDS = 200
 MOST_REASONS = 100
