@@ -126,7 +126,7 @@ def pieces(file: str) -> Iterator[Piece]:
 
 
 def _first(texts: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Take texts until they have so many bytes."""
+    """Take texts until they have this many bytes."""
     while size > 0 and (text := next(texts, None)) is not None:
         size -= len(text)
         yield text
@@ -190,7 +190,7 @@ class Examined:
 
 
 def examine(pieces: Iterable[Piece], *, workers: int | None = None) -> Iterator[Examined]:
-    """Read pieces with so many processes, default one per core, and yield what each holds, in order."""
+    """Read pieces with this many processes, default one per core, and yield what each holds, in order."""
     rest = iter(pieces)
     first = list(islice(rest, ALONE_PIECES + 1))
     workers = workers if workers is not None else len(os.sched_getaffinity(0))

@@ -158,7 +158,7 @@ def _parts(data: bytes, node: Node) -> tuple[int, int]:
 
 
 def _scaled(coefficient: int, exponent: int, scale: int, digits: int) -> int:
-    """Coefficient * 10^(exponent + scale), exact, of at most so many digits."""
+    """Coefficient * 10^(exponent + scale), exact, of at most this many digits."""
     shift = exponent + scale
     if not coefficient:
         return 0

@@ -27,7 +27,7 @@ GREATEST_MAX_SIZE = 10 * 1024 * 1024
 DEFAULT_MAX_COUNT = 4_294_967_295
 
 _ONE_BYTE, _TWO_BYTES, _THREE_BYTES = 1 << 7, 1 << 14, 1 << 21
-"""Numbers below these have varints of so many bytes."""
+"""Numbers below these have varints of this many bytes."""
 
 
 class _Packable(Protocol):

@@ -244,7 +244,7 @@ def _check(data: Any, partition_keys: Any, on_malformed: str, hash_range_filter:
 
 
 def _pieces(data: Any, partition_keys: Any, max_batch_bytes: int) -> Iterator[_Piece]:
-    """Cut the input into pieces of at most so many bytes, or of one Kinesis record."""
+    """Cut the input into pieces of at most this many bytes, or of one Kinesis record."""
     first = 0
     for chunk in data.chunks if isinstance(data, pa.ChunkedArray) else [data]:
         offsets = offsets_of(chunk)

@@ -34,12 +34,12 @@ from headpond.lake.engine.vacuum import cut_log, needed_checkpoint, vacuum
 from headpond.lake.storage import storage_errors
 
 CHECKPOINT_COMMITS = 100
-"""After so many commits a checkpoint is written, and entries of the log go that it makes superfluous.
+"""After this many commits a checkpoint is written, and entries of the log go that it makes superfluous.
 
 A table may say otherwise, by `CHECKPOINT_INTERVAL`.
 """
 MUCH_BYTES = 64 << 20
-"""Where a commit replaces files of so many bytes, deletion vectors are worth their readers' while."""
+"""Where a commit replaces files of this many bytes, deletion vectors are worth their readers' while."""
 COMMIT_ATTEMPTS = 10
 """How often a commit that lost against another writer is repeated."""
 FIRST_PAUSE_S = 0.05
@@ -341,7 +341,7 @@ class DeltaFile:
         return found if found >= MUCH_BYTES else 0
 
     def vacuum(self, retain_ms: int) -> int:
-        """Remove the files that no version of so many milliseconds needs; return how many."""
+        """Remove the files that no version of this many milliseconds needs; return how many."""
         with storage_errors(self.uri, self._options):
             return vacuum(self.engine.folder, retain_ms)
 

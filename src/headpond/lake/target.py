@@ -69,7 +69,7 @@ def together(parts: Mapping[str, list[pa.Table]]) -> dict[str, pa.Table]:
 
 
 def in_parts(items: Iterable[_T], size_of: Callable[[_T], int], most: int) -> Iterator[list[_T]]:
-    """Yield items some at a time: as many as have so many bytes, or one that has more."""
+    """Yield items some at a time: as many as have this many bytes, or one that has more."""
     part: list[_T] = []
     room = most
     for item in items:

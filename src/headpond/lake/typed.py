@@ -295,7 +295,7 @@ class TypedTable:
 
 
 MAX_LISTED_KEYS = 200
-"""Up to so many different keys a read names each; beyond that it names their range."""
+"""Up to this many different keys a read names each; beyond that it names their range."""
 
 
 def rows_of_keys(

@@ -125,7 +125,7 @@ class Engine:
             return "CREATING" if is_new else "UPDATING"
 
     def set_retention(self, name: str, hours: int) -> None:
-        """Keep records for so many hours."""
+        """Keep records for this many hours."""
         with self._lock:
             stream = self._active(name)
             stream.retention_hours = hours
@@ -251,7 +251,7 @@ class Engine:
             return opened
 
     def update_shard_count(self, name: str, target: int) -> int:
-        """Split and merge to so many even shards; return how many there were."""
+        """Split and merge to this many even shards; return how many there were."""
         with self._lock:
             stream = self._active(name)
             before = len(stream.open_shards)

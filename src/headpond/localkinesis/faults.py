@@ -123,7 +123,7 @@ class Faults:
         return self._add(effects[when], share, **details)
 
     def crash(self, after: int = 0) -> Rule:
-        """Answer so many calls, then none, as a service that died; removing the rule starts it again."""
+        """Answer this many calls, then none, as a service that died; removing the rule starts it again."""
         return self.cut(skip=after)
 
     def delay(self, delay_ms: int, share: float = 1.0, **details: Unpack[Details]) -> Rule:

@@ -238,7 +238,7 @@ class Stream:
 
 
 def even_ranges(count: int) -> list[tuple[int, int]]:
-    """Return the whole hash key space in so many nearly equal ranges, both ends inclusive."""
+    """Return the whole hash key space in this many nearly equal ranges, both ends inclusive."""
     edges = [(MAX_HASH_KEY + 1) * index // count for index in range(count + 1)]
     return [(low, above - 1) for low, above in pairwise(edges)]
 
@@ -269,7 +269,7 @@ def merge_shards(stream: Stream, shard: Shard, adjacent: Shard, now_ms: int) -> 
 
 
 def rescale(stream: Stream, target: int, now_ms: int) -> None:
-    """Split and merge until so many even shards are open, as UpdateShardCount does."""
+    """Split and merge until this many even shards are open, as UpdateShardCount does."""
     ranges = even_ranges(target)
     for low, _ in ranges[1:]:
         shard = stream.shard_for(low)

@@ -46,7 +46,7 @@ class Limits:
         read_bytes_per_second: Bytes of data and keys out.
         write_bytes_per_second: Bytes of data and keys in.
         write_records_per_second: Records in.
-        scale_factor: One UpdateShardCount takes at most so many times the open shards, and leaves no less
+        scale_factor: One UpdateShardCount takes at most this many times the open shards, and leaves no less
             than that part of them.
     """
 

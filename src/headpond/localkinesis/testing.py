@@ -61,7 +61,7 @@ def local_kinesis(
     clock: Callable[[], int] = wall_clock_ms,
     seed: int = 0,
 ) -> Iterator[LocalKinesis]:
-    """Run a local Kinesis with these streams, each of so many shards, until the block ends."""
+    """Run a local Kinesis with these streams, each of this many shards, until the block ends."""
     with LocalKinesis(settings=settings, clock=clock, seed=seed) as kinesis:
         for stream in streams:
             kinesis.engine.create_stream(stream, shards)

@@ -50,7 +50,7 @@ _MARKER, _AGGREGATE, _LINE = (re.compile(re.escape(mark)) for mark in (MARKER, M
 _END = re.compile(b"|".join(map(re.escape, (MARKER, MAGIC, b"\n"))))
 _SYMBOL_TABLE = 3
 _LARGE_TABLES = 8 * 1024
-"""Symbol tables beyond so many bytes are not repeated with each value that they serve."""
+"""Symbol tables beyond this many bytes are not repeated with each value that they serve."""
 
 
 class Datum(NamedTuple):

@@ -167,6 +167,6 @@ class Bucket:
         self._level -= tokens
 
     def wait_ms(self, tokens: float, now_ms: float) -> float:
-        """Return the milliseconds from now until so many tokens (at most the capacity) are there."""
+        """Return the milliseconds from now until this many tokens (at most the capacity) are there."""
         missing = min(tokens, self.capacity) - self.level(now_ms)
         return max(0.0, missing * 1000 / self.per_second)

@@ -74,7 +74,7 @@ class Limits(NamedTuple):
         return self.records is not None or self.size_bytes is not None
 
     def share(self, shards: int) -> Limits:
-        """Return the bounds that each of so many shards has; a span is the same for all."""
+        """Return the bounds that each of this many shards has; a span is the same for all."""
         names = ("records", "size_bytes", "about_bytes")
         parts = {name: max(1, each // shards) for name in names if (each := getattr(self, name)) is not None}
         return self._replace(**parts)

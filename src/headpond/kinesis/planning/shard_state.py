@@ -32,7 +32,7 @@ LOOK_BYTES = 1 << 20
 """What a shard takes in a second at its limit; costs less to look at than a few more calls."""
 
 LOOK_RECORDS = 5_000  # at most, however small they are
-_FEW, _FEW_BYTES = 1_250, LOOK_BYTES // 4  # where the shard may have more: so many are always taken
+_FEW, _FEW_BYTES = 1_250, LOOK_BYTES // 4  # where the shard may have more: this many are always taken
 _PROBE_BYTES = LOOK_BYTES // 16  # enough to tell how dense records are
 FIRST_LOOK = 10  # while their size is not known: a reply may have 10 MiB
 _FIRST_SPAN_MS = 4_000
@@ -244,7 +244,7 @@ class ShardState:
         return record.arrival_ms <= self._newest_ms
 
     def _worth(self, size_bytes: int, most: int = MOST_RECORDS_PER_PAGE) -> int:
-        """Estimate how many records make up so many bytes, by the sizes seen last."""
+        """Estimate how many records make up this many bytes, by the sizes seen last."""
         return min(int(size_bytes / self._record_bytes) + 1, most) if self._record_bytes else FIRST_LOOK
 
     # Taking

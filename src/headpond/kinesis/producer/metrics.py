@@ -38,7 +38,7 @@ class Metrics(Protocol):
     def observe(
         self, name: str, value: float, times: int = 1, *, shard_id: str | None = None, code: str | None = None
     ) -> None:
-        """Add a value that was seen so many times."""
+        """Add a value that was seen this many times."""
 
 
 class NoMetrics(Metrics):
@@ -72,7 +72,7 @@ class MemoryMetrics:
     def observe(
         self, name: str, value: float, times: int = 1, *, shard_id: str | None = None, code: str | None = None
     ) -> None:
-        """Add a value that was seen so many times."""
+        """Add a value that was seen this many times."""
         with self._lock:
             for key in {(name, None, None), (name, shard_id, code)}:
                 old = self._seen.get(key, Statistics())

@@ -374,7 +374,7 @@ def _fresh(
 
 
 def _head_after(each: HeldChunk, rows: float) -> int:
-    """Return the head of a chunk's last waiting record, or of the one that is so many behind the first."""
+    """Return the head of a chunk's last waiting record, or of the one that is this many behind the first."""
     if each.rows <= rows:
         return each.chunk.max_ts
     return int(each.chunk.data.ts[each.taken + max(1, int(rows)) - 1])

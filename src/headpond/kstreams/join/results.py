@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SLICE_ROWS = 32_768
 SLICE_BYTES = 256 << 20
-_WHOLE = 4  # a part with at most so many times the rows that are asked for is put together whole
+_WHOLE = 4  # a part with at most this many times the rows that are asked for is put together whole
 OWN_COLUMNS = ("key", "headers", "value")
 """Columns of a side's records that are not further ones."""
 _EXPIRED, _PAIRS, _PAIRS_FIRST, _ITSELF, _PAIRS_LATER = range(5)

@@ -68,11 +68,11 @@ Choose = Callable[[Sequence[DataFile], int], list[DataFile]]
 Alone = Callable[[], AbstractContextManager[None]]
 
 SMALL_BYTES = 1 << 20
-"""A file up to so many bytes is written again rather than marked."""
+"""A file up to this many bytes is written again rather than marked."""
 MOST_DEAD = 0.25
 """A file of whose rows more than this share are gone is written again."""
 ROUND_BYTES = 256 << 20
-"""A compaction takes files of about so many bytes at a time, or four full ones where these are larger."""
+"""A compaction takes files of about this many bytes at a time, or four full ones where these are larger."""
 CROWD = 16
 """So many files of a size that are not yet full become one."""
 _LEAST_TIER, _GROWTH = 1 << 20, 16  # bytes of files of the least size; how much larger those of the next are

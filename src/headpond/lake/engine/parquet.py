@@ -35,7 +35,7 @@ Values = tuple[str | None, ...]
 
 GROUP_ROWS = 1 << 18
 GROUP_BYTES = 64 << 20
-"""A row group has at most so many rows, and about so many bytes."""
+"""A row group has at most this many rows, and about this many bytes."""
 FILE_BYTES = 100 << 20
 """How large files become where the table does not say."""
 _INDEXED = 32  # columns of which the log has statistics, with headpond's own

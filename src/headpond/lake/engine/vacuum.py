@@ -56,7 +56,7 @@ def cut_log(folder: Folder, before: int) -> int:
 
 
 def needed_checkpoint(folder: Folder, retain_ms: int) -> int:
-    """Return the version of the checkpoint from which every version of so many milliseconds can be read.
+    """Return the version of the checkpoint from which every version of this many milliseconds can be read.
 
     That is 0 where there is none. A version is of the time until the next one was committed.
     """

@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 20
 """How often what a running pipeline wrote meanwhile is done as well."""
 UNIT_BYTES = 64 << 20
-"""Files of about so many bytes are written again at a time, in memory."""
+"""Files of about this many bytes are written again at a time, in memory."""
 LISTED = 20
 _SHOWN = 3
 

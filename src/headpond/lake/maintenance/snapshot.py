@@ -29,7 +29,7 @@ from headpond.lake.state.rows import RowTables
 from headpond.lake.tables import Lake
 
 PARTS = 64
-"""Into so many parts rows are dealt out by their keys, where all of one key must come together."""
+"""Into this many parts rows are dealt out by their keys, where all of one key must come together."""
 _SHOWN_KEYS = 5
 
 UnfitError = Callable[[str, str, int | None], HeadpondError]

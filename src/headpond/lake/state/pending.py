@@ -235,7 +235,7 @@ def _places(rows: pa.Table) -> list[Place]:
 
 
 def _named(places: Iterable[Place]) -> Iterator[str]:
-    """Yield SQL that names rows by their places, so many at a time."""
+    """Yield SQL that names rows by their places, this many at a time."""
     known = list(dict.fromkeys(places))
     for start in range(0, len(known), _LISTED):
         by_shard: dict[Place, list[str]] = {}

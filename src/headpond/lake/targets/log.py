@@ -70,7 +70,7 @@ class LogTable(RowTable):
         return Counter(appended=new, duplicates=changes.num_rows - new)
 
     def newest(self, count: int) -> pa.Table:
-        """Read operation and images of at most so many entries, the newest ones."""
+        """Read operation and images of at most this many entries, the newest ones."""
         file = self.typed.file
         if not file.exists():
             return pa.table({name: pa.array([], pa.string()) for name in ("_op", "_before", "_after")})

@@ -82,7 +82,7 @@ class Page:
 
 
 def pages(blobs: Any, page_bytes: int) -> Iterator[tuple[int, Bytes, Ints]]:
-    """Cut binary without nulls into pieces of at most so many bytes, or of one datum.
+    """Cut binary without nulls into pieces of at most this many bytes, or of one datum.
 
     Yields:
         The position of its first datum, its bytes, where in them each datum begins and the last one ends.

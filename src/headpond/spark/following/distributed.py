@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 DISTRIBUTE_ABOVE_BYTES = 16 << 20
 """What is less is done in the driver, which is faster: decoded changes of a batch, files to write again."""
 LEAST_BYTES, MOST_BYTES = 4 << 20, 32 << 20
-"""Bytes of changes that a task gets: no less only to have more tasks at once, and about so many at most."""
+"""Bytes of changes that a task gets: no less only to have more tasks at once, and about this many at most."""
 SHARE, CONTENT = "share", "content"
 _SHARES = f"{SHARE} int, {CONTENT} binary"
 
