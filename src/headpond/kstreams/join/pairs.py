@@ -136,6 +136,8 @@ class Run:
 
     def _likely(self, hashes: UInt64) -> Int64 | slice:
         """Return the places of hashes that may be among the groups."""
+        if not len(self.groups):
+            return np.empty(0, np.int64)
         if len(hashes) * _FEW > len(self.groups):
             return slice(None)
         bitmap, shift = self._bitmap
