@@ -46,7 +46,7 @@ def test_the_page_joins_files(tmp_path: Path) -> None:
     assert run(program, tmp_path) == printed
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_session_of_ones_own_gets_what_the_join_needs(tmp_path: Path) -> None:
     """The page's program with Spark's own session, where `python3` is one without headpond."""
     builder = "SparkSession.builder.master('local[2]').config('spark.sql.shuffle.partitions', 2)"
@@ -69,7 +69,7 @@ def test_a_session_of_ones_own_gets_what_the_join_needs(tmp_path: Path) -> None:
     assert printed.endswith("bob a lamp None\neve tea 4.20\n")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_page_reads_kinesis(tmp_path: Path) -> None:
     """Its stream, at another address, joins with itself: it has all that a join needs."""
     session = """
