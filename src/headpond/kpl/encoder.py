@@ -129,6 +129,7 @@ def encode(
         for one in records
         if one.explicit_hash_key is None and one.tags is _NO_TAGS
     ]
+    body: bytes | bytearray
     if len(numbers) == len(records):
         head, body = _message(indices, numbers, [one.data for one in records])
     else:
@@ -147,16 +148,31 @@ def encode(
     return KinesisRecord(AGGREGATE_PARTITION_KEY, api_hash_key, b"".join((MAGIC, head, body, md5.digest())))
 
 
-def _message(indices: dict[str, int], numbers: list[int], datas: list[bytes]) -> tuple[bytes, bytes]:
+def _message(
+    indices: dict[str, int], numbers: list[int], datas: list[bytes]
+) -> tuple[bytes, bytes | bytearray]:
     """Write the message of user records that have neither explicit hash keys nor tags, in two pieces.
 
     `indices` are those of the partition keys, `numbers` that of each record.
     """
     head = b"".join(map(_entries.__getitem__, indices))
-    if set(map(type, datas)) != {bytes}:
+    try:
+        lengths = list(map(len, datas))
+        if lengths.count(lengths[0]) == len(lengths) and len(indices) <= _CONTINUED:
+            # Headers differ in one byte, the index, which is put in afterwards. The first one's is 0.
+            header = _headers[0, lengths[0]]
+            stride = len(header) + lengths[0]
+            body = bytearray(header).join(datas)
+            if len(body) + len(header) == stride * len(datas):
+                body[lengths[0] + header.rindex(b"\x08\x00\x1a") + 1 :: stride] = bytes(numbers)[1:]
+                return head + header, body
+        if set(map(type, datas)) != {bytes}:
+            for data in datas:
+                check_type(data)
+    except TypeError:
         for data in datas:
             check_type(data)
-    lengths = map(len, datas)
+        raise
     parts = [b""] * (2 * len(datas))
     parts[::2] = map(_headers.__getitem__, zip(numbers, lengths, strict=True))
     parts[1::2] = datas
