@@ -65,8 +65,8 @@ def figures(query: Any) -> dict[str, int]:
     """The figures of all batches together; what the state holds, of the last one."""
     found: dict[str, int] = {}
     for progress in query.recentProgress:
-        told = progress.observedMetrics.get(METRICS)
-        for name, figure in told.asDict().items() if told is not None else ():
+        metrics = progress.observedMetrics.get(METRICS)
+        for name, figure in metrics.asDict().items() if metrics is not None else ():
             found[name] = figure if name.startswith("state") else found.get(name, 0) + figure
     return found
 
@@ -87,9 +87,9 @@ def test_an_outer_join_over_several_batches(spark: SparkSession, tmp_path: Path)
     write(tmp_path, batches[2:], 2)
     second = drained(joined(spark, tmp_path), tmp_path)
     assert rows_of(spark, tmp_path) == expected
-    told, more = figures(first), figures(second)
+    metrics, more = figures(first), figures(second)
     for name, figure in counters.as_dict().items():
-        assert told[name] + more[name] == figure, name
+        assert metrics[name] + more[name] == figure, name
     assert more["state_rows"] > more["state_waiting"] > 0
     assert more["state_bytes"] > 0
     assert more["chunks_from_state"] > 0  # another query: its workers had nothing at hand
@@ -160,10 +160,10 @@ def test_inspecting_and_rescaling_a_checkpoint(spark: SparkSession, tmp_path: Pa
     checkpoint = str(tmp_path / "checkpoint")
     standing = read_join(spark, checkpoint)
     tasks = [figures_of_task(each) for each in standing.documents.values()]
-    told = figures(query)
+    metrics = figures(query)
     assert (standing.tasks, standing.batch) == (3, 1)  # the second is the one at rest
-    assert sum(each["records"] for each in tasks) == told["state_rows"]
-    assert sum(each["bytes"] for each in tasks) == told["state_bytes"]
+    assert sum(each["records"] for each in tasks) == metrics["state_rows"]
+    assert sum(each["bytes"] for each in tasks) == metrics["state_bytes"]
     assert max(each["stream_time"] for each in tasks) == max(e.micros for e in batches[0]) // 1000
     new = str(tmp_path / "rescaled")
     # By a URL, as in an object store: all files go through Hadoop's file systems.

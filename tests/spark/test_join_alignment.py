@@ -37,11 +37,11 @@ def test_files_of_other_sizes_give_what_one_batch_gives(
     query = drained(joined, tmp_path)
     rules = JoinRules("outer", WINDOWS, stream_time=stream_time)  # type: ignore[arg-type]
     assert rows_of(spark, tmp_path) == wanted(rules, [events], 2)[0]
-    told = [p.observedMetrics["join"].asDict() for p in query.recentProgress]
-    assert max(each["held"] for each in told) > 50
-    assert max(each["held_bytes"] for each in told) > 0
-    assert told[-1]["held"] == 0
-    assert told[-1]["records"] > 0  # in a batch without new ones
+    metrics = [p.observedMetrics["join"].asDict() for p in query.recentProgress]
+    assert max(each["held"] for each in metrics) > 50
+    assert max(each["held_bytes"] for each in metrics) > 0
+    assert metrics[-1]["held"] == 0
+    assert metrics[-1]["records"] > 0  # in a batch without new ones
 
 
 @pytest.mark.parametrize("options", [{}, {"inStep": "pairs"}])

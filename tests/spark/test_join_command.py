@@ -36,14 +36,14 @@ def test_a_checkpoint_is_shown_and_rescaled(
     query = drained(
         windowed_join(left, right, JoinWindows(40, 50, 30), "outer", tasks=2, name="join"), tmp_path
     )
-    told = query.recentProgress[-1].observedMetrics["join"].asDict()
+    metrics = query.recentProgress[-1].observedMetrics["join"].asDict()
     checkpoint, copy = str(tmp_path / "checkpoint"), str(tmp_path / "copy")
 
     assert main(["join", "inspect", checkpoint, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["batch"], found["tasks"]) == (1, 2)  # the last one is the one at rest
-    assert (found["records"], found["bytes"]) == (told["state_rows"], told["state_bytes"])
-    assert found["unmatched"] == told["state_waiting"] > 0
+    assert (found["records"], found["bytes"]) == (metrics["state_rows"], metrics["state_bytes"])
+    assert found["unmatched"] == metrics["state_waiting"] > 0
     assert json.loads(found["rules"])["grace_ms"] == 30
     newest = max(event.micros for event in batch) // 1000
     assert max(task["stream_time"] for task in found["each"]) == newest

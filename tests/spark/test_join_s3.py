@@ -66,24 +66,24 @@ def test_a_checkpoint_in_s3_is_shown_rescaled_and_continued(jars: Path, spark: A
         }
         settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
 
-        def told(*command: str) -> list[Any]:
+        def answers(*command: str) -> list[Any]:
             out = run("-m", "headpond", "join", *command, "--json", *settings)
             return [json.loads(line) for line in out.splitlines()]
 
         write(tmp_path, batches[:1])
         run(JOB, tmp_path, 3, old, json.dumps(conf))
-        (found,) = told("inspect", old)
+        (found,) = answers("inspect", old)
         assert found["tasks"] == 3
         assert found["records"] > 0
         key = batches[0][-1].key
         assert key
         values = {event.value and event.value.hex() for event in batches[0] if event.key == key}
-        shown = told("show", old, "--key", key.decode())
+        shown = answers("show", old, "--key", key.decode())
         assert shown
         assert {each["value"] for each in shown} <= values
-        (done,) = told("rescale", old, "--tasks", "2", "--out", new)
+        (done,) = answers("rescale", old, "--tasks", "2", "--out", new)
         assert done == {"from_tasks": 3, "to_tasks": 2, "records": found["records"], "checkpoint": new}
-        (moved,) = told("inspect", new)
+        (moved,) = answers("inspect", new)
         assert (moved["tasks"], moved["records"]) == (2, found["records"])
         write(tmp_path, batches[1:], 1)
         run(JOB, tmp_path, 2, new, json.dumps(conf))

@@ -449,7 +449,7 @@ def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _BY_VERSION = {"appendOnly": 2, "changeDataFeed": 4, "generatedColumns": 4}
-"""Features that writers of so great a version know without being told."""
+"""Feature → the version from which every writer supports it, without its being listed."""
 _NAMED = 7
 NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
 

@@ -247,8 +247,8 @@ class Engine:
         going, new, done, changes = self._changes(snapshot, merge)
         if new.num_rows + len(going):
             plan = self._plan(snapshot, going)
-            told = write_changes(self.folder, self._shape(snapshot), changes) if going else []
-            self._commit(snapshot, plan, new, "MERGE", transaction, done, told, alone=alone)
+            feed = write_changes(self.folder, self._shape(snapshot), changes) if going else []
+            self._commit(snapshot, plan, new, "MERGE", transaction, done, feed, alone=alone)
         return done
 
     def merge_parts(

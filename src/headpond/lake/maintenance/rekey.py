@@ -45,7 +45,7 @@ NEW_OWN = {
     "history": (VALID_TO,),
     "soft": ("m:deleted", "m:deleted_ns", "m:deleted_tx_id"),
 }
-"""Form → own columns of its rows that are decided anew."""
+"""Form → own columns of its rows that are decided again."""
 
 _CANNOT = {
     "log": "an entry of a log is a change at its place in the stream, which rows do not have",

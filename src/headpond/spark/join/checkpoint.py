@@ -273,7 +273,7 @@ def _operator(checkpoint: Folder) -> int | None:
 
 
 def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str) -> Any:
-    _ = spark.streams  # Spark 4.2.0 has the coordinator of state stores only where queries were asked about
+    _ = spark.streams  # Spark 4.2.0 starts the coordinator of state stores with its manager of queries
     reader = spark.read.format("statestore").option("operatorId", operator).option("stateVarName", name)
     if name == "chunk":
         reader = reader.option("flattenCollectionTypes", "true")
