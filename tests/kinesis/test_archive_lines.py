@@ -263,6 +263,28 @@ def test_lines_read_together_are_what_they_are_one_by_one(
     assert together.equals(read_lines(io.BytesIO(text), stream="s", file="f.jsonl", first_line=7))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"@@\n\n",  # two objects in a line and an empty one: as many objects as lines
+        b"\n@@",
+        b'@@\n{"x":\n{}}\n',
+        b'@@\r\n{"x":\r\n{}}\r\n',
+        b'@@\n{"x":{}\n}\n',
+        b"@\n@",
+        b"@\r\n@\r\n",
+        b"@ \n@\n",
+        b"\n",
+        b"",
+        b"}\n{",
+    ],
+)
+def test_objects_and_lines_are_not_mixed_up(text: bytes) -> None:
+    """Objects that share a line, or go over several, are bad lines, even where the numbers are the same."""
+    text = text.replace(b"@", OBJECTS[0].encode())
+    assert read_text(text, stream="s", file="f").equals(read_lines(io.BytesIO(text), stream="s", file="f"))
+
+
 def test_a_line_with_a_line_end_inside_is_one_line() -> None:
     """Lines that are given one by one are not split again."""
     pretty = OBJECTS[0].encode().replace(b",", b",\n")

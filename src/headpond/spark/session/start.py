@@ -57,9 +57,9 @@ QUICK_JAVA_OPTIONS = (
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """Compile once and lightly: a second less until the first job, at the price of a slower long run. Do not
-collect garbage each time the classes need more room, which takes a fifth of a second. Do not check the bytecode
-of the 12,000 classes that Spark loads: two seconds of `headpond run`'s start on two cores. They come out of jars
-whose entries carry check sums, and a jar that someone adds under [spark] may do anything anyway.
+collect garbage each time the classes need more room, which takes a fifth of a second. Do not check the
+bytecode of the 12,000 classes that Spark loads: two seconds of `headpond run`'s start on two cores. They come
+from jars whose entries carry check sums, and a jar that someone adds under [spark] may do anything anyway.
 
 The launcher, a short-lived JVM that only prints the command line of the real one, always gets them."""
 
