@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from headpond.core.errors import ConfigurationError
 from headpond.lake.apply import Applied, Chunks, apply_batch
+from headpond.lake.maintenance.rebuild import rebuild
 from headpond.lake.reports import lake_summary
 from tests.kit.expected_tables import differences
 from tests.kit.support import vector_bytes, vector_json, vector_lines
@@ -223,6 +224,25 @@ def test_names_that_clash_in_one_batch_do_not_depend_on_its_order(tmp_path: Path
         apply_batch(lake, decoded(config, [change(at + 1, rows[at]) for at in order]))
         named.append({name: lake.typed["public.t"].column(name) for name in ("aB", "Ab", "ab")})
     assert named[0] == named[1]
+
+
+def test_names_that_clash_over_batches_are_those_of_any_order_after_a_rebuild(tmp_path: Path) -> None:
+    """The first keeps its name while the table lives, for readers go by it; a rebuild says what it does."""
+    rows = [{"id": 1, "aB": 1}, {"id": 2, "Ab": 2}, {"id": 3, "ab": 3}]
+    found, said = [], []
+    for number, order in enumerate(((0, 1, 2), (2, 1, 0))):
+        lake, config = lake_in(tmp_path / str(number), ONE_TABLE)
+        for at in order:
+            apply_batch(lake, decoded(config, [change(at + 1, rows[at])]))
+        done = rebuild(lake_in(tmp_path / str(number), ONE_TABLE)[0], "public.t")
+        said.append([(each.made, each.wanted) for each in done.differences])
+        lake, config = lake_in(tmp_path / str(number), ONE_TABLE)
+        apply_batch(lake, decoded(config, [change(9, {"id": 4, "aB": 4})]))
+        found.append(sorted(lake.typed["public.t"].file.read().drop(["_image_hash"]).to_pylist(), key=str))
+    assert found[0] == found[1]
+    assert ("ab called ab%%0", "ab called ab") in said[0]
+    assert said[1] == []
+    assert {name for name in found[0][0] if not name.startswith("_")} == {"id", "ab", "Ab%%1", "aB%%2"}
 
 
 def test_a_table_of_another_type_is_refused_with_the_fact(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ import pytest
 
 from headpond.core.errors import ConfigurationError, InvalidData
 from headpond.lake.apply import apply_batch
-from headpond.lake.definition import OLD_KEYS, PROPERTY
+from headpond.lake.definition import PROPERTY
 from headpond.lake.delta import DeltaFile
 from headpond.lake.maintenance.rebuild import rebuild
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 from tests.lake.lakes import decoded, lake_in
-from tests.lake.test_rebuild import T, change, entry, filled, opened, rows_of
+from tests.lake.test_rebuild import T, change, entry, filled, rows_of
 
 if TYPE_CHECKING:
     from headpond.lake.tables import Lake
@@ -31,17 +31,6 @@ def properties(lake: Lake) -> dict[str, str]:
     """The properties of the table."""
     found = lake.typed[T].file.engine.log.newest().properties
     return dict(found)
-
-
-def made_before(lake: Lake, keys: list[str]) -> None:
-    """Have the table say no more than one of an earlier version did."""
-    file = DeltaFile(lake.typed[T].file.uri)
-    snapshot = file.engine.log.newest()
-    configuration = {k: v for k, v in snapshot.properties.items() if k != PROPERTY} | {
-        OLD_KEYS: json.dumps(keys)
-    }
-    actions = [{"metaData": {**snapshot.metadata, "configuration": configuration}}]
-    file.engine.log.commit(snapshot, actions)
 
 
 def test_a_table_says_what_it_was_made_with(tmp_path: Path) -> None:
@@ -156,39 +145,46 @@ def test_values_that_are_one_key_are_one_key(tmp_path: Path) -> None:
     assert lake.tombstones.counts() == {T: 1}
 
 
-def old_lake(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """A lake of the version before: key texts in the order configured, and as the values came."""
-    from headpond.dsql import config
+def test_an_old_table_goes_on_by_its_own_rule_until_it_is_rebuilt(tmp_path: Path) -> None:
+    """Rows and deletes of a lake that version 0.1 wrote are found as before, whatever order the file has."""
+    folder = tmp_path / "moved"
+    shutil.copytree(FIXTURES / "keys-v0.1", folder)
+    text = (folder / "pipeline.toml").read_text()
 
-    with monkeypatch.context() as patched:
-        patched.setattr(config.TableSpec.__init__, "__kwdefaults__", _defaults(config, key_rule=1))
-        lake = filled(folder, entry(**LOOSE), LOOSE_CHANGES)
-    made_before(lake, LOOSE["keys"])
-    return lake
+    def lake_of(text: str) -> Lake:
+        (folder / "pipeline.toml").write_text(text)
+        return open_lake(load(folder / "pipeline.toml"))
 
+    def fed(lake: Lake, *lines: tuple[int, dict[str, Any]]) -> None:
+        lake.prepare()
+        for ts_ns, row in lines:
+            both = (change(ts_ns, row, table=table) for table in ("t", "h"))
+            apply_batch(lake, decoded(lake.config, list(both)))  # type: ignore[arg-type]
 
-def _defaults(config: Any, **more: Any) -> dict[str, Any]:
-    return dict(config.TableSpec.__init__.__kwdefaults__) | more
+    def shown(lake: Lake) -> list[Any]:
+        past = lake.typed["history.t"].file.read().to_pylist()
+        spans = sorted((row["n"], row["_ts_ns"], row["_valid_to_ns"]) for row in past)
+        return [[(row["u"], row["n"], row["v"]) for row in rows_of(lake)], spans]
 
-
-def test_an_old_table_goes_on_by_its_own_rule_until_it_is_rebuilt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its rows and deletes are found as before, whatever order the file has; a rebuild migrates it."""
-    old_lake(tmp_path, monkeypatch)
-    lake, _ = lake_in(tmp_path, entry(**LOOSE | {"keys": ["n", "u"]}))
-    assert json.loads(properties(lake)[PROPERTY])["key_rule"] == 1
-    same = [change(5, {"u": A, "n": "1.0", "v": 9}), change(3, {"u": A, "n": "2.50", "v": 9})]
-    apply_batch(lake, decoded(lake.config, same))  # type: ignore[arg-type]
-    assert [(row["u"], row["n"], row["v"]) for row in rows_of(lake)] == [(A, "1.0", "9")]
-    done = rebuild(opened(tmp_path, entry(**LOOSE)), T)
-    assert done.written
-    assert done.differences[0].wanted == "values of u in one spelling"
-    lake, _ = lake_in(tmp_path, entry(**LOOSE))
+    lake_of(text).prepare()  # whoever starts it first says what its keys were
+    lake = lake_of(text.replace('["u", "n"]', '["n", "u"]'))
+    fed(lake, (5, {"u": A, "n": "1.0", "v": 9}), (3, {"u": A, "n": "2.50", "v": 9}))
+    for typed in lake.typed.values():
+        said = json.loads(typed.file.engine.log.newest().properties[PROPERTY])
+        assert (said["key_rule"], said["keys"]) == (1, ["u", "n"])
+    assert shown(lake) == [
+        [(A, "1.0", "9")],
+        [("1.0", 1, 5), ("1.0", 5, None), ("2.50", 2, 3), ("2.50", 3, 4)],
+    ]
+    for name in (T, "history.t"):
+        done = rebuild(lake_of(text), name)
+        assert done.written
+        assert done.differences[0].wanted == "values of u in one spelling"
+    lake = lake_of(text)
+    fed(lake, (6, {"u": B, "n": "1.00", "v": 2}), (3, {"u": B, "n": "2.5", "v": 3}))
     assert json.loads(properties(lake)[PROPERTY])["key_rule"] == 2
-    later = [change(6, {"u": B, "n": "1.00", "v": 2}), change(3, {"u": B, "n": "2.5", "v": 3})]
-    apply_batch(lake, decoded(lake.config, later))  # type: ignore[arg-type]
-    assert [(row["u"], row["n"], row["v"]) for row in rows_of(lake)] == [(B, "1", "2")]
+    spans = [("1", 1, 5), ("1", 5, 6), ("1", 6, None), ("2.5", 2, 3), ("2.5", 3, 4)]
+    assert shown(lake) == [[(B, "1", "2")], spans]
 
 
 def test_a_lake_of_version_0_1_gets_its_definitions_and_can_be_rebuilt(tmp_path: Path) -> None:
@@ -217,7 +213,6 @@ def test_a_lake_of_version_0_1_gets_its_definitions_and_can_be_rebuilt(tmp_path:
 def test_a_table_without_any_property_takes_the_keys_of_its_first_start(tmp_path: Path) -> None:
     """The oldest tables do not say what their keys are."""
     lake, _ = lake_in(tmp_path, entry(**ENTRY))
-    made_before(lake, [])
     log = DeltaFile(lake.typed[T].file.uri).engine.log
     snapshot = log.newest()
     log.commit(snapshot, [{"metaData": {**snapshot.metadata, "configuration": {}}}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,8 +31,6 @@ from tests.lake.ledgers import revision
 from tests.lake.test_unknown_tables import HOSTILE, Crash, change
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headpond.lake.tables import Lake
 
 PATTERN = '[tables."public.*"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'
@@ -214,6 +213,19 @@ def test_more_tables_than_the_bound_go_to_quarantine_with_their_bytes(tmp_path: 
     assert [row["reason"] for row in rows] == ["unknown_table"] * 2 == [*applied.quarantined.elements()]
     assert "matches a pattern, but patterns made 2 tables already" in rows[0]["detail"]
     assert all(row["data"] for row in rows)
+
+
+def test_a_table_whose_folder_is_another_ones_goes_to_quarantine(tmp_path: Path) -> None:
+    """Where a file system does not tell names apart that differ in case; the run goes on, and others too."""
+    lake, config = lake_in(tmp_path, PATTERN)
+    apply_batch(lake, decoded(config, [change(1, "orders", {"id": 1})]))
+    Path(lake.place_of("public.Orders")).symlink_to("public.orders")
+    lines = [change(2, "Orders", {"id": 2}), change(3, "orders", {"id": 3}), change(4, "items", {"id": 4})]
+    applied = apply_batch(lake, decoded(config, lines))
+    assert (ids(lake, "public.orders"), ids(lake, "public.items")) == ([1, 3], [4])
+    assert applied.quarantined == {"unknown_table": 1}
+    (row,) = lake.quarantine.read(["detail"]).to_pylist()
+    assert row["detail"] == "public.Orders matches a pattern, but its folder is that of public.orders"
 
 
 def test_logs_of_other_tables_cost_a_pattern_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,10 @@ import random
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError, DeltaProtocolError
 
 from headpond.core.errors import ConfigurationError, InvalidData, UsageError
 from headpond.lake.apply import apply_batch
@@ -29,9 +31,9 @@ T = "public.t"
 HEAD = '[source]\narchive = "x.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n'
 
 
-def change(ts_ns: int, row: dict[str, Any], *, op: str = "c") -> bytes:
+def change(ts_ns: int, row: dict[str, Any], *, op: str = "c", table: str = "t") -> bytes:
     """One change of the table; of a delete the row is the key."""
-    source = {"version": "1.0", "ts_ns": ts_ns, "txId": f"t{ts_ns}", "schema": "public", "table": "t"}
+    source = {"version": "1.0", "ts_ns": ts_ns, "txId": f"t{ts_ns}", "schema": "public", "table": table}
     body = {
         "type": "full",
         "op": op,
@@ -288,6 +290,26 @@ def test_types_widen_by_themselves_where_the_entry_says_so(
         widen(opened(tmp_path, entry(**wider | {"columns": {"id": "bigint"}, "type_changes": "refuse"})))
         == []
     )
+
+
+def test_widening_writes_the_table_again_because_readers_do_not_know_deltas_own(tmp_path: Path) -> None:
+    """As soon as this fails, a commit of the log may do instead of new files."""
+    filled(tmp_path, entry(keys=["id"], columns={"id": "integer"}), [change(1, {"id": 1})])
+    wider = entry(keys=["id"], columns={"id": "bigint"}, type_changes="widen")
+    lake = opened(tmp_path, wider)
+    before = {each.path for each in lake.typed[T].file.data_files()}
+    assert len(widen(lake)) == 1
+    file = lake.typed[T].file
+    assert before.isdisjoint({each.path for each in file.data_files()})
+    assert pl.read_delta(file.uri)["id"].to_list() == [1]
+    snapshot = file.engine.log.newest()
+    named = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
+    features = {"minReaderVersion": 3, "minWriterVersion": 7, **named}
+    file.engine.log.commit(snapshot, [{"protocol": features}])
+    with pytest.raises(DeltaError, match="TypeWidening"):
+        QueryBuilder().register("t", DeltaTable(file.uri)).execute("SELECT * FROM t").read_all()
+    with pytest.raises(DeltaProtocolError, match="typeWidening"):
+        pl.read_delta(file.uri)
 
 
 def test_a_table_that_is_not_there_is_not_rebuilt(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ Rows that are there were made by it: under another one they would not be found a
 else. So another one is refused until `maintenance.rebuild` has written the table again. What the file merely
 adds (a type for a column that the table does not have yet, a name for one that it never saw) is noted.
 
-A table of before has no such property, or `headpond.keys` alone. Its definition is what its columns show, and
-what the file says where they do not.
+A table of before has no such property: its definition is what its columns show, and what the file says where
+they do not, such as the order of its keys.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 PROPERTY = "headpond.spec"
 """Table property that holds the definition."""
-OLD_KEYS = "headpond.keys"
-"""The property of before, with the key columns alone."""
 VERSION = 1
 
 Entry = TypeVar("Entry", bound="TableEntry")
@@ -161,11 +159,9 @@ def found_in(file: DeltaFile, entry: TableEntry) -> Definition:
     kinds = entry.declared()
     had = {name: entry.kind_of(kind) for name, kind in columns.items() if kinds.get(name) != kind}
     own = {name: kind for name, kind in entry.columns.items() if name not in had}
-    keys = tuple(json.loads(properties[OLD_KEYS])) if OLD_KEYS in properties else asked.keys
     made = replace(
         asked,
         form=form_of(schema.names),
-        keys=keys,
         columns=own | {name: kind for name, kind in had.items() if kind is not None},
         rename={old: new for old, new in asked.rename.items() if old not in columns},
         except_columns=tuple(name for name in asked.except_columns if name not in columns),

@@ -184,6 +184,7 @@ class Lake:
             why = too_long(name)
             if why is None and count >= most:
                 why = f"patterns made {count} tables already"
+            why = why or self._taken(entry)
             if why is None:
                 admitted.append(name)
                 count += 1
@@ -193,6 +194,12 @@ class Lake:
         if admitted:
             self.make(admitted, transaction=step.transaction)
         return pa.concat_tables(refused)
+
+    def _taken(self, entry: TableEntry) -> str | None:
+        """Return whose folder a new table would get, where names that differ in case name one folder."""
+        file = self._file(self.place_of(entry.name))
+        source = found_in(file, entry).source if file.exists() else entry.place
+        return None if source == entry.place else f"its folder is that of {'.'.join(source)}"
 
     def place_of(self, table: str) -> str:
         """Return the folder or URL of a table."""

@@ -29,7 +29,7 @@ from headpond.lake.definition import (
     refuse,
 )
 from headpond.lake.delta import DeltaFile, literal, quoted
-from headpond.lake.engine.log import EXPRESSION
+from headpond.lake.engine.log import EXPRESSION, Snapshot
 from headpond.lake.engine.lookup import Test, Wanted, places
 from headpond.lake.naming import (
     BUCKET,
@@ -145,6 +145,8 @@ class TypedTable:
     def made(self, more: Mapping[str, pa.DataType] | None = None, *, rebuilt: int = 0) -> Made:
         """Return what the table is made with, as configured, with `more` columns; `rebuilt` so often."""
         names = Columns(reserved=self._own_columns)
+        names.add(self._declared)
+        names.add(more or ())
         columns = self._declared | {n: kind for n, kind in (more or {}).items() if n not in self._declared}
         values = [self._field(name, names.encode(name), kind) for name, kind in columns.items()]
         own = [*(pa.field(column, kind) for column, kind in self.own.values()), *self.dealing_fields]
@@ -174,21 +176,42 @@ class TypedTable:
         self._look()
         have = found_in(self.file, self._spec)
         self._rebuilt = have.rebuilt
+        as_made = have.applied_to(self._spec)
         there = columns_of(self.file.schema())
-        refuse(self.name, self.file.uri, differences(have.applied_to(self._spec), self._spec, there))
+        refuse(self.name, self.file.uri, differences(as_made, self._spec, there))
+        kinds = as_made.declared()
+        version, kind = next(iter(self.own.values()))
+        self._refuse_others(
+            {version: kind} | {each.name: kinds[name] for name, each in there.items() if name in kinds},
+            pa.schema(self._fields.values()),
+        )
         self._partitions(self._names).check(self.name, self.file)
         self.file.engine.admits = self._admit
 
-    def _admit(self, properties: Mapping[str, str]) -> None:
-        """Raise where the table was rebuilt since it was looked at: rows would be as they were before."""
-        if PROPERTY not in properties:
-            return
-        if Definition.read(properties[PROPERTY], self.file.uri).rebuilt != self._rebuilt:
+    def _admit(self, snapshot: Snapshot) -> None:
+        """Raise where a version is not the table that was looked at: rows would mean something else."""
+        text = snapshot.properties.get(PROPERTY)
+        if text is not None and Definition.read(text, self.file.uri).rebuilt != self._rebuilt:
             raise ConfigurationError(
                 f"Table {self.name!r} in {self.file.uri} was rebuilt meanwhile: changes that were read for "
                 "what it was are not written.",
                 next_step="Start again, with the file that it was rebuilt for; nothing is lost.",
                 table=self.name,
+            )
+        self._refuse_others({name: each.type for name, each in self._fields.items()}, snapshot.schema)
+
+    def _refuse_others(self, columns: Mapping[str, pa.DataType], there: pa.Schema) -> None:
+        """Raise where a table lacks columns that headpond made, or has them with other types."""
+        found = {each.name: each.type for each in there}
+        wrong = [name for name, kind in columns.items() if found.get(name) != kind]
+        if wrong:
+            said = "; ".join(f"{name} is {found.get(name, 'not there')}" for name in wrong)
+            raise ConfigurationError(
+                f"Another writer made or overwrote the table {self.name!r} in {self.file.uri}: {said}.",
+                next_step="Restore the version before that (DeltaTable.restore), or move the folder away and "
+                "fill the table from its source (headpond bootstrap FILE TABLE --from-start).",
+                table=self.name,
+                columns=wrong,
             )
 
     def physical(self, rows: pa.Table) -> pa.Table:
@@ -198,9 +221,7 @@ class TypedTable:
     def fit(self, schema: pa.Schema) -> Layout:
         """Return how a typed batch with these columns lies, first adding to the table those it lacks."""
         wanted: list[pa.Field] = []
-        for name in sorted(schema.names, key=str.swapcase):  # one that differs in case may come first
-            if name.startswith(VALUE):
-                self._names.encode(name[len(VALUE) :])
+        self._names.add(name[len(VALUE) :] for name in schema.names if name.startswith(VALUE))
         for each in schema:
             if not each.name.startswith(VALUE):
                 continue
@@ -217,7 +238,7 @@ class TypedTable:
                     table=self.name,
                     column=original,
                 )
-        self._admit(self.file.engine.log.newest().properties)
+        self._admit(self.file.engine.log.newest())
         self._widen(wanted)
         fields = pa.schema([pa.field(name, field.type) for name, field in self._fields.items()])
         derived = {column: (self.column(each.column), each) for column, each in self.derived.items()}

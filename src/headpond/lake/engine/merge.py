@@ -221,8 +221,8 @@ class Engine:
         """About as many bytes are in a row group of the files that it writes."""
         self.write: Write = Writing.__call__
         """Writes the files of a commit here, or has them written."""
-        self.admits: Callable[[Mapping[str, str]], None] = lambda _: None
-        """Raises where a table with these properties takes no rows any more as they are written here."""
+        self.admits: Callable[[Snapshot], None] = lambda _: None
+        """Raises where a version of the table is not read or written any more as it is here."""
         self._known: list[_Known] = []
 
     @property
@@ -373,6 +373,7 @@ class Engine:
     def _found(self, snapshot: Snapshot, wanted: Wanted) -> pa.Table:
         """Return the rows that are wanted, of what was looked up before if that says it."""
         snapshot.refuse_unknown()
+        self.admits(snapshot)
         self._known = [each for each in self._known if each.snapshot == _name(snapshot)]
         for known in self._known:
             if known.says(wanted):
@@ -424,7 +425,7 @@ class Engine:
                 next_step="Take that property off the table, or keep it as a log.",
                 table=self.folder.uri,
             )
-        self.admits(snapshot.properties)
+        self.admits(snapshot)
         writing = Writing(self.folder, shape, change)
         added = [*written, *self.write(writing, plan.rewritten, new)]
         begun = paths_of(added)
@@ -454,7 +455,7 @@ class Engine:
             else:
                 with alone():
                     snapshot = self._with(gone)
-                    self.admits(snapshot.properties)
+                    self.admits(snapshot)
                     self.log.commit(snapshot, [*actions, *added])
         except BaseException as error:
             # A request may be served though its answer was lost: what its commit names is left then.

@@ -36,7 +36,6 @@ from headpond.dsql.rows import canonical, kept_image
 from headpond.dsql.strict_json import DEEPEST
 from headpond.dsql.versions import cast_values, key_column
 from headpond.lake.definition import (
-    OLD_KEYS,
     PROPERTY,
     Difference,
     columns_of,
@@ -195,6 +194,10 @@ class Rebuild:
         wanted = self.made.partitions
         have = wanted.of_file(self.file)
         self._dealt = [] if have == wanted else [Difference(have.words(), wanted.words())]
+        for new, olds in self.sources.items():  # names that differ in case: whichever came first
+            named = self.made.layout.encoded[new]
+            if olds == [new] and self._delta[new] != named:
+                self._dealt.append(Difference(f"{new} called {self._delta[new]}", f"{new} called {named}"))
         config: Any = lake.given
         self._options = CastOptions(
             infinity=getattr(config, "infinity", "clamp"),
@@ -507,7 +510,7 @@ class Rebuild:
         self.file.engine.folder.remove(paths_of(action for unit in units for action in unit.added))
 
 
-_REPLACED = (OLD_KEYS, PROPERTY, BUCKETS)
+_REPLACED = (PROPERTY, BUCKETS)
 
 
 @dataclass(frozen=True, slots=True)
