@@ -255,6 +255,20 @@ def test_two_writers_and_maintenance_agree_on_the_tables(tmp_path: Path) -> None
     assert sorted(beside.tables) == ["public.a", "public.b", "public.c"]
 
 
+def test_a_summary_has_the_tables_that_were_made_since_the_lake_was_opened(tmp_path: Path) -> None:
+    """As `headpond run` opens it before its query does: by patterns, and logs of unknown tables."""
+    text = 'unknown_tables = "log"\n' + PATTERN
+    before, _ = lake_in(tmp_path, text)
+    lake, config = lake_in(tmp_path, text)
+    lines = [change(1, "a", {"id": 1}), change(2, "b", {"id": 1}, schema="other")]
+    applied = apply_batch(lake, decoded(config, lines))
+    said = lake_summary(before, applied)
+    assert {name: (each["rows"], each["upserts"]) for name, each in said["tables"].items()} == {
+        "public.a": (1, 1)
+    }
+    assert {name: each["appended"] for name, each in said["unknown_tables"].items()} == {"other.b": 1}
+
+
 def test_a_pattern_is_loaded_into_by_the_name_of_a_table(tmp_path: Path) -> None:
     """A first load comes before the first change."""
     pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), tmp_path / "rows.parquet")

@@ -237,6 +237,18 @@ def test_a_log_becomes_whatever_its_entries_make(
             apply_batch(each, decoded(each.config, more))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("form", [{"deletes": "soft"}, {}])
+def test_marks_of_deleted_rows_are_not_columns_of_the_source(form: dict[str, str], tmp_path: Path) -> None:
+    """Rebuilt from soft deletes a table has the columns that it would have from the beginning."""
+    filled(tmp_path, entry(keys=["id"], columns={"id": "integer"}, deletes="soft"), ROWS)
+    after = entry(keys=["id"], columns={"id": "bigint"}, **form)
+    assert rebuild(opened(tmp_path, after), T).written
+    lake, _ = lake_in(tmp_path, after)
+    fresh = filled(tmp_path / "fresh", after, ROWS)
+    assert rows_of(lake) == rows_of(fresh)
+    assert not rebuild(opened(tmp_path, after), T).differences
+
+
 def test_deletes_that_are_not_known_by_the_new_keys_make_late_changes_too_late(tmp_path: Path) -> None:
     """They could bring back what was deleted: they go to quarantine, and newer ones are taken."""
     lines = [change(1, {"a": 1, "b": 1}), change(5, {"a": 1}, op="d"), change(6, {"a": 2, "b": 2})]

@@ -290,7 +290,7 @@ def test_a_damaged_note_is_named(tmp_path: Path) -> None:
     lake, _ = filled(tmp_path, 1)
     assert maintained(lake.path) == {}
     (Path(lake.path) / "_headpond" / "maintenance.json").write_text(json.dumps({"tables": 3}))
-    with pytest.raises(InvalidData, match="does not say when tables were maintained"):
+    with pytest.raises(InvalidData, match="not a list of when tables were maintained"):
         maintained(lake.path)
 
 

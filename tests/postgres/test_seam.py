@@ -10,7 +10,8 @@ import pytest
 
 from headpond.lake.apply import apply_batch
 from headpond.lake.maintenance.compare import Compare
-from headpond.lake.maintenance.from_database import DatabaseLoad, DatabaseRead
+from headpond.lake.maintenance.from_database import DatabaseLoad, DatabaseRows
+from headpond.postgres.catalog import tables_of
 from headpond.postgres.connection import Database
 from tests.lake.lakes import decoded, lake_in, watched
 from tests.postgres.test_catalog import run
@@ -100,5 +101,5 @@ def test_a_lake_is_its_database_whatever_happens_meanwhile(dsn: str, tmp_path: P
     there.connection.close()
     found = {row["id"]: row["v"] for row in lake.typed["public.t"].file.read(["id", "v"]).to_pylist()}
     assert found == dict(rows)
-    read = DatabaseRead(lake, Database(dsn), "public.t")
-    assert Compare(lake, "public.t", read.columns).run(read).equal
+    rows = DatabaseRows.of(lake, "public.t", tables_of(Database(dsn)))
+    assert Compare(lake, "public.t", rows.called).run(rows.read(Database(dsn))).equal

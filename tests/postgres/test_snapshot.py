@@ -14,7 +14,7 @@ import pytest
 from headpond.core.errors import AccessDenied, InvalidData, ServiceFailure, UsageError
 from headpond.lake.apply import apply_batch
 from headpond.lake.maintenance.compare import Compare
-from headpond.lake.maintenance.from_database import DatabaseLoad, DatabaseRead
+from headpond.lake.maintenance.from_database import DatabaseLoad, DatabaseRows
 from headpond.postgres.catalog import tables_of
 from headpond.postgres.connection import Database
 from headpond.postgres.reading import snapshot
@@ -202,7 +202,7 @@ def test_a_row_is_that_of_the_change_record(dsn: str, tmp_path: Path) -> None:
     assert (done["public.t"].rows, done["public.u"].rows) == (20, 2)
     row = {"a": 1, "b": "x", "price": "1.50", "secret": "other"}
     (loaded,) = lake.typed["public.u"].file.read(["_image_hash", "price"], "a = 1").to_pylist()
-    assert "secret" not in lake.typed["public.u"].columns
+    assert "secret" not in lake.typed["public.u"].file.schema().names
     apply_batch(lake, decoded(config, [change(2**62, row, table="u")]))
     (applied,) = lake.typed["public.u"].file.read(["_image_hash", "price"], "a = 1").to_pylist()
     assert applied == loaded
@@ -441,8 +441,10 @@ def test_a_long_table_is_compared_in_several_transactions(dsn: str, tmp_path: Pa
     fill(dsn)
     lake, _ = lake_in(tmp_path, TABLES)
     load(lake, dsn)
-    rows = DatabaseRead(lake, Database(dsn), "public.t", rows_at_once=6, lasts_s=0.0)
-    found = Compare(lake, "public.t", rows.columns).run(rows, lambda: min(rows.moments_ns))
+    database = Database(dsn)
+    rows = DatabaseRows.of(lake, "public.t", tables_of(database))
+    read = rows.read(database, rows_at_once=6, lasts_s=0.0)
+    found = Compare(lake, "public.t", rows.called).run(read, lambda: min(rows.moments_ns))
     assert (found.equal, found.rows_there, len(rows.moments_ns)) == (True, 20, 5)
 
 
@@ -463,3 +465,19 @@ def test_the_command_loads_every_table_that_keeps_rows(dsn: str, tmp_path: Path,
     ]
     assert cli("bootstrap", file, "--from-database", dsn, "--ts-ns", "1").code == 2
     assert cli("bootstrap", file).code == 2
+
+
+def test_tables_that_patterns_stand_for_are_loaded_too(dsn: str, tmp_path: Path, cli: Cli) -> None:
+    """Those of the database that match; a later start finds them."""
+    run(dsn, "CREATE TABLE a (id bigint PRIMARY KEY)", "CREATE TABLE b (id bigint PRIMARY KEY, v text)")
+    run(dsn, "INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (1, 'x'), (2, 'y')")
+    file = tmp_path / "p.toml"
+    head = '[source]\narchive = "x.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n'
+    file.write_text(f'{head}[tables."public.*"]\nkeys = ["id"]\ncolumns = {{ id = "bigint" }}\n')
+    said = cli("bootstrap", file, "--from-database", dsn)
+    assert said.code == 0, said.stderr
+    assert said.stdout.decode().splitlines() == [
+        "public.a: 1 of 1 rows were written.",
+        "public.b: 2 of 2 rows were written.",
+    ]
+    assert cli("check-against", file, "public.b", "--from-database", dsn).code == 0

@@ -7,13 +7,9 @@ r"""A batch of change records → one Arrow row each, with the same verdicts as 
                               └─────────────────► parse ◄────────────┘
 
 msgspec refuses what `records.parse` refuses, but for repeated names, bytes that are not UTF-8, and deep
-nesting. Of a repeated name it keeps the last value, so the quotes of the others belong to nothing that it
-returns::
-
-    {"op":"c","after":{"id":1,"id":2}}      10 quotes; op, c, after and id have 8
-
-A record whose quotes are all in what was read repeats no name, outside of lists and objects in columns;
-`Images.repeating` looks at those. Whatever is not proven regular goes to `parse`, the judge.
+nesting. Of a repeated name it keeps the last value, so the quotes of the others are in nothing that it
+returns: `{"op":"c","after":{"id":1,"id":2}}` has 10; op, c, after and id have 8. `Images.repeating` looks
+into lists and objects of columns. Whatever is not proven regular goes to `parse`, the judge.
 
 All tokens of the images lie in one array, row by row, and `Images` says where those of each row are::
 
@@ -257,10 +253,10 @@ class OpenedBatch:
 
 
 def decode_batch(data: pa.Array, *, max_depth: int = MAX_DEPTH) -> pa.RecordBatch:
-    """Return a batch of `DECODED_SCHEMA`, row i from record i.
+    """Return a batch of `DECODED_SCHEMA`, row i from record i; `data` is binary without nulls.
 
-    Rows refused for a reason that ranks below routing (`dsql.CHECKED_AFTER_ROUTING`) have op, schema, table
-    and cluster all the same. `data` is binary without nulls.
+    Rows refused for a reason that ranks below routing (`CHECKED_AFTER_ROUTING`) have op, schema, table and
+    cluster all the same.
     """
     return open_batch(data, max_depth=max_depth).rows
 
@@ -270,9 +266,7 @@ def open_batch(data: pa.Array, *, max_depth: int = MAX_DEPTH) -> OpenedBatch:
     blobs = data.to_pylist()
     numbers, changes = _read(data, blobs, max_depth)
     fast, is_sound = _rows_of_changes(changes)
-    place = np.full(
-        len(blobs), -1
-    )  # of each record among the rows: first the fast ones, then those of `parse`
+    place = np.full(len(blobs), -1)  # of each record among the rows: the fast ones first
     place[numbers[is_sound]] = np.flatnonzero(is_sound)
     rows = _add_parsed(fast, place, blobs, max_depth)
     images = images_of(rows)

@@ -8,12 +8,10 @@ r"""Chunked changes put together: from what waits and what arrived to whole chan
     fragment  i, 1   00e9 and the                      ─┘
 
 Members come in any order, from any shard, in any batch, and more than once. Records that share a chunk id are
-a group; a main record of two images joins two ids. Fragments are cut without regard to JSON, so nothing is
-parsed before all of them are there. A group times out by arrival time.
-
-Of several main records the first to arrive whose checksum fits wins; one that does not fit waits as long as
-the group does. The caller writes what waits after everything else of a batch: when a crash comes between, the
-batch comes again, the group completes again, and versions (or a log entry's place) make that harmless.
+a group; a main record of two images joins two ids. Nothing is parsed before all fragments are there. A group
+times out by arrival time. Of several main records the first to arrive whose checksum fits wins; one that does
+not fit waits as long as the group does. The caller writes what waits after all else of a batch: after a crash
+in between the group is complete again, which versions (or a log entry's place) make harmless.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from headpond.core.schemas import (
 )
 from headpond.dsql.batch import DECODED_SCHEMA
 from headpond.dsql.config import RowChanges
-from headpond.dsql.decode import sort_out
+from headpond.dsql.decode import CHUNK_IDS, sort_out
 from headpond.dsql.records import Change, ChunkRef, Fragment, Refused, parse
 from headpond.dsql.strict_json import RefusedJson, read_object
 from headpond.dsql.versions import image_hash
@@ -48,7 +46,6 @@ Row = dict[str, Any]
 Place = tuple[Any, ...]
 """Stream, shard, sequence number and sub-sequence number of a record."""
 
-CHUNK_IDS = ("chunk_id", "before_chunk_id", "after_chunk_id")
 WAITING, FAILED, FINISHED = "waiting", "failed", "finished"
 TOO_LARGE = "chunks_too_large"
 MAX_BYTES = 64 << 20
@@ -60,16 +57,10 @@ _MISSING_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """How chunked changes are put together, and their bounds.
+    """How chunked changes are put together: for what tables, how long they wait, how large they may be.
 
-    Attributes:
-        config: tables and rules for the changes that become whole.
-        timeout_ms: after the arrival of a group's last member; below the stream's retention, so that a second
-            reading can mend what timed out.
-        max_bytes: of the records of one group; beyond it they go to quarantine.
-        max_records: as well.
-        now: what time-outs are measured against: the arrival up to which everything was read; None times
-            nothing out.
+    Time-outs are measured from the arrival of a group's last member to `now`, the arrival up to which all was
+    read; None times nothing out.
     """
 
     config: RowChanges
@@ -108,7 +99,6 @@ class Chunks:
 class Assembled:
     """What waits after a step (`ASSEMBLY_SCHEMA`), and what the completed changes are.
 
-    `decoded.counters` has `chunk_groups_completed` and `chunk_copies` beside the others.
     `finished` has the members of each completed change, the main record first: a table may still refuse the
     change, and then all of them go to quarantine.
     """

@@ -68,7 +68,7 @@ def cast_column(pg_type: str | PgType, tokens: pa.Array, options: CastOptions = 
     result = ColumnCast(values)
     if not pc.any(odd).as_py():
         return result
-    found: list[Any] = []
+    found: dict[int, Any] = {}
     for row in np.flatnonzero(odd.to_numpy(zero_copy_only=False)).tolist():
         token = tokens[row].as_py().decode()
         result.out_of_range += is_out_of_range(kind, token)
@@ -76,18 +76,11 @@ def cast_column(pg_type: str | PgType, tokens: pa.Array, options: CastOptions = 
         if isinstance(value, CastError):
             result.failures[row] = value.code
             value = None
-        found.append(value)
-    if pa.types.is_list(
-        target
-    ):  # replace_with_mask knows no lists; the column is short of easy values anyway
-        merged = values.to_pylist()
-        for row, value in zip(
-            np.flatnonzero(odd.to_numpy(zero_copy_only=False)).tolist(), found, strict=True
-        ):
-            merged[row] = value
-        result.values = pa.array(merged, target)
+        found[row] = value
+    if pa.types.is_list(target):  # replace_with_mask knows no lists, and no value of one is easy
+        result.values = pa.array([found.get(row) for row in range(len(tokens))], target)
     else:
-        result.values = pc.replace_with_mask(values, odd, pa.array(found, target))
+        result.values = pc.replace_with_mask(values, odd, pa.array(list(found.values()), target))
     return result
 
 

@@ -39,22 +39,10 @@ UNKNOWN = "unknown:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec(TableEntry):
-    """One configured table whose changes are those of rows; see `TableEntry` for what all entries have.
-
-    That columns and new names fit each other is looked at where a file is read (`pipeline.rules`).
+    """One configured table whose changes are those of rows, as `pipeline.model.Table` describes it.
 
     Args:
-        schema: its schema in the database.
-        keys: key columns, in order; none means an append-only log.
-        columns: column → PostgreSQL type; others hold raw JSON text.
-        keep: default `current` with keys, `log` without.
-        dedupe: what makes two log entries one: their place in the stream, or their content.
-        timestamps: what a PostgreSQL `timestamp` becomes: one without a time zone (`timestamp_ntz`), or one
-            in UTC, for readers of Delta that do not know the former.
-        deletes: whether deleted rows go, or stay and are marked; only current rows can be.
         raw: a log of images alone, without columns of their values.
-        partition_by: declared columns of a type in `PARTITION_TYPES`, keys, or functions of declared columns.
-        type_changes: whether a table is rebuilt by itself where the entry has wider types than it.
         key_rule: how key texts are written (`dsql.versions`); 1 of tables that were made before.
         key_epoch: counts what deletes are remembered by; another one with other key texts.
 
@@ -195,28 +183,16 @@ class TableSpec(TableEntry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChanges(Entries[TableSpec], ABC):
-    """A format whose records are changes of rows: its tables and rules. It is a `ChangeFormat`.
+    """A format whose records are changes of rows, as `pipeline.model.Source` and `Target` describe it.
 
     Args:
         tables: the configured tables; one of the database may be there in several forms (`keep`).
         patterns: entries that stand for every table whose names match.
         made: names of the tables that are configured by those.
-        cluster: changes of another cluster are quarantined as `unexpected_cluster`; None takes all.
-        unknown_tables: `quarantine`; `log`: a raw log per table, named by `unknown_name`; `ignore`: changes
-            of tables that are not configured are counted, and go nowhere.
-        max_unknown_tables: how many such logs are made, and how many tables because a pattern matches; as
-            many as a database of DSQL may have.
-        infinity: what becomes of infinite and out-of-range dates and timestamps; in keys they are errors.
-        special_numeric: what becomes of NaN and infinities in decimal columns; in keys they are errors.
-        max_commit_ahead_ms: changes committed that much later than they arrived are quarantined as
-            `future_commit`, where the arrival is known; None takes them all.
-        keep_data: changes of keyed tables keep their record in `m:data`, so that `latest.too_late` can
+        keep_data: changes of keyed tables keep their record in `m:data`, so that `newest.too_late` can
             quarantine them; without it such a change goes to quarantine with empty data.
         max_depth: bound on the nesting of a record.
-        max_columns: bound on the columns that one change may name, and those of a table that are decoded
-            together.
-        only: the name of the one table whose changes are wanted, when it is caught up; those of every other
-            table are passed over, for someone else has them.
+        only: the name of the one table whose changes are wanted, when it is caught up.
     """
 
     kept_as: ClassVar[str] = "rows"

@@ -31,6 +31,7 @@ from headpond.dsql.rows import typed_rows
 
 _SHOWN = 200  # characters of a name in a detail
 
+CHUNK_IDS = ("chunk_id", "before_chunk_id", "after_chunk_id")
 OPS = pa.array(["c", "u", "d"])
 """Operations that are known; any other is an upsert and counted `unknown_op`."""
 
@@ -202,10 +203,7 @@ def _pending(records: pa.RecordBatch, decoded: pa.RecordBatch, mask: pa.Array) -
     rows, found = records.filter(mask), decoded.filter(mask)
     columns = {
         "kind": found.column("verdict"),
-        **{
-            name: found.column(name)
-            for name in ("chunk_id", "fragment_index", "before_chunk_id", "after_chunk_id")
-        },
+        **{name: found.column(name) for name in (*CHUNK_IDS, "fragment_index")},
         **{name: rows.column(name) for name in (*ORIGIN_COLUMNS, "data")},
         "format_version": format_versions(rows.num_rows),
     }

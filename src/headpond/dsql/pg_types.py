@@ -1,7 +1,7 @@
 """PostgreSQL types of change records: their names, their Arrow types, and one value at a time.
 
 The stream carries no types, so they are declared by PostgreSQL name. `cast` turns one raw JSON token into a
-value and is the oracle of `dsql_columns.cast_column`.
+value and is the oracle of `columns.cast_column`.
 
 Value classes given by `cast`: int, float, `Decimal`, bool, str, bytes, `date`, `datetime` (aware for
 timestamptz), `[]` for oidvector, None for JSON null. Times and intervals are microseconds as int.
@@ -243,10 +243,6 @@ def _int64(token: str) -> int | None:
     return value if -(2**63) <= value < 2**63 else None
 
 
-def _boolean(_kind: PgType, token: str, _options: CastOptions) -> bool | CastError:
-    return {"true": True, "false": False}.get(token, _NO)
-
-
 def _text(_kind: PgType, token: str, _options: CastOptions) -> str | CastError:
     return unescape(token) if token.startswith('"') else _NO
 
@@ -259,10 +255,6 @@ def _uuid(_kind: PgType, token: str, _options: CastOptions) -> str | CastError:
 def _bytea(_kind: PgType, token: str, _options: CastOptions) -> bytes | CastError:
     text = unescape(token) if token.startswith('"') else "-"
     return binascii.a2b_base64(text) if BASE64_TEXT.fullmatch(text) else _NO
-
-
-def _oidvector(_kind: PgType, token: str, _options: CastOptions) -> list[int] | CastError:
-    return [] if token.startswith("[") and not token[1:-1].strip() else _NO
 
 
 def _numeric(kind: PgType, token: str, options: CastOptions) -> str | Decimal | CastError | None:
@@ -342,10 +334,10 @@ def is_out_of_range(pg_type: PgType, token: str) -> bool:
 
 _CASTS: dict[str, Any] = {
     **dict.fromkeys(TEXT_TYPES, _text),
-    "boolean": _boolean,
+    "boolean": lambda _kind, token, _options: {"true": True, "false": False}.get(token, _NO),
     "uuid": _uuid,
     "bytea": _bytea,
-    "oidvector": _oidvector,
+    "oidvector": lambda _kind, token, _: [] if token[0] == "[" and not token[1:-1].strip() else _NO,
     "numeric": _numeric,
     "real": _floating,
     "double precision": _floating,

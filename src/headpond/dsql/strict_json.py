@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import msgspec
@@ -116,7 +117,8 @@ def check_json(text: str, *, max_depth: int = MAX_DEPTH, max_containers: int = M
         if "\\u" in text:
             _VALUE.decode(text)
     except _NotJson as token:
-        _decode_leniently(text)
+        with suppress(json.JSONDecodeError, RecursionError):
+            _LENIENT.decode(text)  # a repeated name outranks it
         _refuse("invalid_json", f"the token {token} is not JSON")
     except json.JSONDecodeError as error:
         if beyond is not None:
@@ -143,14 +145,6 @@ def is_strict(text: str) -> bool:
 
 class _NotJson(Exception):
     """The text contains `NaN` or an infinity."""
-
-
-def _decode_leniently(text: str) -> None:
-    """Look for a repeated name in a text that holds `NaN`."""
-    try:
-        _LENIENT.decode(text)
-    except (json.JSONDecodeError, RecursionError):
-        return
 
 
 def _first_beyond(text: str, most: int, containers: int) -> tuple[int, str] | None:

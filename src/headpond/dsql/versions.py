@@ -119,17 +119,14 @@ def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def canonical_image(members: Mapping[str, str]) -> str:
-    """Canonical JSON of an image, given as name → raw token."""
-    kept = [name for name in sorted(members) if members[name] != "null"]
-    return "{" + ",".join(f"{quote(name)}:{canonical_token(members[name])}" for name in kept) + "}"
-
-
 def image_hash(image: str | None) -> bytes:
     """SHA-256, 32 bytes, of the canonical JSON of an image's raw text; no image counts as `null`."""
+    if image is None:
+        return hashlib.sha256(b"null").digest()
     # Its nesting was looked at when the record was read, by a bound that may be any.
-    canonical = "null" if image is None else canonical_image(read_object(image, max_depth=len(image)))
-    return hashlib.sha256(canonical.encode()).digest()
+    members = sorted(read_object(image, max_depth=len(image)).items())
+    kept = (f"{quote(name)}:{canonical_token(value)}" for name, value in members if value != "null")
+    return hashlib.sha256(f"{{{','.join(kept)}}}".encode()).digest()
 
 
 NO_IMAGE_HASH = image_hash(None)

@@ -40,24 +40,11 @@ Entry = TypeVar("Entry", bound="TableEntry")
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What decides what the rows of a table are.
-
-    Attributes:
-        source: schema and table at the source, or the table alone.
-        form: `current`, `soft`, `history` or `log`.
-        keys: the key columns; for `key_rule` 1 in the order that key texts have.
-        columns: declared column → type, in the format's words.
-        rename: name at the source → column.
-        except_columns: columns that are left out.
-        timestamps: what a PostgreSQL `timestamp` is kept as.
-        key_rule: how key texts are written (`dsql.versions.key_column`).
-        rebuilt: how often the table was rebuilt.
-        key_epoch: the rebuild since which key texts are as they are; deletes of before are not its own.
-    """
+    """What decides what the rows of a table are; docs/reference/lake.md says what each part is."""
 
     source: tuple[str, ...]
     form: str
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()  # for `key_rule` 1 in the order that key texts have
     columns: Mapping[str, str] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
     except_columns: tuple[str, ...] = ()
@@ -122,13 +109,15 @@ _OF_BOTH = ("keys", "columns", "rename", "except_columns", "timestamps", "key_ru
 def columns_of(schema: pa.Schema) -> dict[str, pa.Field]:
     """Return the Delta columns that hold values of the source, by their names in the file."""
     found = {}
+    # A source may have columns of these names, in a table that does not mark its deletes.
+    own = OWN_COLUMNS | ({"_deleted", "_deleted_ns"} if "_deleted_tx_id" in schema.names else set())
     for each in schema:
         original = (each.metadata or {}).get(ORIGINAL_NAME.encode())
         if EXPRESSION.encode() in (each.metadata or {}):
             continue  # it follows from another one
         if original is not None:
             found[original.decode()] = each
-        elif each.name not in OWN_COLUMNS:
+        elif each.name not in own:
             found[each.name] = each
     return found
 

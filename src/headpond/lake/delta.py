@@ -253,7 +253,9 @@ class DeltaFile:
         return read(), schema
 
     def count(self) -> int:
-        """Count the rows from the log, without reading data where that is complete."""
+        """Count the rows, from the log where that is complete; 0 where the table does not exist."""
+        if not self.exists():
+            return 0
         with storage_errors(self.uri, self._options):
             known = self.engine.log.newest().count()
         return int(self.query(["count(*) AS n"])["n"][0].as_py()) if known is None else known
@@ -272,8 +274,11 @@ class DeltaFile:
             return list(self.engine.log.newest().files.values())
 
     def greatest(self, column: str) -> list[Any]:
-        """Return the greatest value of a column in each file, as far as the log's statistics have it."""
-        found = (file.bounds(column)[1] for file in self.data_files())
+        """Return the greatest value of a column in each file, as far as the log's statistics have it.
+
+        There is none where the table does not exist.
+        """
+        found = (file.bounds(column)[1] for file in (self.data_files() if self.exists() else ()))
         return [value for value in found if value is not None]
 
     def version(self) -> int:
@@ -291,7 +296,7 @@ class DeltaFile:
         """Replace, remove and add rows in one commit; see `engine.merge`.
 
         `transaction` is an application's id and number, stored with the commit unless the table has that or a
-        greater one: then this is a repeat, whose rows are compared all the same.
+        greater one.
         """
         return self._tidied(lambda: self.engine.merge(merge, transaction=transaction, alone=alone))
 
@@ -348,12 +353,7 @@ class DeltaFile:
     def tidy(self, before: int, alone: Alone | None = None) -> int:
         """Combine small files where there are many, and keep the log short; of two writers one does it.
 
-        Args:
-            before: the version after which the log was last looked at; -1 for none.
-            alone: as of `engine.merge`.
-
-        Returns:
-            The version up to which it was looked at now.
+        `before` is the version after which the log was last looked at, -1 for none; return that of now.
         """
         with suppress(Overtaken), storage_errors(self.uri, self._options):
             self.engine.compact(crowded, alone=alone)

@@ -255,9 +255,7 @@ class Partitions:
 
     def words(self) -> str:
         """Say by what rows are dealt out."""
-        known = self.expressions
-        columns = [f"{column} = {known[column]}" if column in known else column for column in self.columns]
-        parts = [*columns, *([f"{self.buckets} buckets"] if self.buckets else [])]
+        parts = [*self.columns, *([f"{self.buckets} buckets"] if self.buckets else [])]
         return f"partitioned by {', '.join(parts) or 'nothing'}"
 
     def check(self, name: str, file: DeltaFile) -> None:

@@ -43,11 +43,7 @@ import pyarrow.compute as pc
 
 from headpond.core.arrow import taken
 from headpond.core.formats import quarantined_changes
-from headpond.core.schemas import (
-    DELETED_SCHEMA,
-    QUARANTINE_SCHEMA,
-    whole,
-)
+from headpond.core.schemas import DELETED_SCHEMA, QUARANTINE_SCHEMA, whole
 from headpond.dsql.versions import decode_version, encode_time
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -115,27 +111,21 @@ def run_ends(groups: Any) -> Bools:
 _HEAD = 8
 
 COUNTERS = ("upserts", "deletes", "duplicates", "conflicting_duplicates", "stale", "superseded")
+"""Those that won, repeats, older than what was known, older than another row of the same batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatestOutcome:
     """What a batch asks of a table.
 
-    Attributes:
-        upserts: rows of the batch to write, at most one per key.
-        deletes: one row per key whose live row must go, with the batch's columns; `m:version` (and `m:ts_ns`,
-            `m:tx_id`) are those of the delete that wins, the key columns hold the key.
-        tombstones_put: `key, version, ts_ns, tx_id` of deletes that win; written first.
-        tombstones_drop: `key` of tombstones that a live row has overtaken; dropped last.
-        counters: every row of the batch is one of `upserts`, `deletes` (they won), `duplicates`,
-            `conflicting_duplicates`, `stale` (older than what was known), `superseded` (older than another
-            row of the same batch).
+    `deletes` has one row per key whose live row must go: the key columns hold the key, `m:version` (and
+    `m:ts_ns`, `m:tx_id`) are those of the delete that wins. Every row of the batch is one of `COUNTERS`.
     """
 
-    upserts: pa.Table
+    upserts: pa.Table  # rows of the batch to write, at most one per key
     deletes: pa.Table
-    tombstones_put: pa.Table
-    tombstones_drop: pa.Table
+    tombstones_put: pa.Table  # `key, version, ts_ns, tx_id` of deletes that win; written first
+    tombstones_drop: pa.Table  # `key` of tombstones that a live row has overtaken; dropped last
     counters: dict[str, int]
 
 
@@ -294,20 +284,15 @@ _ABSENT = -2  # below every rank
 class HistoryOutcome:
     """What a batch asks of a history table.
 
-    Attributes:
-        inserts: rows of the batch that are new versions, with `m:valid_to_ns`.
-        corrections: rows of the batch whose version is there with a lesser image hash, with `m:valid_to_ns`.
-        ends: one row per existing row that now ends earlier, with the batch's columns: the key columns,
-            `m:version`, `m:ts_ns` and `m:tx_id` say which row, `m:valid_to_ns` its end; no other counts.
-        deletes: `key, version, ts_ns, tx_id` of deletes not yet remembered; written first.
-        counters: every row of the batch is one of `upserts` (a version inserted, wherever in the history),
-            `deletes` (remembered), `duplicates`, `conflicting_duplicates`.
+    `ends` has one row per existing row that now ends earlier: the key columns, `m:version`, `m:ts_ns` and
+    `m:tx_id` say which row, `m:valid_to_ns` its end; no other column counts. Every row of the batch is one of
+    `HISTORY_COUNTERS`.
     """
 
-    inserts: pa.Table
-    corrections: pa.Table
+    inserts: pa.Table  # rows of the batch that are new versions, with `m:valid_to_ns`
+    corrections: pa.Table  # of the batch, whose version is there with a lesser image hash, likewise
     ends: pa.Table
-    deletes: pa.Table
+    deletes: pa.Table  # `key, version, ts_ns, tx_id` of deletes not yet remembered; written first
     counters: dict[str, int]
 
 
@@ -340,15 +325,10 @@ def history_step(state: pa.Table, rows: pa.Table) -> HistoryOutcome:
 class _TimeLine:
     """The versions of the batch's keys, known and new, by key and version; every array has one entry each.
 
-    Attributes:
-        winner: the row with the version's greatest hash: below `count` of the batch, else of the state.
-        stored: the winner is a row of the state.
-        known: some row of the state has this version.
-        again: the batch has this version too, and it is known.
-        same_image: what is known has the hash that is the greatest in the batch.
-        followed: there is a next version of the key, at `end_ns`.
-        stored_open, stored_end_ns: the end in the state, where `stored`.
-        copies, conflicts: rows of the batch that repeat another one, with the same image and with another.
+    A version's `winner` is the row with its greatest hash: below `count` of the batch, else of the state (it
+    is `stored`). It is `known` where some row of the state has it, `again` where the batch has it too, then
+    perhaps with the `same_image`; it is `followed` where the key has a next one, at `end_ns`. `copies` and
+    `conflicts` count rows of the batch that repeat another one, with the same image and with another.
     """
 
     def __init__(self, state: pa.Table, rows: pa.Table) -> None:

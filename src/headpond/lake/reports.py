@@ -50,12 +50,13 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
         wait; `tombstones` per current table; `deletes` per history table; `columns`: names that Delta has
         otherwise than the source; and what the format adds (`extras.summary`).
     """
+    lake.look()
     tables: dict[str, Any] = {}
     columns: dict[str, Any] = {}
     for name, table in lake.tables.items():
         file = table.typed.file
         there = file.exists()
-        tables[name] = {"rows": file.count() if there else 0, "path": file.uri, "keep": table.keep}
+        tables[name] = {"rows": file.count(), "path": file.uri, "keep": table.keep}
         if applied is not None:
             tables[name] |= applied.figures(name, table.figures)
         if there and (rewritten := file.rewriting()):

@@ -9,13 +9,14 @@ one loses, and computes its commit again.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -25,8 +26,11 @@ from headpond.core.errors import (
     AccessDenied,
     ConfigurationError,
     EndpointUnreachable,
+    InvalidData,
     MissingRequirement,
 )
+
+Read = TypeVar("Read")
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 CONNECT_TIMEOUT_S = 10
@@ -110,6 +114,23 @@ def read_document(place: str, options: Mapping[str, str] | None = None) -> bytes
         with files.open_input_stream(path) as stream:
             content: bytes = stream.read()
     return content
+
+
+def read_json(
+    place: str, options: Mapping[str, str] | None, read: Callable[[Any], Read], *, is_not: str, fix: str
+) -> Read | None:
+    """Return what is read from a small JSON file; None where it is not there.
+
+    Raises:
+        InvalidData: `read` cannot take what is in it: it `is_not` what it should be.
+    """
+    content = read_document(place, options)
+    try:
+        return None if content is None else read(json.loads(content))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidData(
+            f"{place} is not {is_not}: found {(content or b'')[:80]!r}.", next_step=fix, path=place
+        ) from error
 
 
 def write_document(

@@ -53,7 +53,7 @@ MADE_SCHEMA = pa.schema([pa.field("name", pa.string()), pa.field(COLUMN, pa.int3
 def refuse_later_formats(files: Iterable[DeltaFile]) -> None:
     """Refuse tables that hold rows of a later format than ours; absent ones are passed over."""
     for file in files:
-        found = max(file.greatest(COLUMN), default=0) if file.exists() else 0
+        found = max(file.greatest(COLUMN), default=0)
         if found > FORMAT_VERSION:
             raise ConfigurationError(
                 f"{file.uri} holds rows of format {found}, and this headpond knows formats up to "
@@ -125,7 +125,8 @@ class Lake:
         return kind(config, self._own)
 
     def look(self) -> None:
-        """Take in the tables that patterns stand for and that are there, whoever made them."""
+        """Take in the tables that were made since, whoever made them: by patterns, and logs."""
+        self.extras.look()
         if self.given.patterns:
             there = self._inventory().read()[0]
             self.take_in([*self.made.read(["name"])["name"].to_pylist(), *there])

@@ -98,23 +98,16 @@ class Step:
 class Decision:
     """What a batch asks of one table, before anything is written.
 
-    Attributes:
-        write: writes the table's rows in one commit and returns the figures of the batch.
-        refused: quarantine rows of changes that the table cannot take.
-        tombstones: `KEYS_SCHEMA` rows of deletes that win.
-        deletes: `KEYS_SCHEMA` rows of deletes that a history remembers.
-        overtaken: `KEYS_SCHEMA` rows, the tombstones as they were read of keys that live again.
-        contenders: typed revisions that contradict each other; none but of documents.
-        winners: quarantine rows that are to be taken back, because their revision wins after all.
+    `write` writes the table's rows in one commit and returns the figures of the batch.
     """
 
     write: Callable[[Transaction], Counter[str]]
-    refused: pa.Table = field(default_factory=QUARANTINE_SCHEMA.empty_table)
-    tombstones: pa.Table = field(default_factory=KEYS_SCHEMA.empty_table)
-    deletes: pa.Table = field(default_factory=KEYS_SCHEMA.empty_table)
-    overtaken: pa.Table = field(default_factory=KEYS_SCHEMA.empty_table)
-    contenders: pa.Table | None = None
-    winners: pa.Table = field(default_factory=QUARANTINE_SCHEMA.empty_table)
+    refused: pa.Table = field(default_factory=QUARANTINE_SCHEMA.empty_table)  # what the table cannot take
+    tombstones: pa.Table = field(default_factory=KEYS_SCHEMA.empty_table)  # of deletes that win
+    deletes: pa.Table = field(default_factory=KEYS_SCHEMA.empty_table)  # that a history remembers
+    overtaken: pa.Table = field(default_factory=KEYS_SCHEMA.empty_table)  # tombstones of keys that live again
+    contenders: pa.Table | None = None  # typed revisions of documents that contradict each other
+    winners: pa.Table = field(default_factory=QUARANTINE_SCHEMA.empty_table)  # whose revision wins after all
 
 
 class Target(ABC):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,21 +44,14 @@ from headpond.lake.newest import key_codes
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How typed rows lie in a Delta table; may travel to another process.
-
-    Attributes:
-        fields: the Delta columns.
-        encoded: source column → Delta column.
-        own: batch column (without `m:`) → (Delta column, Arrow type).
-        buckets: how many buckets of the key the table has; None: none.
-        derived: Delta column that follows from another → that one, and how.
-    """
+    """How typed rows lie in a Delta table; may travel to another process."""
 
     fields: pa.Schema
-    encoded: Mapping[str, str]
-    own: Mapping[str, tuple[str, pa.DataType]]
+    encoded: Mapping[str, str]  # source column → Delta column
+    own: Mapping[str, tuple[str, pa.DataType]]  # batch column (without `m:`) → (Delta column, Arrow type)
     buckets: int | None = None
     derived: Mapping[str, tuple[str, Derived]] = field(default_factory=dict)
+    """Delta column that follows from another → that one, and how."""
 
     def physical(self, rows: pa.Table) -> pa.Table:
         """Return typed rows with the Delta table's columns, null where they have none."""
@@ -124,7 +116,7 @@ class TypedTable:
 
     def prepare(self) -> None:
         """Create the table, or check an existing one against the configuration and widen it."""
-        own = [*(pa.field(column, kind) for column, kind in self.own.values()), *self.dealing_fields]
+        own = self._own_fields
         if not self.file.exists():
             made = self.made()
             self.file.create(
@@ -149,11 +141,10 @@ class TypedTable:
         names.add(more or ())
         columns = self._declared | {n: kind for n, kind in (more or {}).items() if n not in self._declared}
         values = [self._field(name, names.encode(name), kind) for name, kind in columns.items()]
-        own = [*(pa.field(column, kind) for column, kind in self.own.values()), *self.dealing_fields]
         partitions, properties = self._partitions(names), {}
         if self._configured:
             properties[PROPERTY] = Definition.of(self._spec, rebuilt=rebuilt).text()
-        schema = pa.schema([*values, *own])
+        schema = pa.schema([*values, *self._own_fields])
         fields = pa.schema([pa.field(each.name, each.type) for each in schema])
         derived = {column: (names.encode(each.column), each) for column, each in self.derived.items()}
         layout = Layout(fields, names.encoded, self.own, self.buckets, derived)
@@ -256,11 +247,6 @@ class TypedTable:
         return each.expression(column_name(each.column), self._declared[each.column])
 
     @property
-    def columns(self) -> Sequence[str]:
-        """All Delta columns, in the table's order."""
-        return list(self._fields)
-
-    @property
     def found_by(self) -> list[str]:
         """The columns beside the key by which a merge finds the folders that a key's rows can be in."""
         of_keys = [column for column, each in self.derived.items() if each.column in self._spec.keys]
@@ -275,17 +261,14 @@ class TypedTable:
         return Partitions(columns, self._spec.buckets, self._spec.target_file_size_bytes, expressions)
 
     @property
-    def dealing_fields(self) -> list[pa.Field]:
-        """The columns that a table has by the way its rows are dealt out."""
-        found = [
+    def _own_fields(self) -> list[pa.Field]:
+        """The columns that are no values of the source: facts, and what rows are dealt out by."""
+        found = [pa.field(column, kind) for column, kind in self.own.values()]
+        found += [
             pa.field(column, each.type, metadata={EXPRESSION: self._expression(each), "comment": str(each)})
             for column, each in self.derived.items()
         ]
         return [*found, *([pa.field(BUCKET, pa.int32())] if self.buckets else [])]
-
-    def greatest(self, column: str) -> list[Any]:
-        """Return `DeltaFile.greatest`; nothing where the table does not exist yet."""
-        return self.file.greatest(column) if self.file.exists() else []
 
     def originals(self) -> dict[str, str]:
         """Source column → Delta column, for all that are there."""

@@ -115,7 +115,6 @@ def _load_from_database(
     from headpond.postgres.connection import Database
 
     lake, database = open_lake(pipeline), Database(dsn, profile=pipeline.source.profile)
-    names = names or [name for name, table in lake.tables.items() if table.keep != "log"]
     with output.progress(f"headpond bootstrap from {database.name}") as show:
         done = DatabaseLoad(lake, database, names, missing_as_null=missing_as_null).load(say=show)
     tables = {
@@ -166,11 +165,13 @@ def check_against(
     read: Iterable[Any]
     moments: list[int] = []
     if dsn is not None:
-        from headpond.lake.maintenance.from_database import DatabaseRead
+        from headpond.lake.maintenance.from_database import DatabaseRows
+        from headpond.postgres.catalog import tables_of
         from headpond.postgres.connection import Database
 
-        read = DatabaseRead(lake, Database(dsn, profile=pipeline.source.profile), table)
-        columns, moments = read.columns, read.moments_ns
+        database = Database(dsn, profile=pipeline.source.profile)
+        there = DatabaseRows.of(lake, table, tables_of(database), missing_as_null=True)
+        read, columns, moments = there.read(database), there.called, there.moments_ns
     else:
         moments = [] if moment is None else [read_moment(moment)]
         source = ParquetSource(parquet, pipeline.target.storage_options)

@@ -17,6 +17,7 @@ import re
 import time
 import uuid
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -68,32 +69,20 @@ class Overtaken(Exception):
 
 
 class DataFile:
-    """A live file, as the log has it.
-
-    Attributes:
-        add: the action that added it.
-        path: its path in the table's folder.
-        size: bytes.
-        values: partition column → value as text, or None.
-        vector: what says which of its rows are gone; None where all are there.
-    """
-
-    __slots__ = ("_stats", "add", "path", "size", "values", "vector")
+    """A live file, as the log has it: by the action that added it."""
 
     def __init__(self, add: Mapping[str, Any]) -> None:
         self.add = add
         self.path = unquote(add["path"])
         self.size = int(add["size"])
-        self.values: dict[str, str | None] = dict(add.get("partitionValues") or {})
+        self.values: dict[str, str | None] = dict(add.get("partitionValues") or {})  # by partition column
         self.vector: Mapping[str, Any] | None = add.get("deletionVector")
-        self._stats: dict[str, Any] | None = None
 
-    @property
+    @cached_property
     def stats(self) -> dict[str, Any]:
         """Statistics: `numRecords`, `minValues`, `maxValues`, `nullCount`, as far as they are known."""
-        if self._stats is None:
-            self._stats = orjson.loads(self.add.get("stats") or b"{}")
-        return self._stats
+        found: dict[str, Any] = orjson.loads(self.add.get("stats") or b"{}")
+        return found
 
     @property
     def dead(self) -> int:

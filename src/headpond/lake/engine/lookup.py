@@ -34,23 +34,14 @@ FILE, ROW = "%file", "%row"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is looked for.
+    """What is looked for."""
 
-    Attributes:
-        rows: the keys, each once, under the table's names of their columns.
-        on: the columns in which a row of the table is equal to one of them; nulls are equal.
-        reads: more columns to read of what is found.
-        later: columns to read only of what `needs` says, null elsewhere.
-        needs: which of the rows found need them.
-        keep: which of the rows found count.
-    """
-
-    rows: pa.Table
-    on: Sequence[str]
-    reads: Sequence[str] = ()
-    later: Sequence[str] = ()
+    rows: pa.Table  # the keys, each once, under the table's names of their columns
+    on: Sequence[str]  # the columns in which a row of the table is equal to one of them; nulls are equal
+    reads: Sequence[str] = ()  # more columns to read of what is found
+    later: Sequence[str] = ()  # columns to read only of what `needs` says, null elsewhere
     needs: Test | None = None
-    keep: Test | None = None
+    keep: Test | None = None  # which of the rows found count
 
     @property
     def columns(self) -> list[str]:

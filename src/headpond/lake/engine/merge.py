@@ -12,14 +12,11 @@ A file is written again where that costs little, where much of it is gone, and w
 marks (deletion vectors). Compaction is the same without a batch: small files of a partition become one.
 
 All but plan and commit may be done in parts, each by a process of its own: a `PartEngine` looks up and
-decides in the version that it is given, writes new rows, and says what goes (`Part`). One process puts the
-parts together, and may hand on what is to be written again: `Engine.write`.
+decides in the version that it is given, writes new rows, and says what goes (`Part`).
 
-Who loses the race for a commit looks up again, on the winner's result. Until the entry is there no reader
-sees anything; files of a commit that failed are removed, or left for a vacuum.
-
-What may take long and does not hurry (compaction, dropping tombstones) is written beside the batches and
-committed when none is under way (`alone`), on top of whatever they did to other files.
+Who loses the race for a commit looks up again, on the winner's result. Files of a commit that failed are
+removed, or left for a vacuum. What does not hurry (compaction, dropping tombstones) is committed when no
+batch is under way (`alone`), on top of whatever batches did to other files.
 """
 
 from __future__ import annotations
@@ -83,24 +80,19 @@ class Merge:
     """What a batch does to the rows of a table that it meets.
 
     `t` and `s` are aligned: row by row what was found in the table, and the row of the batch that met it.
-
-    Attributes:
-        rows: the batch, each row with another identity.
-        on: the identity: columns in which a row of the table and one of the batch are equal.
-        reads: more columns of the table, for `wins`.
-        wins: (t, s) → whether the row of the table is replaced, or goes; None: never.
-        gone: whether each row of the batch takes away and brings nothing; None: none does.
-        insert: whether each row of the batch is written where it met none; None: all that are not `gone`.
-        update: (t with all columns, s) → what replaces the rows of the table; None: the batch's rows do.
     """
 
-    rows: pa.Table
-    on: Sequence[str]
-    reads: Sequence[str] = ()
+    rows: pa.Table  # the batch, each row with another identity
+    on: Sequence[str]  # the identity: columns in which a row of the table and one of the batch are equal
+    reads: Sequence[str] = ()  # more columns of the table, for `wins`
     wins: Pairs | None = None
+    """(t, s) → whether the row of the table is replaced, or goes; None: never."""
     gone: pa.ChunkedArray | pa.Array | None = None
+    """Whether each row of the batch takes away and brings nothing; None: none does."""
     insert: pa.ChunkedArray | pa.Array | None = None
+    """Whether each row of the batch is written where it met none; None: all that are not `gone`."""
     update: Pairs | None = None
+    """(t with all columns, s) → what replaces the rows of the table; None: the batch's rows do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +106,10 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a part of a batch does to a version of a table, but for the commit.
+    """What a part of a batch does to a version of a table, but for the commit."""
 
-    Attributes:
-        added: the actions that add the files of its new rows.
-        going: file, as the log names it → numbers of the rows that go.
-        done: its figures.
-    """
-
-    added: list[dict[str, Any]]
-    going: Mapping[str, vectors.Positions]
+    added: list[dict[str, Any]]  # actions that add the files of its new rows
+    going: Mapping[str, vectors.Positions]  # file, as the log names it → numbers of the rows that go
     done: Merged
 
 
@@ -181,12 +167,9 @@ def with_columns(t: pa.Table, s: pa.Table, columns: Iterable[str]) -> pa.Table:
 
 @dataclass(slots=True)
 class Plan:
-    """What becomes of files.
+    """What becomes of files: no row of some is left, others get more marks, or are written again.
 
-    Attributes:
-        gone: those that no row is left of.
-        marked: those of which more rows are marked, with all that are.
-        rewritten: those whose rows that stay are written again, with the rows that go now.
+    `marked` come with all rows that are, `rewritten` with those that go now.
     """
 
     gone: list[DataFile] = field(default_factory=list)
@@ -239,9 +222,8 @@ class Engine:
     ) -> Merged:
         """Do it in one commit, or in none where it changes nothing; raise Overtaken where another came first.
 
-        The transaction's number goes with the commit unless the table has that or a greater one. With `alone`
-        the commit is made inside it, and others may have come first: it asks that none of them touched a
-        file that rows go from.
+        With `alone` the commit is made inside it, and others may have come first that touched no file that
+        rows go from.
         """
         snapshot = self.log.newest()
         going, new, done, changes = self._changes(snapshot, merge)
@@ -276,11 +258,7 @@ class Engine:
     def _changes(
         self, snapshot: Snapshot, merge: Merge
     ) -> tuple[dict[str, vectors.Positions], pa.Table, Merged, pa.Table | None]:
-        """Look up and decide.
-
-        Returns:
-            Which rows of which files go, the rows that come, the figures, and what a feed of changes has.
-        """
+        """Return which rows of which files go, those that come, the figures, and what a feed has."""
         snapshot.refuse_unknown()
         schema = snapshot.schema
         rows = merge.rows if merge.on else merge.rows.slice(0, 0)
@@ -315,13 +293,8 @@ class Engine:
     def compact(self, choose: Choose, *, file_bytes: int | None = None, alone: Alone | None = None) -> int:
         """Write files again, those that are chosen of a partition together, about `ROUND_BYTES` of them.
 
-        Args:
-            choose: returns which of the files of a partition are to be written again.
-            file_bytes: the size that they are to have; None: as the table says.
-            alone: as of `merge`.
-
-        Returns:
-            How many files were chosen; more than were written again where these are large.
+        `file_bytes` is the size they are to have, by default what the table says; `alone` is as of `merge`.
+        Return how many were chosen; more than were written again where these are large.
         """
         snapshot = self.log.newest()
         shape = self._shape(snapshot)
@@ -374,13 +347,14 @@ class Engine:
         """Return the rows that are wanted, of what was looked up before if that says it."""
         snapshot.refuse_unknown()
         self.admits(snapshot)
-        self._known = [each for each in self._known if each.snapshot == _name(snapshot)]
+        name = id(snapshot), snapshot.version
+        self._known = [each for each in self._known if each.snapshot == name]
         for known in self._known:
             if known.says(wanted):
                 mine = places(known.found, wanted.rows, wanted.on) >= 0
                 return known.found.filter(pa.array(mine))
         found = look_up(self.folder, snapshot.schema, enumerate(snapshot.files.values()), wanted)
-        self._known.append(_Known(_name(snapshot), wanted, found))
+        self._known.append(_Known(name, wanted, found))
         return found
 
     def _plan(self, snapshot: Snapshot, going: Mapping[str, vectors.Positions]) -> Plan:
@@ -516,10 +490,6 @@ class PartEngine(Engine):
     def compact(self, *_: Any, **__: Any) -> int:
         """Leave that to whoever commits."""
         return 0
-
-
-def _name(snapshot: Snapshot) -> tuple[int, int]:
-    return id(snapshot), snapshot.version
 
 
 def _mask(values: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -28,16 +28,9 @@ def vacuum(folder: Folder, retain_ms: int) -> int:
     snapshot = Log(folder, removed=True).newest()
     asked = snapshot.properties.get(RETENTION)
     since_ms = milliseconds() - max(retain_ms, 0 if asked is None else _asked_ms(folder, asked))
-    needed: set[str] = set()
-    for action in (
-        *(file.add for file in snapshot.files.values()),
-        *(
-            action
-            for action in snapshot.removed or ()
-            if int(action.get("deletionTimestamp") or 0) > since_ms
-        ),
-    ):
-        needed |= _files_of(action)
+    removed = snapshot.removed or ()
+    young = [each for each in removed if int(each.get("deletionTimestamp") or 0) > since_ms]
+    needed = set[str]().union(*map(_files_of, [*(file.add for file in snapshot.files.values()), *young]))
     old = [
         path
         for path, changed_ms in folder.listed(recursive=True)

@@ -144,22 +144,11 @@ class Bootstrap:
         return rows
 
     def _unfit(self, file: str, column: str, why: str, row: int | None = None) -> UsageError | InvalidData:
-        table = self.spec.name
         if row is None:
-            return UsageError(
-                f"The column {column!r} of {file} {why}, for the table {table!r}.",
-                next_step="Correct the table's entry in the pipeline file, or the export.",
-                table=table,
-                column=column,
-            )
-        return InvalidData(
-            f"The column {column!r} of {file} {why}, in row {row + 1}, for the table {table!r}.",
-            next_step="Correct the type in the pipeline file, or the export; nothing was written.",
-            reason="unfit_value",
-            table=table,
-            column=column,
-            row=row + 1,
-        )
+            fix = "Correct the table's entry in the pipeline file, or the export."
+            return self.rows.unfit(column, file, why, fix)
+        fix = "Correct the type in the pipeline file, or the export; nothing was written."
+        return self.rows.unfit(column, file, why, fix, f"row {row + 1}", row=row + 1)
 
 
 @dataclass(frozen=True, slots=True)

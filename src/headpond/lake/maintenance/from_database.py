@@ -24,6 +24,7 @@ from headpond.core.errors import EndpointUnreachable, InvalidData, ServiceFailur
 from headpond.lake.apply import DecodedBatch, apply_batch
 from headpond.lake.maintenance.snapshot import Loaded, SnapshotRows, refuse_before_horizon
 from headpond.lake.naming import table_folder
+from headpond.lake.state.rows import RowTables
 from headpond.lake.storage import read_document, remove_folder, write_document
 from headpond.lake.tables import OWN_FOLDER
 from headpond.postgres.catalog import tables_of
@@ -54,6 +55,7 @@ class DatabaseRows:
     table: DatabaseTable
     columns: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    moments_ns: list[int] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -105,56 +107,29 @@ class DatabaseRows:
 
     def unfit(self, column: str, why: str, key: Any) -> UsageError | InvalidData:
         """Return the error of a column that does not fit, or of its value in the row of a key."""
-        name, table = self.rows.spec.name, f"{self.table.schema}.{self.table.table}"
+        table = f"{self.table.schema}.{self.table.table}"
         if key is None:
-            return UsageError(
-                f"The column {column!r} of {table} in the database {why}, for the table {name!r}.",
-                next_step="Correct the table's entry; `headpond suggest --from-database` has its columns.",
-                table=name,
-                column=column,
-            )
-        return InvalidData(
-            f"The column {column!r} of {table} {why}, in the row with the key ({', '.join(key)}), for the "
-            f"table {name!r}.",
-            next_step="Correct the type in the pipeline file and run it again: it resumes where it stopped.",
-            reason="unfit_value",
-            table=name,
-            column=column,
-            key=list(key),
-        )
+            fix = "Correct the table's entry; `headpond suggest --from-database` has its columns."
+            return self.rows.unfit(column, f"{table} in the database", why, fix)
+        fix = "Correct the type in the pipeline file and run it again: it resumes where it stopped."
+        at = f"the row with the key ({', '.join(key)})"
+        return self.rows.unfit(column, table, why, fix, at, key=list(key))
 
+    @property
+    def called(self) -> list[str]:
+        """The columns as the lake calls them."""
+        return [self.rows.spec.rename.get(column, column) for column in self.columns]
 
-class DatabaseRead:
-    """The typed rows of one configured table of a database, for somebody who reads them once.
-
-    `columns` are those that are read, as the lake calls them; `moments_ns` those of the transactions so far.
-    """
-
-    def __init__(
-        self,
-        lake: Lake,
-        database: Database,
-        name: str,
-        *,
-        rows_at_once: int = ROWS_AT_ONCE,
-        lasts_s: float | None = None,
-    ) -> None:
-        self._database, self._lasts_s, self._rows_at_once = database, lasts_s, rows_at_once
-        self._rows = DatabaseRows.of(lake, name, tables_of(database), missing_as_null=True)
-        rename = self._rows.rows.spec.rename
-        self.columns = [rename.get(column, column) for column in self._rows.columns]
-        self.moments_ns: list[int] = []
-
-    def __iter__(self) -> Iterator[pa.Table]:
+    def read(
+        self, database: Database, *, rows_at_once: int = ROWS_AT_ONCE, lasts_s: float | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield all rows, typed; `moments_ns` gets the moment of each transaction that it takes."""
         after: Sequence[str] | None = None
         while True:
-            with snapshot(self._database, lasts_s=self._lasts_s) as taken:
+            with snapshot(database, lasts_s=lasts_s) as taken:
                 self.moments_ns.append(taken.moment_ns)
-                pages = taken.pages(
-                    self._rows.table, self._rows.columns, after, rows_at_once=self._rows_at_once
-                )
-                for page in pages:
-                    yield self._rows.typed(page, taken.moment_ns)[0]
+                for page in taken.pages(self.table, self.columns, after, rows_at_once=rows_at_once):
+                    yield self.typed(page, taken.moment_ns)[0]
                     after = page.keys[-1]
                     if not taken.has_time:
                         break
@@ -165,6 +140,7 @@ class DatabaseRead:
 class DatabaseLoad:
     """A load of configured tables, by their names, from a database; `load` does it.
 
+    Without names it is one of all tables that keep rows, also of those that patterns stand for.
     `rows_at_once` and `bytes_at_once` bound what is written in one commit, and so the memory; `lasts_s` how
     long one transaction is used.
     """
@@ -185,6 +161,10 @@ class DatabaseLoad:
         self.lasts_s, self._sleep = lasts_s, sleep
         self._bounds = {"rows_at_once": rows_at_once, "bytes_at_once": bytes_at_once}
         catalog = tables_of(database)
+        if not tables:
+            known = RowTables.of(lake).config.entries_of(catalog)
+            lake.take_in(entry.name for entries in known.values() for entry in entries)
+            tables = [name for name, table in lake.tables.items() if table.keep != "log"]
         self._tables = {
             name: DatabaseRows.of(lake, name, catalog, missing_as_null=missing_as_null) for name in tables
         }

@@ -74,32 +74,18 @@ _SHOWN = 3
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What a rebuild does to a table.
-
-    Attributes:
-        table: its name.
-        differences: what it was made with, and what the file says.
-        rows: how many it had.
-        unfit: how many values do not fit; nothing is written where there are any.
-        listed: some of these: column, value, and why.
-        superseded: rows replaced by a newer row with the same key.
-        deleted: rows whose key has a newer delete.
-        lost_deletes: deletes that are not known under the new keys.
-        lost_ns: their newest commit time.
-        finer: whether keys have columns that they did not have: rows of different keys were taken for one.
-        written: whether it was done.
-    """
+    """What a rebuild does to a table; nothing is written where values do not fit."""
 
     table: str
     differences: list[Difference] = field(default_factory=list)
-    rows: int = 0
+    rows: int = 0  # that it had
     unfit: int = 0
-    listed: list[dict[str, Any]] = field(default_factory=list)
-    superseded: int = 0
-    deleted: int = 0
-    lost_deletes: int = 0
-    lost_ns: int | None = None
-    finer: bool = False
+    listed: list[dict[str, Any]] = field(default_factory=list)  # some of these: column, value, and why
+    superseded: int = 0  # rows replaced by a newer row with the same key
+    deleted: int = 0  # rows whose key has a newer delete
+    lost_deletes: int = 0  # that are not known under the new keys
+    lost_ns: int | None = None  # their newest commit time
+    finer: bool = False  # keys have columns that they did not have: rows of different keys were taken for one
     written: bool = False
 
 

@@ -22,10 +22,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from headpond.core.errors import InvalidData
 from headpond.lake.engine.merge import Alone
 from headpond.lake.maintenance.optimize import SAFE_RETENTION_MS, optimize_file
-from headpond.lake.storage import read_document, write_document
+from headpond.lake.storage import read_json, write_document
 from headpond.lake.tables import OWN_FOLDER, Lake
 
 logger = logging.getLogger(__name__)
@@ -130,17 +129,14 @@ def maintained(lake: str, storage_options: Mapping[str, str] | None = None) -> d
         Table → `at_ms` (when it began, milliseconds since 1970), `took_ms`, `held_ms` (how long a batch may
         have waited for it), `files_before`, `files_after`, `removed` (old files).
     """
-    content = read_document(_place(lake), storage_options)
-    if content is None:
-        return {}
-    try:
-        return dict(json.loads(content)["tables"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise InvalidData(
-            f"{_place(lake)} does not say when tables were maintained: found {content[:80]!r}.",
-            next_step="Remove it; each table is maintained again, which is harmless.",
-            path=_place(lake),
-        ) from error
+    found = read_json(
+        _place(lake),
+        storage_options,
+        lambda said: dict(said["tables"]),
+        is_not="a list of when tables were maintained",
+        fix="Remove it; each table is maintained again, which is harmless.",
+    )
+    return found or {}
 
 
 def _place(lake: str) -> str:

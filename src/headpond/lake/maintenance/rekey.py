@@ -69,25 +69,16 @@ def refuse_form(have: TableSpec, wanted: TableSpec) -> None:
 
 @dataclass(slots=True)
 class Outcome:
-    """What stays.
-
-    Attributes:
-        rows: `AT_FILE`, `AT_ROW` and new own columns of the rows that stay, in this order; None: all do.
-        loose: typed rows of deleted keys of which no row is there.
-        deletes: `DELETED_SCHEMA` rows that stay known.
-        lost_ns: newest commit time of deletes whose keys are not known under the new definition; None: none.
-        known: how many deletes were remembered beside the table.
-        lost, superseded, deleted: how many of these, rows that a newer one replaces, rows that a delete hits.
-    """
+    """What stays: rows (`AT_FILE`, `AT_ROW`, new own columns, in this order; None: all do), and deletes."""
 
     rows: pa.Table | None = None
-    loose: list[pa.Table] = field(default_factory=list)
+    loose: list[pa.Table] = field(default_factory=list)  # typed rows of deleted keys of which no row is there
     deletes: pa.Table = field(default_factory=DELETED_SCHEMA.empty_table)
-    lost_ns: int | None = None
-    known: int = 0
-    lost: int = 0
-    superseded: int = 0
-    deleted: int = 0
+    lost_ns: int | None = None  # newest commit time of the deletes that are lost
+    known: int = 0  # deletes that were remembered beside the table
+    lost: int = 0  # of these those whose new keys are not known
+    superseded: int = 0  # rows that a newer one replaces
+    deleted: int = 0  # rows that a delete hits
 
 
 class Rekey:

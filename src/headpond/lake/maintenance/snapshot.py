@@ -71,6 +71,16 @@ class SnapshotRows:
             )
         return cls(config, spec)
 
+    def unfit(
+        self, column: str, of: str, why: str, fix: str, at: str | None = None, **facts: Any
+    ) -> UsageError | InvalidData:
+        """Return the error of a source's column that does not fit, or of its value in the row `at`."""
+        kind: type[UsageError | InvalidData] = UsageError if at is None else InvalidData
+        said = f"The column {column!r} of {of} {why}{'' if at is None else f', in {at}'}"
+        facts |= {} if at is None else {"reason": "unfit_value"}
+        name = self.spec.name
+        return kind(f"{said}, for the table {name!r}.", next_step=fix, table=name, column=column, **facts)
+
     def names(
         self, there: Sequence[str], unfit: UnfitError, *, missing_as_null: bool = False
     ) -> dict[str, str]:

@@ -102,4 +102,4 @@ class FactTable:
 
     def count(self) -> int:
         """Count all rows."""
-        return self.file.count() if self.file.exists() else 0
+        return self.file.count()

@@ -15,8 +15,8 @@ import json
 import logging
 from collections.abc import Collection, Mapping
 
-from headpond.core.errors import ConfigurationError, InvalidData
-from headpond.lake.storage import read_document, write_document
+from headpond.core.errors import ConfigurationError
+from headpond.lake.storage import read_json, write_document
 
 logger = logging.getLogger(__name__)
 
@@ -33,18 +33,14 @@ class Inventory:
 
     def read(self) -> tuple[set[str], str | None]:
         """Return the tables that were there, none where there is no list yet, and the source where known."""
-        content = read_document(self.place, self._options)
-        if content is None:
-            return set(), None
-        try:
-            document = json.loads(content)
-            return {str(name) for name in document["tables"]}, document.get("source")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InvalidData(
-                f"{self.place} is not a list of a lake's tables: found {content[:80]!r}.",
-                next_step="Remove it; the next start writes a new one, of the tables that are there then.",
-                path=self.place,
-            ) from error
+        found = read_json(
+            self.place,
+            self._options,
+            lambda document: ({str(name) for name in document["tables"]}, document.get("source")),
+            is_not="a list of a lake's tables",
+            fix="Remove it; the next start writes a new one, of the tables that are there then.",
+        )
+        return found or (set(), None)
 
     def check(self, there: Collection[str], wanted: Collection[str]) -> None:
         """Raise where a table that is wanted was there, and is gone.

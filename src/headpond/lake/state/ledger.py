@@ -119,6 +119,9 @@ class LedgerTables:
         self.conflicts.forget(table, revisions)
         return removed
 
+    def look(self) -> None:
+        """Do nothing: there are no logs."""
+
     def close(self, *, ended: bool) -> None:
         """Find what is missing in the journal: what is absent once nothing more will come."""
         completed = self.config.verify and self.completed()

@@ -118,6 +118,10 @@ class RowTables:
         known = {name: rows for name, rows in batch.tables.items() if name in self.entries}
         self.schema_changes.record(known, transaction=step.transaction)
 
+    def look(self) -> None:
+        """Take in the logs that were made since."""
+        self.unknown.look()
+
     def close(self, *, ended: bool) -> None:
         """Do nothing: a stream of rows has no end."""
 
@@ -126,13 +130,12 @@ class RowTables:
         found: dict[str, Any] = {}
         configured = self.config.entries_of(log.entry.place for log in self.logs.values())
         for name, log in self.logs.items():
-            file = log.typed.file
             entries = configured[log.entry.place]
             found[name.removeprefix(UNKNOWN)] = {
                 "schema": log.entry.schema,
                 "table": log.entry.table,
-                "rows": file.count() if file.exists() else 0,
-                "path": file.uri,
+                "rows": log.typed.file.count(),
+                "path": log.typed.file.uri,
                 "configured_as": entries[0].name if entries else None,
                 **({} if applied is None else applied.figures(name, log.figures)),
             }
@@ -169,6 +172,11 @@ class UnknownTables:
                 self._remember(row["schema"], row["table"], row["folder"])
         return self._logs
 
+    def look(self) -> None:
+        """Have the index read again: another writer may have made some."""
+        self._logs = None
+        self._ready.clear()
+
     def find(self, schema: str, table: str) -> LogTable | None:
         """Return the log of a table; None when none was made."""
         return self.logs.get(unknown_name(schema, table))
@@ -179,8 +187,7 @@ class UnknownTables:
         if not set(wanted) - self._ready:
             return QUARANTINE_SCHEMA.empty_table()
         if not set(wanted) <= set(self.logs):
-            self._logs = None  # another writer may have made some
-            self._ready.clear()
+            self.look()
         new = [name for name in wanted if name not in self.logs]
         room = max(0, self.limit - len(self.logs))
         made, beyond = new[:room], new[room:]

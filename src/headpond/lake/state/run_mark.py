@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headpond.core.errors import ConfigurationError, InvalidData, UsageError
-from headpond.lake.storage import read_document, write_document
+from headpond.core.errors import ConfigurationError, UsageError
+from headpond.lake.storage import read_json, write_document
 
 FORMAT_VERSION = 1
 NAME = "run.json"
@@ -60,20 +60,14 @@ class RunMark:
         `started_ms`, `batch_id`, `host`, `pid`, `run_id`, `version`, `error` of a run that failed, and
         `newest` (`core.formats.Newest`) of the configured tables.
         """
-        content = read_document(self.place, self._options)
-        if content is None:
-            return None
-        try:
-            mark = json.loads(content)
-            mark["age_ms"] = max(0, self._now_ms() - mark["seen_ms"])
-            written = int(mark.get("format_version", FORMAT_VERSION))
-        except (ValueError, TypeError, KeyError) as error:
-            raise InvalidData(
-                f"{self.place} is not the mark of a run: found {content[:80]!r}.",
-                next_step="Remove it; the next run writes a new one.",
-                path=self.place,
-            ) from error
-        if written > FORMAT_VERSION:
+        mark = read_json(
+            self.place,
+            self._options,
+            lambda said: {"format_version": 1, **said, "age_ms": max(0, self._now_ms() - said["seen_ms"])},
+            is_not="the mark of a run",
+            fix="Remove it; the next run writes a new one.",
+        )
+        if mark is not None and (written := mark["format_version"]) > FORMAT_VERSION:
             raise ConfigurationError(
                 f"{self.place} is of format {written}, "
                 f"and this headpond knows formats up to {FORMAT_VERSION}.",
@@ -82,7 +76,7 @@ class RunMark:
                 found=written,
                 known=FORMAT_VERSION,
             )
-        return dict(mark)
+        return mark
 
     def refuse_another(self, *, sleep: Callable[[float], object] = time.sleep) -> None:
         """Make sure that no other run keeps the lake.

@@ -81,7 +81,7 @@ class RowTable(Target):
 
     def newest_ns(self) -> int:
         """Return the newest commit time of its rows, as `Target.newest_ns` says."""
-        return max(self.typed.greatest("_ts_ns"), default=0)
+        return max(self.typed.file.greatest("_ts_ns"), default=0)
 
 
 class CurrentTable(RowTable):

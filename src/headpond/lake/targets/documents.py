@@ -95,7 +95,7 @@ class DocumentTable(Target):
 
     def newest_ns(self) -> int:
         """Return the newest commit time of its rows, as `Target.newest_ns` says."""
-        times = map(datetime.fromisoformat, self.typed.greatest("_tx_time"))
+        times = map(datetime.fromisoformat, self.typed.file.greatest("_tx_time"))
         return max((round(each.timestamp() * 1e6) * 1000 for each in times), default=0)
 
     def __init__(self, typed: TypedTable, entry: TableEntry, ledger: LedgerTables) -> None:

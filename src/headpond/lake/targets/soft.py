@@ -54,7 +54,7 @@ class SoftTable(RowTable):
 
     def newest_ns(self) -> int:
         """Return the newest commit time of its rows and of their deletes."""
-        return max(super().newest_ns(), max(self.typed.greatest("_deleted_ns"), default=0))
+        return max(super().newest_ns(), max(self.typed.file.greatest("_deleted_ns"), default=0))
 
     def decision(self, lake: Lake, changes: pa.Table) -> Decision:  # noqa: ARG002 - rows are tombstones
         """Decide nothing but the figures: the merge itself takes the newest of both."""
