@@ -288,9 +288,8 @@ REFUSALS = {
     "current without a key": (
         SMALLEST.replace('["order_id"]', "[]\nkeep = 'current'"),
         (
-            'tables."public.orders".keep must be "log" where keys = [] (rows without a key '
-            "cannot be replaced), not "
-            '"current". Write keep = "log", or name the key columns in keys.'
+            "tables.\"public.orders\" is wrong: The table 'public.orders' has no keys but keep = 'current'. "
+            'Name its keys, or write keep = "log".'
         ),
     ),
     "dedupe of a table that is no log": (
@@ -307,8 +306,9 @@ REFUSALS = {
     ),
     "key left out": (
         smallest(tables="except_columns = ['order_id']"),
-        wrong(
-            'tables."public.orders".except_columns[0]', 'must be a column that is not a key, not "order_id"'
+        (
+            "tables.\"public.orders\" is wrong: The table 'public.orders' leaves out its key 'order_id'. "
+            "Keep key columns."
         ),
     ),
     "two columns renamed to one": (

@@ -285,7 +285,10 @@ class _Step:
             if not wrong:
                 found = {name: image for name, image in images.items() if not isinstance(image, _Failed)}
                 self.choose(group, main, found)
-                return main, _decoded_row(main.change, found)
+                change = main.change
+                whole = {"before": change.before, "after": change.after}
+                whole |= {name: "".join(texts) for name, texts in found.items()}
+                return main, {"verdict": "full", "op": change.op, **asdict(change.source), **whole}
             failed.append((main, wrong[0]))
         for main, why in failed:
             own = [versions for piece, versions in group.fragments.items() if main.has_room_for(piece)]
@@ -407,10 +410,3 @@ def _same_change(first: Change, second: Change) -> bool:
     one, other = (replace(each, before=None, after=None) for each in (first, second))
     inline = ((first.before, second.before), (first.after, second.after))
     return one == other and all(image_hash(a) == image_hash(b) for a, b in inline)
-
-
-def _decoded_row(change: Change, images: dict[str, list[str]]) -> Row:
-    """Return a whole change as a row of `DECODED_SCHEMA`."""
-    found = {"before": change.before, "after": change.after}
-    found |= {name: "".join(texts) for name, texts in images.items()}
-    return {"verdict": "full", "op": change.op, **asdict(change.source), **found}

@@ -250,7 +250,10 @@ def document(survey: Survey, entries: Iterable[TableSpec] = ()) -> dict[str, Any
     tables: dict[str, Any] = {}
     for place, seen in survey.tables.items():
         keys, note = seen.guess_keys()
-        tables[_name(seen, tables)] = {
+        name = ".".join(place)
+        while name in tables:  # ("a.b", "c") and ("a", "b.c") are two tables
+            name += "_"
+        tables[name] = {
             "schema": seen.schema,
             "table": seen.table,
             "configured_as": configured.get(place),
@@ -275,10 +278,3 @@ def _column(seen: ColumnSeen) -> dict[str, Any]:
     guess, note = seen.guess()
     count = sum(n for kind, n in seen.kinds.items() if kind != "huge")
     return {"type": guess, "note": note, "values": count, "nulls": seen.kinds["null"]}
-
-
-def _name(seen: TableSeen, taken: Mapping[str, Any]) -> str:
-    name = f"{seen.schema}.{seen.table}"
-    while name in taken:  # ("a.b", "c") and ("a", "b.c") are two tables
-        name += "_"
-    return name

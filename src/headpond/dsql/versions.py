@@ -20,12 +20,10 @@ all digits of their scale; dates ISO strings; timestamps microseconds; bytes Bas
 those declared `any`, their canonical JSON.
 
 Keys must stay apart: a value that would be clamped, become NULL or equal no other (NaN) is an error in a key
-column of a table that keeps rows by key, whatever the options say of other columns. Values that are one key
-in PostgreSQL are written in one way: a UUID in lower case, a numeric that is kept as text without zeros at
-the end of its fraction (2.50 is 2.5), and of the two zeros of floating point 0.0.
-
-Tables that were made before (`TableSpec.key_rule` 1) have keys in the order configured then, and these values
-as they came.
+column of a table that keeps rows by key. Values that are one key in PostgreSQL are written in one way: a UUID
+in lower case, a numeric that is kept as text without zeros at the end of its fraction (2.50 is 2.5), and of
+the two zeros of floating point 0.0. Tables that were made before (`TableSpec.key_rule` 1) have keys in the
+order configured then, and these values as they came.
 """
 
 from __future__ import annotations

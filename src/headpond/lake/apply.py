@@ -76,16 +76,14 @@ def apply_batch(
 
     Each write compares versions, so two writers of one key agree on what a table ends with, with one
     exception: a writer that read "no tombstone" just before another wrote one may bring a deleted row back.
-    Applying the changes again finds the tombstone, and removes the row; where nobody interfered the second
-    time writes nothing.
+    Applying the changes again finds the tombstone, and removes the row.
 
     Args:
         lake: a prepared lake.
         batch: the decoded micro-batch, any part of it possibly applied before.
         chunks: how chunked changes are put together; None leaves them pending.
         transaction: query id and batch number, kept with each commit for whoever looks.
-        shared: another writer may write the same keys (a command while the pipeline runs): look again at all
-            of them, and not only when tombstones were seen to change.
+        shared: another writer may write the same keys (a command while the pipeline runs): look again at all.
         decide: decides what the batch asks of each table; by default each table does so itself, here.
     """
     step, applied, decide = Step(transaction, lake.before_write), Applied(batches=1), decide or _decide

@@ -177,7 +177,7 @@ def too_long(name: str) -> str | None:
 
 
 def log_folder(schema: str, table: str) -> str:
-    """Encode schema and table, whatever they are called, as the name of one folder: that of a raw log.
+    """Encode schema and table as the name of one folder: that of a raw log.
 
     A name that a file system could mistake for another one (upper case, composed characters), or that is too
     long, ends with ``~~`` and a part of the SHA-256 of both names.
@@ -211,7 +211,6 @@ BUCKET = "_bucket"
 PROPERTY = "headpond.buckets"
 """Table property that holds the number of buckets."""
 FILE_SIZE = "delta.targetFileSize"
-"""Delta's own property: what writers of the table aim at."""
 
 
 @dataclass(frozen=True, slots=True)

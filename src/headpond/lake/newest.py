@@ -22,11 +22,10 @@ Every version (SCD 2, `history_step`)::
     a late delete of 35:                       [30 ─ 35)
 
 A row is one upsert; it ends where the next version of its key begins, a delete or another upsert, and is open
-(null) when there is none. Deletes are not rows, but every one of them is remembered: an upsert that arrives
-after it and was made before it ends with it. Of two transactions with one commit time the first one's row is
-empty: it ends where it begins. An end only ever moves to an earlier time, the set of remembered deletes only
-ever grows, and of two images of one version the one with the greater hash stays. The caller remembers the
-deletes before it writes the rows.
+(null) when there is none. Deletes are not rows, but every one of them is remembered, before the rows are
+written: an upsert that arrives after it and was made before it ends with it. Of two transactions with one
+commit time the first one's row is empty. An end only ever moves to an earlier time, and of two images of one
+version the one with the greater hash stays.
 
 What a table ends with does not depend on the order of changes, on how they are cut into batches, or on a
 batch coming twice or half applied.
@@ -167,8 +166,7 @@ def too_late(state: pa.Table, rows: pa.Table, horizon_ns: int) -> tuple[pa.Table
 
     An upsert committed before the horizon, of a key that nothing is known of, is too late, unless something
     newer of that key is known from a late delete or from the batch itself. A tombstone from before the
-    horizon was put by a delete that came late itself: it does not show whether a newer one was dropped. A
-    live row does: it would be gone.
+    horizon came late itself, and does not show whether a newer one was dropped; a live row does.
     """
     old = pc.and_(pc.less(rows["m:ts_ns"], horizon_ns), pc.invert(rows["m:delete"]))
     known = pc.or_(state["live"], pc.greater_equal(state["version"], encode_time(horizon_ns)))

@@ -42,13 +42,11 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
     """Describe a lake as it is now, with the figures of a run where there was one.
 
     Returns:
-        `tables`: per table `rows`, `rewritten_bytes` (by each of the last commits) where that is much,
-        and of the run `upserts`, `deletes`, `appended` (logs), `duplicates`,
-        `conflicting_duplicates`, `stale` (older than what was there), `superseded` (older than another of
-        the same batch); `unknown_tables`: the same of tables that have a log and no entry, with the
-        name each is `configured_as` meanwhile; `quarantined`: rows by reason; `pending`: records that
-        wait; `tombstones` per current table; `deletes` per history table; `columns`: names that Delta has
-        otherwise than the source; and what the format adds (`extras.summary`).
+        `tables`: per table `rows`, `rewritten_bytes` (by each of the last commits) where that is much, and
+        `OUTCOMES` of the run; `unknown_tables`: the same of tables that have a log and no entry, with the
+        name each is `configured_as` meanwhile; `quarantined`: rows by reason; `pending`: records that wait;
+        `tombstones` per current table; `deletes` per history table; `columns`: names that Delta has otherwise
+        than the source; and what the format adds (`extras.summary`).
     """
     lake.look()
     tables: dict[str, Any] = {}
@@ -118,13 +116,10 @@ OUTCOMES = (*WRITTEN, *REPEATED, *OLDER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """One micro-batch that is done; its trigger began at `begun_ms`, milliseconds since 1970.
+    """One micro-batch that is done; docs/reference/lake.md says what most of its figures are.
 
-    `run_id` is of the Spark query's start, `phases_ms` as Spark reports the trigger's parts. `tables` has
-    table → figure → changes, `reasons` the quarantined records, `lags_ms` how far planning was behind each
-    shard's tip, `newest` the newest change of each table since the run began, `tolerated_losses` the gaps
-    since the start (`fail_on_data_loss = false`), `sizes` the lake's tables, those in `_headpond` too, or
-    None where they were not looked at.
+    Its trigger began at `begun_ms`, milliseconds since 1970. `newest` is the newest change of each table
+    since the run began, `tolerated_losses` the gaps since; `sizes` None where they were not looked at.
     """
 
     run_id: str

@@ -47,10 +47,8 @@ def apply_sparing(
 ) -> Applied:
     """Apply a batch; a record that headpond fails on goes to quarantine, and the others are applied.
 
-    Args:
-        batch: the decoded batch.
-        apply: applies one, as `lake.apply.apply_batch` does; called again with parts of the batch.
-        most: how many records may fail.
+    `apply` applies one, as `lake.apply.apply_batch` does, and is called again with parts of it; at most
+    `most` records may fail.
 
     Raises:
         RecordFault: the batch does not keep the bytes of the record; decode it again with `keep_data`.

@@ -157,8 +157,7 @@ def write_document(
 def make_durable(files: Iterable[Path], up_to: Path, options: Mapping[str, str] | None = None) -> None:
     """Have the disk hold files of a folder, and every folder that names them up to that one's own.
 
-    What a process wrote is safe from its own end at once, but from the machine's (a power cut) only then.
-    The storage option `fsync` = "false" leaves that to the system's own time.
+    Only then a power cut leaves them; the storage option `fsync` = "false" leaves that to the system's time.
     """
     if (option_of(options or {}, "fsync") or "true").lower() != "true":
         return

@@ -164,11 +164,7 @@ class Lake:
             file.is_new = False
 
     def admit(self, batch: DecodedBatch, step: Step) -> pa.Table:
-        """Make the tables that a batch has the first changes of.
-
-        Returns:
-            Quarantine rows of changes of tables that may not be made.
-        """
+        """Make the tables that a batch has the first changes of; return quarantine rows where none may be."""
         refused = [QUARANTINE_SCHEMA.empty_table()]
         some = [name for name in batch.tables if batch.tables[name].num_rows and name not in self.tables]
         # Logs of tables that are not configured have no entry, and are made by others.
@@ -231,14 +227,11 @@ class Lake:
     def check(self, *, rebuilt: Collection[str] | None = (), source: str | None = None) -> Inventory:
         """Check what is there against the configuration; nothing is written.
 
-        Args:
-            rebuilt: tables that are not missed where they are gone, since all their changes are read again;
-                None: all tables, of whatever source.
-            source: what feeds the lake, in a few words, where that is known.
+        `rebuilt` are tables that are not missed where they are gone, since all their changes are read again
+        (None: all, of whatever source); `source` is what feeds the lake, in a few words.
 
         Raises:
-            ConfigurationError: a table contradicts the configuration, or was there before and is gone; or
-                another source fed the lake.
+            ConfigurationError: a table contradicts the configuration, or is gone, or another source fed it.
             InvalidData: the log of a table is damaged.
         """
         for _, file in self.files():
@@ -280,8 +273,7 @@ class Lake:
     def retire_tombstones(self, retention_ms: int, alone: Alone = nullcontext) -> int:
         """Drop tombstones of deletes further behind the newest commit seen than `retention_ms`.
 
-        `alone` is as of `Tombstones.retire`.
-        Those of documents have no commit time: an id never comes back, so that they are few and stay.
+        Those of documents have no commit time, and stay: an id never comes back. `alone`: see `engine.merge`.
         """
         self.look()
         newest = max((table.newest_ns() for table in self.tables.values()), default=0)

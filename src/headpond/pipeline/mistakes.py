@@ -120,7 +120,7 @@ def raise_all(mistakes: Iterable[Mistake], text: str | None, file: str | None) -
 def line_of_each(text: str) -> dict[tuple[str | int, ...], int]:
     """Return the line, from 1, of the statement that holds each section, key and entry of valid TOML.
 
-    tomllib and tomlkit give no lines. What tomllib can read below its header, and no less, is a statement.
+    What tomllib, which gives no lines, can read below its header, and no less, is a statement.
     """
     lines: dict[tuple[str | int, ...], int] = {}
     header = statement = ""

@@ -28,7 +28,6 @@ T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
 """Where measurements are served unless a file names another host."""
-"""Bound of a batch of a stream when the file has none."""
 
 
 def read_address(text: str) -> str:

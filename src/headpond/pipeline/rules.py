@@ -246,23 +246,10 @@ def kept_as(entry: Read) -> str:
     return str(entry["keep"] or ("current" if entry["keys"] else "log"))
 
 
-def keys_for_rows(entry: Read) -> Iterator[Mistake]:
-    """Rows are replaced by key, and only a log has entries that may be equal."""
-    keep = kept_as(entry)
-    if keep != "log" and not entry["keys"]:
-        wanted = '"log" where keys = [] (rows without a key cannot be replaced)'
-        fix = 'Write keep = "log", or name the key columns in keys.'
-        yield expectation(entry.place["keep"], wanted, keep, fix)
-    elif keep != "log" and entry["dedupe"] != "identity":
+def only_logs_are_deduplicated(entry: Read) -> Iterator[Mistake]:
+    """Only a log has entries that may be equal; what else keys decide, `TableSpec` says."""
+    if entry["keys"] and kept_as(entry) != "log" and entry["dedupe"] != "identity":
         yield expectation(entry.place["dedupe"], '"identity" unless keep = "log"', entry["dedupe"])
-
-
-def keys_are_kept(entry: Read) -> Iterator[Mistake]:
-    """A key column cannot be left out."""
-    key = "except_columns" if "except_columns" in entry.raw else "except_column_list"
-    for index, name in enumerate(entry["except_columns"]):
-        if name in entry["keys"]:
-            yield expectation(entry.place[key][index], "a column that is not a key", entry.raw[key][index])
 
 
 def new_names_differ(entry: Read) -> Iterator[Mistake]:
@@ -300,8 +287,7 @@ OF_TARGET = (readable_path, endpoints_without_keys)
 OF_VERIFY = (digest_is_used,)
 OF_TABLE = (
     has_identity,
-    keys_for_rows,
-    keys_are_kept,
+    only_logs_are_deduplicated,
     new_names_differ,
     new_names_are_used,
     properties_are_kept,

@@ -56,8 +56,7 @@ def catch_up_from_log(
 ) -> CaughtUp:
     """Apply every change of a table's raw log to the table; may be repeated while the pipeline runs.
 
-    A part has at most `rows_at_once` entries with `bytes_at_once` of images, except that the changes of one
-    commit time come together; `say` is called with the progress.
+    A part has at most `rows_at_once` entries with `bytes_at_once` of images, but whole commit times.
     """
     kept = RowTables.of(lake)
     spec = configured(lake, table)

@@ -35,11 +35,10 @@ _LONGEST_CELL = 32
 
 @dataclass(slots=True)
 class Comparison:
-    """What is different: counts, and the first keys of each kind as JSON arrays.
+    """What is different: counts, and the first keys of each kind, as JSON arrays (`different` with columns).
 
     `extra` counts rows of a key beyond the first, too; `newer` the keys that differ and were changed here
-    after the moment of the snapshot. `newest_ns` is the newest commit time here, `columns` in how many rows
-    each one differs. `keys` of the kind `different` come with the columns.
+    after the moment of the snapshot; `columns` in how many rows each one differs.
     """
 
     rows_there: int = 0
@@ -153,9 +152,7 @@ class Compare:
         if there is None and here is None:
             return
         columns = [f"v:{name}" for name in self.columns]
-        none = pa.table(
-            {"key": pa.array([], pa.string())} | {name: pa.array([], pa.binary()) for name in columns}
-        )
+        none = pa.schema([("key", pa.string()), *((name, pa.binary()) for name in columns)]).empty_table()
         there = none if there is None else there
         here = none.append_column("newer", pa.array([], pa.bool_())) if here is None else here
         refuse_twice(self.spec, there["key"])

@@ -99,11 +99,7 @@ def register(lake: Lake, glue: Any, database: str) -> Registered:
 
 
 def glue_names(tables: Sequence[str]) -> dict[str, str]:
-    """Return the name that each table gets: lower case, with `_` for all but letters and digits.
-
-    Raises:
-        ConfigurationError: two tables would get one name.
-    """
+    """Return the name that each table gets: lower case, with `_` for all but letters and digits."""
     names: dict[str, str] = {}
     for table in tables:
         name = _OUTSIDE.sub("_", table.lower())

@@ -6,8 +6,7 @@
     many log entries ── checkpoint ► one Parquet file to begin with
     files no version of the last days needs ── vacuum ──► gone
 
-Another writer's commit in between makes compaction start again, and the other way round. Rows stay as they
-are, and the versions before stay readable until a vacuum.
+Rows stay as they are, and the versions before stay readable until a vacuum.
 """
 
 from __future__ import annotations
@@ -58,15 +57,15 @@ def optimize_file(
     order_by: Sequence[str] = (),
     alone: Alone | None = None,
 ) -> Optimized:
-    """Compact a table's files, write a checkpoint of its log, and remove old files if that is wanted.
+    """Compact a table that is there, write a checkpoint of its log, and remove old files if that is wanted.
 
     Args:
-        file: the table; it must exist.
+        file: the table.
         target_bytes: size the files are to have; None: as the table says, or 100 MiB.
         retain_ms: remove files that no version of this time needs; None: none.
         unsafe: whether `retain_ms` may be below `SAFE_RETENTION_MS`.
         order_by: sort all rows by these Delta columns (Z-order): merges then skip most files.
-        alone: compact beside batches, which are held up for the commits alone (`engine.merge`).
+        alone: as of `engine.merge`.
     """
     check_retention(retain_ms, unsafe=unsafe)
     before, rewritten = file.size(), file.rewriting()

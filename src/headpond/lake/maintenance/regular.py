@@ -36,15 +36,10 @@ NAME = "maintenance.json"
 
 
 class Maintenance:
-    """Maintains the tables of a lake while somebody else writes them.
+    """Maintains the tables of a lake, opened for this alone, while somebody else writes them.
 
-    Args:
-        lake: opened for this alone.
-        alone: holds up who writes; what it raises after the end of a run ends what is under way.
-        every_ms: how often a table is compacted and vacuumed.
-        retain_ms: how long the versions of a table stay readable.
-        unsafe: whether that may be below `optimize.SAFE_RETENTION_MS`.
-        now_ms: the clock, milliseconds since 1970.
+    `alone` holds up who writes; what it raises after the end of a run ends what is under way. A table is
+    compacted and vacuumed every `every_ms`; `retain_ms` and `unsafe` are as of `optimize_file`.
     """
 
     def __init__(

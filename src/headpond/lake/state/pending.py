@@ -39,7 +39,6 @@ from headpond.dsql.chunks import (
     quarantine_row,
 )
 from headpond.lake.delta import DeltaFile, literal
-from headpond.lake.engine.merge import Merge, with_columns
 from headpond.lake.state.insert_once import ORIGIN, FactTable
 from headpond.lake.target import OPEN, DecodedBatch, in_parts, together
 
@@ -68,10 +67,7 @@ class PendingTable(FactTable):
         )
 
     def outline(self, arrived: pa.Table | None = None) -> list[list[Row]]:
-        """Return the members of every group, without their data, with those that a batch brings.
-
-        The outlines of `arrived` (`PENDING_SCHEMA`) are `new`, there before or not.
-        """
+        """Return the members of every group, without data; `arrived` (`PENDING_SCHEMA`) ones are `new`."""
         rows = {place_of(row): row | {"new": False, "stored": True} for row in self.read(OUTLINE).to_pylist()}
         if arrived is not None:
             new = _sized(arrived).append_column("status", pa.nulls(arrived.num_rows, pa.string()))
@@ -100,16 +96,7 @@ class PendingTable(FactTable):
         if not statuses:
             return
         rows = _located(statuses).append_column("status", pa.array(list(statuses.values()), pa.string()))
-        self.file.merge(
-            Merge(
-                rows,
-                ORIGIN,
-                ("status",),
-                wins=lambda t, s: pc.not_equal(t["status"], s["status"]),
-                insert=pa.repeat(False, rows.num_rows),
-                update=lambda t, s: with_columns(t, s, ["status"]),
-            )
-        )
+        self.replace(rows, ["status"])
 
     def count(self) -> int:
         """Return how many records wait: none of finished groups, and none that is in quarantine, too."""

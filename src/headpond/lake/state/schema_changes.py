@@ -106,13 +106,10 @@ def schema_step(
     before = {tuple(row[n] for n in IDENTITY): row for row in state.to_pylist() if row["table"] in batches}
     now: dict[tuple[Any, ...], dict[str, Any]] = {}
     for table, batch in batches.items():
-        facts: Facts = {
-            (column, kind): _stored(row)
-            for (of, column, kind), row in before.items()
-            if of == table and kind != NONE
-        }
-        shown = _stored_ones(batch) if batch.schema.equals(SCHEMA_CHANGES_SCHEMA) else None
-        for place, seen in shown or _sightings(batch, declared.get(table, {})):
+        facts = dict(_stored(row for row in before.values() if row["table"] == table))
+        is_stored = batch.schema.equals(SCHEMA_CHANGES_SCHEMA)
+        shown = _stored(batch.to_pylist()) if is_stored else _sightings(batch, declared.get(table, {}))
+        for place, seen in shown:
             facts[place] = facts[place].also(seen) if place in facts else seen
         for row in _changes(table, facts):
             now[tuple(row[name] for name in IDENTITY)] = row
@@ -125,14 +122,12 @@ def schema_step(
     )
 
 
-def _stored(row: Mapping[str, Any]) -> _Seen:
-    return _Seen(row["first_ts_ns"], row["tx_id"], row["last_seen_ns"])
-
-
-def _stored_ones(rows: pa.Table) -> Iterator[tuple[tuple[str, str], _Seen]]:
-    for row in rows.to_pylist():
+def _stored(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], _Seen]]:
+    """Yield what rows of one table say was seen."""
+    for row in rows:
         if row["value_type"] != NONE:
-            yield (row["column"], row["value_type"]), _stored(row)
+            seen = _Seen(row["first_ts_ns"], row["tx_id"], row["last_seen_ns"])
+            yield (row["column"], row["value_type"]), seen
 
 
 def _sightings(batch: pa.Table, declared: Mapping[str, str]) -> Iterator[tuple[tuple[str, str], _Seen]]:

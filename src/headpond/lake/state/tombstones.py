@@ -42,10 +42,6 @@ _IS_KEY = f'"key" <> {literal(HORIZON_KEY)}'
 _MATCH = ["table", "key"]
 
 
-def _every(rows: pa.Table) -> pa.Array:
-    return pa.repeat(True, rows.num_rows)
-
-
 class DeletedKeys(FactTable):
     """Deletes of the keys of tables, by the names under which these are known (`TableEntry.known_as`)."""
 
@@ -141,14 +137,12 @@ class Tombstones(DeletedKeys):
         """Drop tombstones (`table`, `key`, greatest `version`) of keys that live again; newer ones stay."""
         if rows.num_rows and self.file.exists():
             rows = rows.select([*_MATCH, "version"])
-            merge = Merge(
-                rows,
-                _MATCH,
-                ("version",),
-                wins=lambda t, s: pc.less_equal(t["version"], s["version"]),
-                gone=_every(rows),
-            )
-            self.file.merge(merge)
+
+            def older(t: pa.Table, s: pa.Table) -> pa.ChunkedArray:
+                return pc.less_equal(t["version"], s["version"])
+
+            every = pa.repeat(True, rows.num_rows)
+            self.file.merge(Merge(rows, _MATCH, ("version",), older, gone=every))
 
     def retire(self, older_than_ts_ns: int, alone: Alone = nullcontext) -> int:
         """Drop tombstones of commits before a time, moving each table's horizon up; return how many.
@@ -176,7 +170,7 @@ class Tombstones(DeletedKeys):
         def retired(t: pa.Table, _: pa.Table) -> pa.ChunkedArray:
             return pc.less(t["ts_ns"], older_than_ts_ns)
 
-        merge = Merge(rows, _MATCH, ("ts_ns",), retired, gone=_every(rows))
+        merge = Merge(rows, _MATCH, ("ts_ns",), retired, gone=pa.repeat(True, rows.num_rows))
         merged = self.file.merge(merge, alone=alone)
         self.forget_horizons()
         return merged.deleted
