@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.formats import unwritable
-from headpond.core.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUARANTINE_SCHEMA, quote
+from headpond.core.formats import one_batch, unwritable
+from headpond.core.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUARANTINE_SCHEMA, filled, quote
 from headpond.dsql.batch import Images, Members
 from headpond.dsql.columns import first_bytes, holding, trimmed
 from headpond.dsql.config import RowChanges, TableSpec
@@ -100,9 +100,15 @@ def typed_rows(
         delete_image="before" if spec.keys else "after",
         max_columns=None if spec.raw else config.max_columns,
     )
-    if spec.raw:
+    if spec.raw:  # images alone: their values are not looked at, but for the hash
         rows = _Rows(records, decoded, at, members.tokens, pa.nulls(len(at), COLUMNS_TYPE))
-        return _raw_rows(rows, spec, config), [], counters
+        delete = pc.equal(rows.fact("op"), "d")
+        own = _own(rows, delete, spec, config) | {
+            "m:image_hash": image_hashes(rows.tokens, delete),
+            "m:key": pa.nulls(len(at), pa.string()),
+            "m:data": rows.origin("data"),  # a lake takes in only so many such tables
+        }
+        return one_batch(filled(own, pa.schema(OWN_FIELDS), len(at))), [], counters
     rows = _Rows(records, decoded, at, members.tokens, _named_columns(members, spec))
     problems = _key_problems(rows, members, spec)
     rows.drop(problems | _too_wide(members))
@@ -119,24 +125,17 @@ def typed_rows(
     left_out = _left_out(spec)
     seen = {name: array for name, array in rows.tokens.items() if name not in left_out}
     arrays["m:image_hash"] = image_hashes(seen, delete)
-    if spec.dedupe == "content":
-        arrays["m:image_hash"] = _hashes_of_log(arrays["m:image_hash"], delete, rows.fact("before"))
+    if spec.dedupe == "content":  # hashes of deletes are of the key that they name
+        named = pc.and_(delete, pc.is_valid(rows.fact("before")))
+        found = [image_hash(text) for text in rows.fact("before").filter(named).to_pylist()]
+        hashes = pa.array(found, pa.binary())
+        arrays["m:image_hash"] = pc.replace_with_mask(arrays["m:image_hash"], named, hashes)
     count = len(rows.at)
     arrays["m:key"] = key_column(spec, values) if spec.keys else pa.nulls(count, pa.string())
     values = {name: array for name, array in values.items() if name not in spec.except_columns}
     schema = pa.schema([*OWN_FIELDS, *(pa.field(f"c:{name}", array.type) for name, array in values.items())])
     columns = [*(arrays[field.name] for field in OWN_FIELDS), *values.values()]
     return pa.RecordBatch.from_arrays(columns, schema=schema), rows.refused, counters
-
-
-def _raw_rows(rows: _Rows, spec: TableSpec, config: RowChanges) -> pa.RecordBatch:
-    """Rows of images alone: their values are not looked at, but for the hash."""
-    delete = pc.equal(rows.fact("op"), "d")
-    own = _own(rows, delete, spec, config)
-    own["m:image_hash"] = image_hashes(rows.tokens, delete)
-    own["m:key"] = pa.nulls(len(rows.at), pa.string())
-    own["m:data"] = rows.origin("data")  # a lake takes in only so many such tables
-    return pa.RecordBatch.from_arrays([own[field.name] for field in OWN_FIELDS], schema=pa.schema(OWN_FIELDS))
 
 
 def columns_named(shape: Sequence[str], count: int, spec: TableSpec) -> pa.Array:
@@ -339,13 +338,6 @@ def image_hashes(tokens: Mapping[str, pa.Array], delete: pa.Array) -> pa.Array:
         parts = [pa.scalar(b"{"), trimmed(texts, 1, 0)]
     texts = pc.binary_join_element_wise(*parts, pa.scalar(b"}"), empty)
     return pc.if_else(delete, pa.scalar(NO_IMAGE_HASH), sha256_each(texts))
-
-
-def _hashes_of_log(hashes: pa.Array, delete: pa.Array, before: pa.Array) -> pa.Array:
-    """Hashes by which entries of a log are equal: those of deletes are of the key that they name."""
-    named = pc.and_(delete, pc.is_valid(before))
-    found = [image_hash(text) for text in before.filter(named).to_pylist()]
-    return pc.replace_with_mask(hashes, named, pa.array(found, pa.binary()))
 
 
 def canonical(tokens: pa.Array) -> pa.Array:

@@ -244,7 +244,7 @@ def wire_tokens(column: pa.Array, declared: str) -> pa.Array:
         column = column.storage
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    kind = _kind(column.type)
+    kind = next((name for name, test in _TESTS if test(column.type)), None)
     if kind == "null":
         return pa.nulls(len(column), pa.binary())
     if kind is None or (kind not in FITS.get(pg_type.name, frozenset()) and not _is_uuid(column, pg_type)):
@@ -262,26 +262,20 @@ def _is_uuid(column: pa.Array, pg_type: PgType) -> bool:
     return pg_type.name == "uuid" and fixed
 
 
-def _kind(kind: pa.DataType) -> str | None:
-    types = pa.types
-    if types.is_timestamp(kind):
-        return "timestamp" if kind.tz is None else "timestamptz"
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        return "binary"
-    if types.is_string(kind) or types.is_large_string(kind):
-        return "text"
-    if types.is_null(kind):
-        return "null"
-    tests: dict[str, Callable[[pa.DataType], bool]] = {
-        "integer": types.is_integer,
-        "decimal": types.is_decimal,
-        "float": types.is_floating,
-        "boolean": types.is_boolean,
-        "date": types.is_date,
-        "time": types.is_time,
-        "duration": types.is_duration,
-    }
-    return next((name for name, test in tests.items() if test(kind)), None)
+_TESTS: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
+    ("integer", pa.types.is_integer),
+    ("decimal", pa.types.is_decimal),
+    ("float", pa.types.is_floating),
+    ("boolean", pa.types.is_boolean),
+    *(("text", test) for test in (pa.types.is_string, pa.types.is_large_string)),
+    *(("binary", getattr(pa.types, f"is_{size}binary")) for size in ("", "large_", "fixed_size_")),
+    ("date", pa.types.is_date),
+    ("time", pa.types.is_time),
+    ("timestamp", lambda kind: pa.types.is_timestamp(kind) and kind.tz is None),
+    ("timestamptz", pa.types.is_timestamp),
+    ("duration", pa.types.is_duration),
+    ("null", pa.types.is_null),
+)
 
 
 def _digits(values: pa.Array) -> pa.Array:

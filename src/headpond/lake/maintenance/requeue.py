@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.formats import ChangeFormat, decoded_parts, one_batch
+from headpond.core.formats import decoded_parts, one_batch
 from headpond.core.schemas import ORIGIN_COLUMNS, USER_RECORD_SCHEMA, filled
 from headpond.kinesis.archive.lines import BAD_LINE, read_lines
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA, open_records
@@ -103,7 +103,8 @@ def requeue(
         contested = pc.equal(rows["reason"], CONFLICTING)
         done.stayed.update(rows.filter(contested)["reason"].to_pylist())
         fed = rows.filter(pc.invert(pc.or_(empty, contested)))
-        batch = _decoded(first_of_each(fed, ORIGIN), config, deaggregate=deaggregate)
+        records = _user_records(first_of_each(fed, ORIGIN), deaggregate=deaggregate)
+        batch = DecodedBatch.of(part for each in records for part in decoded_parts(config, each))
         done.pending += batch.pending.num_rows
         if dry_run:
             for name, changes in batch.tables.items():
@@ -159,11 +160,6 @@ def _matching(rows: pa.Table, wanted: pa.Table, columns: Sequence[str] = IDENTIT
 
 def _places(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
     return list(zip(*(rows[name].to_pylist() for name in columns), strict=True))
-
-
-def _decoded(rows: pa.Table, config: ChangeFormat, *, deaggregate: bool) -> DecodedBatch:
-    records = _user_records(rows, deaggregate=deaggregate)
-    return DecodedBatch.of(part for each in records for part in decoded_parts(config, each))
 
 
 def _user_records(rows: pa.Table, *, deaggregate: bool) -> Iterator[pa.RecordBatch]:

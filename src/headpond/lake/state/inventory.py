@@ -43,13 +43,10 @@ class Inventory:
         return found or (set(), None)
 
     def check(self, there: Collection[str], wanted: Collection[str]) -> None:
-        """Raise where a table that is wanted was there, and is gone.
-
-        Raises:
-            ConfigurationError: with the tables' names.
-        """
+        """Raise ConfigurationError where a table that is wanted was there, and is gone."""
         gone = sorted(self.read()[0].intersection(wanted).difference(there))
         if gone:
+            others = f" (and {len(gone) - 1} more)" if len(gone) > 1 else ""
             is_own = gone[0].startswith("_headpond/")
             again = (
                 "what it held is lost"
@@ -57,7 +54,7 @@ class Inventory:
                 else f"then `headpond bootstrap FILE {gone[0]} --from-start` brings what the source still has"
             )
             raise ConfigurationError(
-                f"The lake had the table {gone[0]!r}{_others(gone)} at its last start, and its folder is "
+                f"The lake had the table {gone[0]!r}{others} at its last start, and its folder is "
                 "gone: made again, it would lack every row that was read before.",
                 next_step="Restore the folder. To go on without it, take its name out of "
                 f"{self.place}; {again}.",
@@ -66,11 +63,7 @@ class Inventory:
             )
 
     def check_source(self, source: str) -> None:
-        """Raise where a checkpoint that continues was made with another source.
-
-        Raises:
-            ConfigurationError: with both sources.
-        """
+        """Raise ConfigurationError where a checkpoint that continues was made with another source."""
         before = self.read()[1]
         if before not in (None, source):
             raise ConfigurationError(
@@ -97,7 +90,3 @@ class Inventory:
             document = {"format_version": FORMAT_VERSION, "source": source, "tables": sorted(there)}
             content = json.dumps(document, ensure_ascii=False).encode() + b"\n"
             write_document(self.place, content, self._options, durable=True)
-
-
-def _others(gone: Collection[str]) -> str:
-    return f" (and {len(gone) - 1} more)" if len(gone) > 1 else ""

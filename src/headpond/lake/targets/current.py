@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from headpond.lake.newest import LatestOutcome
     from headpond.lake.tables import Lake
     from headpond.lake.target import DecodedBatch, Transaction
-    from headpond.lake.typed import Layout
 
 CURRENT_OWN = {
     "ts_ns": ("_ts_ns", pa.int64()),
@@ -136,13 +135,9 @@ class CurrentTable(RowTable):
         # Columns that only changes without effect bring are added too.
         layout = self.typed.fit(outcome.upserts.schema)
         if outcome.upserts.num_rows + outcome.deletes.num_rows:
-            rows = merge_rows(layout, self.keys, outcome.upserts, outcome.deletes)
+            facts = (f"m:{name}" for name in layout.own)
+            gone = outcome.deletes.select([*(VALUE + key for key in self.keys), "m:key", *facts])
+            rows = layout.marked(DELETE, [(outcome.upserts, False), (gone, True)])
             merge = Merge(rows, self.identity, ("_ts_ns", "_tx_id", "_image_hash"), wins, gone=rows[DELETE])
             self.typed.file.merge(merge, transaction=transaction)
         return Counter(outcome.counters)
-
-
-def merge_rows(layout: Layout, keys: Sequence[str], upserts: pa.Table, deletes: pa.Table) -> pa.Table:
-    """Return the source of a merge: the Delta table's columns and a mark, `DELETE`."""
-    gone = deletes.select([*(VALUE + key for key in keys), "m:key", *(f"m:{name}" for name in layout.own)])
-    return layout.marked(DELETE, [(upserts, False), (gone, True)])

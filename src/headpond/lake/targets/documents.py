@@ -194,11 +194,8 @@ class DocumentTable(Target):
         """Read whole rows of some documents back as typed revisions."""
         rows = self._read(None, document_ids)
         kinds = rows["_kind"] if self.past else _kinds(rows)
-        own = {
-            OWN + name: rows[column]
-            for name, (column, _) in self.typed.own.items()
-            if column in rows.column_names
-        }
+        there = self.typed.own.items()
+        own = {OWN + name: rows[column] for name, (column, _) in there if column in rows.column_names}
         own["m:kind"] = kinds
         fields = [own.get(f.name, pa.nulls(rows.num_rows, f.type)).cast(f.type) for f in REVISION_FIELDS]
         found = pa.table(fields, schema=pa.schema(REVISION_FIELDS))
@@ -223,7 +220,10 @@ class DocumentTable(Target):
             for rows, deleted in ((upserts, False), (gone, True))
         ]
         source = layout.marked(DELETE, parts)
-        source = source.append_column(OVER, _over(source, known))
+        # The hash of the known revision of each one's document and version.
+        known = known.rename_columns({"document_id": "_document_id", "revision": "_version"})
+        at = places(source, known, ["_document_id", "_version"])
+        source = source.append_column(OVER, known["hash"].take(pa.array(at, mask=at < 0)))
         merge = Merge(source, self._identity, ("_version", "_hash"), self._wins, gone=source[DELETE])
         self.typed.file.merge(merge, transaction=transaction)
         return figures
@@ -287,10 +287,3 @@ def _kinds(rows: pa.Table) -> Any:
     """Return what kind the revisions of current rows are."""
     by_version = pc.if_else(pc.equal(rows["_version"], 0), "insert", "update")
     return pc.if_else(rows["_redacted"], REDACTED, by_version)
-
-
-def _over(rows: pa.Table, known: pa.Table) -> pa.ChunkedArray:
-    """Return per row the hash of the known revision of its document and version, or null."""
-    known = known.rename_columns({"document_id": "_document_id", "revision": "_version"})
-    at = places(rows, known, ["_document_id", "_version"])
-    return known["hash"].take(pa.array(at, mask=at < 0))

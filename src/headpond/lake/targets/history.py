@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from headpond.lake.newest import HistoryOutcome
     from headpond.lake.tables import Lake
     from headpond.lake.target import Transaction
-    from headpond.lake.typed import Layout
 
 HISTORY_OWN = {
     "ts_ns": ("_ts_ns", pa.int64()),
@@ -67,9 +66,8 @@ def update(t: pa.Table, s: pa.Table) -> pa.Table:
     """Return rows of a history with the greater images and the earlier ends."""
     corrected = _corrects(t, s)
     columns = {name: pc.if_else(corrected, s[name], t[name]) for name in t.column_names}
-    columns["_valid_to_ns"] = pc.min_element_wise(
-        t["_valid_to_ns"], s["_valid_to_ns"]
-    )  # null counts as later
+    # Null counts as later.
+    columns["_valid_to_ns"] = pc.min_element_wise(t["_valid_to_ns"], s["_valid_to_ns"])
     return pa.table(columns)
 
 
@@ -121,18 +119,14 @@ class HistoryTable(RowTable):
         """Write new versions, better images and earlier ends in one commit; deletes are written before."""
         # Columns that no new version brings are added too.
         layout = self.typed.fit(outcome.inserts.schema)
-        rows = merge_rows(layout, self.keys, outcome)
+        facts = [f"m:{name}" for name in layout.own if f"m:{name}" != _FROM]
+        ends = outcome.ends.select([*(VALUE + key for key in self.keys), "m:key", *facts])
+        parts = ((outcome.inserts, True), (outcome.corrections, True), (ends, False))
+        marked = [(rows.append_column(_FROM, rows["m:ts_ns"]), mark) for rows, mark in parts]
+        rows = layout.marked(WHOLE, marked)
         if rows.num_rows:
             merge = Merge(
                 rows, self.identity, ("_image_hash", "_valid_to_ns"), wins, insert=rows[WHOLE], update=update
             )
             self.typed.file.merge(merge, transaction=transaction)
         return Counter(outcome.counters)
-
-
-def merge_rows(layout: Layout, keys: Sequence[str], outcome: HistoryOutcome) -> pa.Table:
-    """Return the source of a merge: the Delta table's columns and a mark, `WHOLE`."""
-    facts = [f"m:{name}" for name in layout.own if f"m:{name}" != _FROM]
-    ends = outcome.ends.select([*(VALUE + key for key in keys), "m:key", *facts])
-    parts = ((outcome.inserts, True), (outcome.corrections, True), (ends, False))
-    return layout.marked(WHOLE, [(rows.append_column(_FROM, rows["m:ts_ns"]), mark) for rows, mark in parts])

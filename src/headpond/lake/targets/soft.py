@@ -154,14 +154,11 @@ def _together(t: pa.Table, s: pa.Table) -> dict[str, Columns]:
 
 def wins(t: pa.Table, s: pa.Table) -> Columns:
     """Return whether a batch changes rows: their image, or whether they are deleted and by what."""
-    made = _together(t, s)
-    same = pc.and_(*(_is_same(made[name], t[name]) for name in _DELETE))
-    return pc.or_(_brings_image(t, s), pc.invert(same))
-
-
-def _is_same(a: Columns, b: Columns) -> Columns:
-    both_null = pc.and_(pc.is_null(a), pc.is_null(b))
-    return pc.or_(both_null, pc.fill_null(pc.equal(a, b), fill_value=False))
+    made, changed = _together(t, s), _brings_image(t, s)
+    for name in _DELETE:
+        other = pc.fill_null(pc.not_equal(made[name], t[name]), fill_value=False)
+        changed = pc.or_(changed, pc.or_(other, pc.xor(pc.is_null(made[name]), pc.is_null(t[name]))))
+    return changed
 
 
 def update(t: pa.Table, s: pa.Table) -> pa.Table:
