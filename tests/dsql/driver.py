@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import struct
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from headpond.dsql.decode import DsqlConfig
 
 Row = dict[str, Any]
+
+
+def encode_version(ts_ns: int, tx_id: str, *, delete: bool) -> bytes:
+    """The version of one change, as the page of `dsql.versions` draws it."""
+    parts = (struct.pack(">q", ts_ns), tx_id.encode().replace(b"\0", b"\0\xff"), b"\0\0")
+    return b"".join([*parts, b"\0" if delete else b"\1"])
 
 
 def user_records(lines: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:

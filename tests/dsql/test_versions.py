@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headpond.dsql.versions import decode_version, encode_version, encode_versions
+from headpond.dsql.versions import decode_version, encode_versions
+from tests.dsql.driver import encode_version
 
 changes = st.tuples(
     st.integers(0, 2**63 - 1) | st.integers(0, 3),

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from headpond.core.schemas import OWN_FIELDS
 from headpond.dsql.decode import DsqlConfig
-from headpond.dsql.versions import encode_version
 from headpond.lake.newest import HISTORY_COUNTERS, HISTORY_STATE_SCHEMA, history_step
-from tests.dsql.driver import comparable, expected_row, spec_of, user_records
+from tests.dsql.driver import comparable, encode_version, expected_row, spec_of, user_records
 from tests.kit.support import vector_json, vector_lines
 
 BATCH = pa.schema([*OWN_FIELDS, pa.field("c:v", pa.string())])

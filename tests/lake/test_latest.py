@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.core.schemas import OWN_FIELDS, QUARANTINE_SCHEMA, STATE_SCHEMA
-from headpond.dsql.versions import encode_version
 from headpond.lake.newest import COUNTERS, latest_step, ranked, tied, too_late
+from tests.dsql.driver import encode_version
 
 BATCH = pa.schema([*OWN_FIELDS, pa.field("c:v", pa.string())])
 Row = dict[str, Any]

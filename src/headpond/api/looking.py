@@ -13,8 +13,7 @@ from headpond.core.tabular import Shown, Tabular, said_ms
 from headpond.kinesis.reading.positions import Offset, read_offset
 from headpond.lake.maintenance.regular import maintained
 from headpond.lake.reports import batches_in, freshness, lake_summary, sizes_of
-from headpond.lake.state.run_mark import mark_in, newest_of
-from headpond.lake.tables import OWN_FOLDER
+from headpond.lake.state.run_mark import OWN_FOLDER, mark_in, newest_of
 from headpond.pipeline.lake import open_lake
 from headpond.spark.following.checkpoint import standing
 

@@ -5,8 +5,8 @@ A table that is not configured has, when the configuration is open, a raw log wi
     schema "public", table "orders"      unknown:public.orders
     schema "a.b",    table "c"           unknown:a%2Eb.c
 
-A name is a function of schema and table alone, so that every executor and every batch finds the same one, and
-no two tables share one. The prefix keeps these names apart from configured ones.
+A name is a function of schema and table alone, and no two tables share one. The prefix keeps these names
+apart from configured ones.
 """
 
 from __future__ import annotations

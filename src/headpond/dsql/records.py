@@ -197,12 +197,9 @@ def _check_images(op: str, source: Source, *, has_after: bool) -> None:
 def _fragment(envelope: dict[str, str]) -> Fragment:
     chunk_id, index = _string(envelope.get("chunk_id")), integer(envelope.get("index"))
     data = _string(envelope.get("data"))
-    if chunk_id is None:
-        raise _Stop("bad_fragment", f"chunk_id is {_shown(envelope.get('chunk_id'))}")
-    if index is None or index < 0:
-        raise _Stop("bad_fragment", f"index is {_shown(envelope.get('index'))}")
-    if data is None:
-        raise _Stop("bad_fragment", f"data is {_shown(envelope.get('data'))}")
+    if chunk_id is None or index is None or index < 0 or data is None:
+        wrong = "chunk_id" if chunk_id is None else "index" if index is None or index < 0 else "data"
+        raise _Stop("bad_fragment", f"{wrong} is {_shown(envelope.get(wrong))}")
     return Fragment(chunk_id, index, data)
 
 
@@ -254,17 +251,13 @@ def _chunks(envelope: dict[str, str], max_depth: int) -> dict[str, ChunkRef]:
             raise _Stop("bad_chunked", f"{name} is inline and in fragments")
         fields = read_object(inner, max_depth=max_depth) if inner.startswith("{") else {}
         chunk_id, total = _string(fields.get("chunk_id")), integer(fields.get("total_fragments"))
-        crc = _string(fields.get("crc32c"))
-        if chunk_id is None:
-            raise _Stop("bad_chunked", f"chunked.{name}.chunk_id is {_shown(fields.get('chunk_id'))}")
-        if total is None or total < 1:
-            raise _Stop(
-                "bad_chunked", f"chunked.{name}.total_fragments is {_shown(fields.get('total_fragments'))}"
-            )
-        value = integer(crc) if crc is not None and _DECIMAL.fullmatch(crc) else None
-        if value is None or value >= _CRC_LIMIT:
-            raise _Stop("bad_chunked", f"chunked.{name}.crc32c is {_shown(fields.get('crc32c'))}")
-        chunks[name] = ChunkRef(chunk_id, total, value)
+        text = _string(fields.get("crc32c")) or ""
+        crc = integer(text) if _DECIMAL.fullmatch(text) else None
+        if chunk_id is None or total is None or total < 1 or crc is None or crc >= _CRC_LIMIT:
+            wrong = "total_fragments" if total is None or total < 1 else "crc32c"
+            wrong = "chunk_id" if chunk_id is None else wrong
+            raise _Stop("bad_chunked", f"chunked.{name}.{wrong} is {_shown(fields.get(wrong))}")
+        chunks[name] = ChunkRef(chunk_id, total, crc)
     if len({chunk.chunk_id for chunk in chunks.values()}) < len(chunks):
         raise _Stop("bad_chunked", "both images have one chunk_id, so their fragments cannot be told apart")
     return chunks

@@ -60,11 +60,6 @@ def encode_time(ts_ns: int) -> bytes:
     return struct.pack(">q", ts_ns)
 
 
-def encode_version(ts_ns: int, tx_id: str, *, delete: bool) -> bytes:
-    """Return the version of one DSQL change; `ts_ns` is 0 … 2⁶³ - 1."""
-    return encode_time(ts_ns) + tx_id.encode().replace(b"\x00", b"\x00\xff") + _END + _RANK[delete]
-
-
 def decode_version(version: bytes) -> tuple[int, str, bool]:
     """Return `ts_ns`, txId and whether it is a delete."""
     (ts_ns,) = struct.unpack(">q", version[:8])

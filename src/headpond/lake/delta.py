@@ -29,6 +29,7 @@ from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import WITH_VECTORS, DataFile, Overtaken, entry_name, plain_type
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import Alone, Choose, Engine, Merge, Merged, Part, crowded, uneven
+from headpond.lake.engine.parquet import EXACT_DIGITS, LONGEST_BOUND
 from headpond.lake.engine.properties import CHECKPOINT_INTERVAL, LOG_RETENTION
 from headpond.lake.engine.vacuum import cut_log, needed_checkpoint, vacuum
 from headpond.lake.storage import storage_errors
@@ -44,38 +45,26 @@ COMMIT_ATTEMPTS = 10
 """How often a commit that lost against another writer is repeated."""
 FIRST_PAUSE_S = 0.05
 
-# A file's least and greatest texts go into its footer and the commit: whole ones of a row of 40 MiB took
-# 17 times its size to merge, and 20 times as long.
-_LONGEST_BOUND = 64
-# Hardly two rows are equal in these: to look for a dictionary is a fifth of what a merge costs.
-_WITHOUT_DICTIONARY = {
-    name: ColumnProperties(dictionary_enabled=False) for name in ("_image_hash", "_tx_id", "_ts_ns")
-}
-WRITER = WriterProperties(statistics_truncate_length=_LONGEST_BOUND, column_properties=_WITHOUT_DICTIONARY)
-"""How all Parquet files are written, but for what `writer_of` adds."""
-_EXACT_DIGITS = 15
 _DECIMAL = re.compile(r"decimal\((\d+),")
 
 Result = TypeVar("Result")
 
 
 def writer_of(table: DeltaTable) -> WriterProperties:
-    """Return how the Parquet files of a table are written.
+    """Return how deltalake writes the Parquet files of a table (`engine.parquet` says the same of ours).
 
     deltalake 1.6 writes the least and greatest decimals of a file into its commit as doubles, integers beyond
     64 bits as 2⁶³ - 1. Whoever goes by these misses rows: a merge finds no match in such a file and inserts
     a second row of a key. So there are none of decimals that a double may not hold exactly.
     """
-    wide = [
-        field.name
-        for field in table.schema().fields
-        if (found := _DECIMAL.match(str(getattr(field.type, "type", "")))) and int(found[1]) > _EXACT_DIGITS
-    ]
-    if not wide:
-        return WRITER
+    kinds = {
+        field.name: _DECIMAL.match(str(getattr(field.type, "type", ""))) for field in table.schema().fields
+    }
+    wide = [name for name, found in kinds.items() if found is not None and int(found[1]) > EXACT_DIGITS]
     none = ColumnProperties(dictionary_enabled=True, statistics_enabled="NONE")
-    columns = {**_WITHOUT_DICTIONARY, **dict.fromkeys(wide, none)}
-    return WriterProperties(statistics_truncate_length=_LONGEST_BOUND, column_properties=columns)
+    return WriterProperties(
+        statistics_truncate_length=LONGEST_BOUND, column_properties=dict.fromkeys(wide, none)
+    )
 
 
 def quoted(name: str) -> str:

@@ -27,8 +27,7 @@ written: an upsert that arrives after it and was made before it ends with it. Of
 commit time the first one's row is empty. An end only ever moves to an earlier time, and of two images of one
 version the one with the greater hash stays.
 
-What a table ends with does not depend on the order of changes, on how they are cut into batches, or on a
-batch coming twice or half applied.
+What a table ends with does not depend on the order of changes, on cuts, or on a batch coming twice.
 """
 
 from __future__ import annotations

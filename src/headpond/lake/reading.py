@@ -5,8 +5,6 @@
     lake/
       public.orders/            tables("lake")["public.orders"]
       _headpond/quarantine/     tables("lake")["_headpond/quarantine"]
-
-DataFusion does the reading: it skips files by their statistics and knows deletion vectors.
 """
 
 from __future__ import annotations
@@ -92,11 +90,7 @@ class LakeTable(Shown):
     def to_pandas(
         self, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None
     ) -> pd.DataFrame:
-        """Read rows as a pandas frame; errors as of `to_arrow`.
-
-        Raises:
-            MissingRequirement: pandas is not installed.
-        """
+        """Read rows as a pandas frame, which must be installed; errors as of `to_arrow`."""
         needed("pandas", "to_pandas()", "pandas")
         frame: pd.DataFrame = self.to_arrow(columns, where, limit).to_pandas()
         return frame
@@ -104,11 +98,7 @@ class LakeTable(Shown):
     def to_polars(
         self, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None
     ) -> pl.DataFrame:
-        """Read rows as a Polars frame; errors as of `to_arrow`.
-
-        Raises:
-            MissingRequirement: Polars is not installed.
-        """
+        """Read rows as a Polars frame, which must be installed; errors as of `to_arrow`."""
         polars = needed("polars", "to_polars()", "polars")
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow(columns, where, limit))
         return frame

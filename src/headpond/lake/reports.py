@@ -27,7 +27,7 @@ import pyarrow as pa
 from headpond.lake.delta import DeltaFile, Size
 from headpond.lake.maintenance.optimize import HOUR_MS, optimize_file
 from headpond.lake.state.insert_once import FactTable
-from headpond.lake.tables import OWN_FOLDER
+from headpond.lake.state.run_mark import OWN_FOLDER
 from headpond.lake.target import OPEN
 
 if TYPE_CHECKING:

@@ -2,9 +2,6 @@
 
 The options are those that `deltalake` takes (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …), in upper or
 lower case, with or without ``AWS_``. What is not given comes from the environment, as with every AWS client.
-
-A commit to S3 writes its log entry only if nobody wrote that entry before (a conditional put): of two writers
-one loses, and computes its commit again.
 """
 
 from __future__ import annotations

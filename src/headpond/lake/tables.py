@@ -1,18 +1,6 @@
 """A lake: one folder with a Delta table per configured table, and `_headpond/` with what the pipeline knows.
 
-::
-
-    lake/
-      public.orders/            a table, named as configured
-      _headpond/
-        quarantine/             what was refused: reason, detail, origin, the untouched bytes
-        pending/                chunked records and fragments that wait for the rest
-        tombstones/             versions of deleted keys
-        deletes/                every delete of the tables that keep their history of rows
-        pattern_tables/         names of the tables that were made because a pattern matches
-        …/                      what the format keeps beside: `state.rows`, `state.ledger`
-        catch_up/               what a catch-up from the start of a stream keeps while it lasts
-        checkpoint/             Spark's (not a table)
+docs/reference/lake.md says what is where.
 """
 
 from __future__ import annotations
@@ -39,6 +27,7 @@ from headpond.lake.state.inventory import Inventory
 from headpond.lake.state.ledger import LedgerTables
 from headpond.lake.state.pending import PendingTable
 from headpond.lake.state.rows import RowTables
+from headpond.lake.state.run_mark import OWN_FOLDER
 from headpond.lake.state.tombstones import Deletes, Tombstones
 from headpond.lake.storage import remove_folder
 from headpond.lake.target import DecodedBatch, Step, Target, Transaction
@@ -65,7 +54,6 @@ def refuse_later_formats(files: Iterable[DeltaFile]) -> None:
             )
 
 
-OWN_FOLDER = "_headpond"
 _SHOWN = 1_000  # characters of a detail
 
 

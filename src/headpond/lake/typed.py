@@ -1,8 +1,8 @@
 """Rows of one source table on their way into one Delta table, and out of it by their keys.
 
 A batch comes with columns ``c:<name at the source>`` (values) and ``m:<own>`` (facts about the change); the
-Delta table has the encoded names of `naming` and own columns that start with ``_``. The table's columns are
-the union of everything declared or seen; a row that lacks one holds NULL there.
+Delta table has the encoded names of `naming`, of all columns that were declared or seen, and own columns that
+start with ``_``.
 """
 
 from __future__ import annotations
@@ -204,10 +204,6 @@ class TypedTable:
                 table=self.name,
                 columns=wrong,
             )
-
-    def physical(self, rows: pa.Table) -> pa.Table:
-        """Return rows with the table's columns, first adding to the table those it lacks; see `fit`."""
-        return self.fit(rows.schema).physical(rows)
 
     def fit(self, schema: pa.Schema) -> Layout:
         """Return how a typed batch with these columns lies, first adding to the table those it lacks."""

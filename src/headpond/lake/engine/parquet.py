@@ -39,8 +39,8 @@ GROUP_BYTES = 64 << 20
 FILE_BYTES = 100 << 20
 """How large files become where the table does not say."""
 _INDEXED = 32  # columns of which the log has statistics, with headpond's own
-_LONGEST_BOUND = 64  # bytes of a text
-_EXACT_DIGITS = 15  # of a decimal, in a double
+LONGEST_BOUND = 64  # bytes of a text
+EXACT_DIGITS = 15  # of a decimal, in a double
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 4096  # rows by which it is decided whether a dictionary pays
 
@@ -308,7 +308,7 @@ def _shown(value: Any, kind: pa.DataType, *, greatest: bool) -> Any:
     if pa.types.is_string(kind):
         return _cut(value, greatest=greatest)
     if pa.types.is_decimal(kind):
-        return float(value) if kind.precision <= _EXACT_DIGITS and isinstance(value, Decimal) else None
+        return float(value) if kind.precision <= EXACT_DIGITS and isinstance(value, Decimal) else None
     if pa.types.is_floating(kind):
         return value if math.isfinite(value) else None
     if isinstance(value, dt.datetime):
@@ -326,9 +326,9 @@ _SURROGATES = 0xD800
 def _cut(text: str, *, greatest: bool) -> str | None:
     """Return the beginning of a text; of the greatest, the least one that is greater than all with it."""
     whole = text.encode()
-    if len(whole) <= _LONGEST_BOUND:
+    if len(whole) <= LONGEST_BOUND:
         return text
-    start = whole[:_LONGEST_BOUND].decode(errors="ignore")
+    start = whole[:LONGEST_BOUND].decode(errors="ignore")
     if not greatest:
         return start
     for at in range(len(start) - 1, -1, -1):

@@ -1,9 +1,8 @@
 """The first load of a table: rows of Parquet files, as changes committed at one given time.
 
-A stream holds changes and no snapshot. Each row of the files becomes an upsert of version (time of the
-snapshot, no transaction, upsert): whatever the stream brings that was committed later wins, deletes too,
-before the load, during it or after it; what was committed earlier loses. All rows are read and checked first,
-then read again and written, a part at a time.
+Each row of the files becomes an upsert of version (time of the snapshot, no transaction, upsert): whatever
+the stream brings that was committed later wins, deletes too, before the load, during it or after it; what was
+committed earlier loses. All rows are read and checked first, then read again and written, a part at a time.
 
 Columns become the tokens that a change record would carry, so that they go through the same casts and have
 the same image hash::

@@ -25,8 +25,8 @@ from headpond.lake.apply import DecodedBatch, apply_batch
 from headpond.lake.maintenance.snapshot import Loaded, SnapshotRows, refuse_before_horizon
 from headpond.lake.naming import table_folder
 from headpond.lake.state.rows import RowTables
+from headpond.lake.state.run_mark import OWN_FOLDER
 from headpond.lake.storage import read_document, remove_folder, write_document
-from headpond.lake.tables import OWN_FOLDER
 from headpond.postgres.catalog import tables_of
 from headpond.postgres.reading import BYTES_AT_ONCE, ROWS_AT_ONCE, snapshot
 

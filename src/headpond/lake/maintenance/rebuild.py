@@ -8,10 +8,9 @@
     commit   these files, columns and definition instead of the old, only where nobody else committed
     deletes  those of before go
 
-A pipeline may run meanwhile: where it committed in between, what it wrote is done as well, and the rest is
-used as it is. From the commit on its batches are refused; started again with the new file it reads them
-again.
-Killed at any moment, the table is what it was or what it was to be, and the command may be repeated.
+A pipeline may run meanwhile: where it committed in between, what it wrote is done as well. From the commit
+on its batches are refused; started again with the new file it reads them again. Killed at any moment, the
+table is what it was or what it was to be, and the command may be repeated.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@
                    100 commits ─► a checkpoint of its log     where nobody follows a stream
     every day      each table: what `headpond optimize --vacuum` does
 
-Files are read and written while batches go on, by tables opened for that; a batch waits for the commit alone
-(`engine.merge.Alone`). When each table was maintained, and what that did, is kept with the lake, so that a
-run that is started again goes on with it::
+Files are read and written while batches go on; a batch waits for the commit alone (`engine.merge.Alone`).
+When each table was maintained, and what that did, is kept with the lake for the next run::
 
     _headpond/maintenance.json    {"format_version": 1, "tables": {"public.orders": {"at_ms": …, …}}}
 """
@@ -24,8 +23,9 @@ from typing import Any
 
 from headpond.lake.engine.merge import Alone
 from headpond.lake.maintenance.optimize import SAFE_RETENTION_MS, optimize_file
+from headpond.lake.state.run_mark import OWN_FOLDER
 from headpond.lake.storage import read_json, write_document
-from headpond.lake.tables import OWN_FOLDER, Lake
+from headpond.lake.tables import Lake
 
 logger = logging.getLogger(__name__)
 

@@ -1,18 +1,8 @@
 """What a lake of a ledger's documents keeps beside its tables.
 
-::
-
-    _headpond/
-      blocks/                 block summaries: hashes, the revisions that each block lists
-      statements/             the statements of each block's transaction
-      controls/               CREATED, COMPLETED
-      redactions/             revisions whose contents were redacted
-      conflicts/              revisions that contradict each other
-      anomalies/, journal_…/  with `[verify]`: what is wrong with the journal, and what that is found by
-
-A document's version that came with two hashes has a row of conflicts for each, with the typed row itself: the
-block that lists one of them may come later, and then that one has to stand in the table, whichever does now.
-A sound ledger has no such rows, and no such table.
+Those are facts (`qldb.decode.FACTS`), conflicts, and with `[verify]` the journal's; docs/reference/lake.md
+lists them. A document's version that came with two hashes has a row of conflicts for each, with the typed row
+itself: the block that lists one of them may come later, and then that one has to stand in the table.
 """
 
 from __future__ import annotations

@@ -7,10 +7,8 @@
       beyond the bounds        ─► quarantine, a part at a time
       others                   ─► stay, nothing of them is read
 
-A row is a main record or a fragment; rows that share a chunk id are a group. `put_together` writes nothing:
-the order of writes is that of `lake.apply`.
-
-A large record is a row group of its own, so that reading one record reads that record.
+`put_together` writes nothing: the order of writes is that of `lake.apply`. A large record is a row group of
+its own, so that reading one record reads that record.
 """
 
 from __future__ import annotations

@@ -1,15 +1,7 @@
 """What a lake of changes of rows keeps beside its tables.
 
-::
-
-    _headpond/
-      schema_changes/           when each column first and last had a value: per table, column and JSON type
-      unknown_tables/           which tables that are not configured have a log: schema, table, folder
-      unknown/public.orders/    every change of public.orders, images as they came
-
-The index is written before a log's first entry, so no log is there that the index does not name. A merge of
-schema changes keeps the earlier first commit and the later last minute of what it finds and what it brings:
-repeated batches and a second writer change nothing.
+Those are schema changes, and the logs of tables that are not configured, with an index of them. The index is
+written before a log's first entry, so no log is there that the index does not name.
 """
 
 from __future__ import annotations

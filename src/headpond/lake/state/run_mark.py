@@ -5,8 +5,7 @@
     _headpond/run.json    {"state": "running", "seen_ms": …, "batch_id": …, "host": …, "pid": …, …}
 
 It is rewritten every few seconds while a run waits or works, so that a supervisor can tell a run that has
-nothing to do from one that hangs, and a second run that there is one already. On a folder it is replaced in
-one step; an object store does that itself.
+nothing to do from one that hangs, and a second run that there is one already.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from headpond.lake.storage import read_json, write_document
 
 FORMAT_VERSION = 1
 NAME = "run.json"
-OWN_FOLDER = "_headpond"  # `lake.tables` has it, too; a health check need not load that
+OWN_FOLDER = "_headpond"  # here, because a health check loads no more
 EVERY_S = 5.0
 """How often a run says that it is there."""
 LEASE_S = 3 * EVERY_S

@@ -64,7 +64,7 @@ class LogTable(RowTable):
 
     def write(self, changes: pa.Table, *, transaction: Transaction = None) -> Counter[str]:
         """Append the entries of a typed batch that are not there yet."""
-        rows = first_of_each(self.typed.physical(changes), self.identity)
+        rows = first_of_each(self.typed.fit(changes.schema).physical(changes), self.identity)
         merge = Merge(rows, [*self.typed.found_by, *self.identity])
         new = self.typed.file.merge(merge, transaction=transaction).inserted
         return Counter(appended=new, duplicates=changes.num_rows - new)

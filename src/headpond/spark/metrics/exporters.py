@@ -19,7 +19,7 @@ from headpond.core.errors import MissingRequirement
 from headpond.core.hosts import may_ask
 from headpond.core.lazy import needed
 from headpond.lake.reports import OUTCOMES, BatchReport
-from headpond.lake.tables import OWN_FOLDER
+from headpond.lake.state.run_mark import OWN_FOLDER
 
 MOST_SHARDS = 200
 MOST_REASONS = 100
