@@ -16,12 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from deltalake import (
-    ColumnProperties,
-    DeltaTable,
-    QueryBuilder,
-    WriterProperties,
-)
+from deltalake import ColumnProperties, DeltaTable, QueryBuilder, WriterProperties
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from headpond.core.errors import ServiceFailure, UsageError

@@ -61,10 +61,7 @@ class Lake:
     """The tables of one pipeline, in a folder or at an object-store URL; its options are never printed."""
 
     def __init__(
-        self,
-        path: str,
-        config: ChangeFormat,
-        storage_options: Mapping[str, str] | None = None,
+        self, path: str, config: ChangeFormat, storage_options: Mapping[str, str] | None = None
     ) -> None:
         self.path = path.rstrip("/")
         self.given = config

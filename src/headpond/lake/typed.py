@@ -19,14 +19,7 @@ from headpond.core.derived import Derived, bucket_of, derived_in, derived_of
 from headpond.core.errors import ConfigurationError
 from headpond.core.formats import TableEntry
 from headpond.core.schemas import OWN, VALUE, filled
-from headpond.lake.definition import (
-    PROPERTY,
-    Definition,
-    columns_of,
-    differences,
-    found_in,
-    refuse,
-)
+from headpond.lake.definition import PROPERTY, Definition, columns_of, differences, found_in, refuse
 from headpond.lake.delta import DeltaFile, literal, quoted
 from headpond.lake.engine.log import EXPRESSION, Snapshot
 from headpond.lake.engine.lookup import Test, Wanted, places

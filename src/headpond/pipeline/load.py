@@ -86,10 +86,7 @@ class Pipeline:
 
 
 def load(
-    path: str | os.PathLike[str],
-    *,
-    environ: Mapping[str, str] | None = None,
-    tables_needed: bool = True,
+    path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None, tables_needed: bool = True
 ) -> Pipeline:
     """Read a pipeline file; relative paths in it are relative to its folder.
 

@@ -450,11 +450,7 @@ class Verify:
         ledger=True,
     )
     digest: Location | None = key("QLDB: a saved digest and proof (JSON) to compare with", ledger=True)
-    check_deletes: bool = key(
-        "QLDB: `false` does not check the hashes of deletes",
-        default=True,
-        ledger=True,
-    )
+    check_deletes: bool = key("QLDB: `false` does not check the hashes of deletes", default=True, ledger=True)
 
 
 @section

@@ -16,14 +16,7 @@ from msgspec import inspect
 
 from headpond.core.errors import UsageError
 from headpond.core.options import parse_size, parse_span
-from headpond.pipeline.mistakes import (
-    Mistake,
-    Place,
-    credentials,
-    expectation,
-    has_credentials,
-    unknown_key,
-)
+from headpond.pipeline.mistakes import Mistake, Place, credentials, expectation, has_credentials, unknown_key
 
 
 class Wrong(Exception):

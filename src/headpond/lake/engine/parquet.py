@@ -376,12 +376,7 @@ CHANGE_TYPE = pa.field("_change_type", pa.string())
 
 def changed_rows(before: pa.Table, after: pa.Table, removed: pa.Table, inserted: pa.Table) -> pa.Table:
     """Return rows of a table as its feed has them."""
-    parts = {
-        "update_preimage": before,
-        "update_postimage": after,
-        "delete": removed,
-        "insert": inserted,
-    }
+    parts = {"update_preimage": before, "update_postimage": after, "delete": removed, "insert": inserted}
     return pa.concat_tables(
         [rows.append_column(CHANGE_TYPE, pa.repeat(kind, rows.num_rows)) for kind, rows in parts.items()]
     )

@@ -34,15 +34,7 @@ from headpond.dsql.pg_types import CastOptions
 from headpond.dsql.rows import canonical, kept_image
 from headpond.dsql.strict_json import DEEPEST
 from headpond.dsql.versions import cast_values, key_column
-from headpond.lake.definition import (
-    PROPERTY,
-    Difference,
-    columns_of,
-    continued,
-    differences,
-    found_in,
-    moved,
-)
+from headpond.lake.definition import PROPERTY, Difference, columns_of, continued, differences, found_in, moved
 from headpond.lake.engine.log import DataFile, Overtaken, Snapshot
 from headpond.lake.engine.merge import Writing, paths_of
 from headpond.lake.engine.parquet import FILE_BYTES, Shape, opened

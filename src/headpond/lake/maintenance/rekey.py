@@ -40,11 +40,7 @@ from headpond.lake.tables import Lake
 from headpond.lake.targets.soft import newest_of_keys
 
 AT_FILE, AT_ROW = "m:file", "m:row"
-NEW_OWN = {
-    "current": (),
-    "history": (VALID_TO,),
-    "soft": ("m:deleted", "m:deleted_ns", "m:deleted_tx_id"),
-}
+NEW_OWN = {"current": (), "history": (VALID_TO,), "soft": ("m:deleted", "m:deleted_ns", "m:deleted_tx_id")}
 """Form → own columns of its rows that are decided again."""
 
 _CANNOT = {

@@ -105,10 +105,7 @@ class JournalTables:
         return JournalFacts(*found)
 
     def _put(
-        self,
-        found: pa.Table,
-        scope: Callable[[pa.Table], pa.Array],
-        transaction: tuple[str, int] | None,
+        self, found: pa.Table, scope: Callable[[pa.Table], pa.Array], transaction: tuple[str, int] | None
     ) -> None:
         """Make the anomalies inside a scope those that were found."""
         names = ANOMALIES.names
