@@ -48,7 +48,7 @@ def test_rows_of_a_batchs_keys_are_found_wherever_they_lie(kind: str, count: int
     typed = lake.typed["public.t"]
     for start in (0, ROWS // 2):  # two files
         rows = changes(kind, list(range(start, start + ROWS // 2)))
-        write_deltalake(typed.file.open(), typed.physical(rows), mode="append")
+        write_deltalake(typed.file.open(), typed.fit(rows.schema).physical(rows), mode="append")
     step = max(1, 2 * ROWS // max(1, count))
     numbers = list(range(1, 2 * ROWS, step))[:count]  # half of them beyond what the table has
     found = rows_of_keys(typed, ["id"], changes(kind, numbers), ("_ts_ns", "_tx_id"))
