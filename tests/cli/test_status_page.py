@@ -99,6 +99,17 @@ def drawn(rows: list[dict[str, Any]]) -> dict[str, list[Bar]]:
     return {plot.title: plot.bars for plot in periods(rows, NOW)[0].plots}
 
 
+def test_the_page_says_how_fresh_tables_are(lake: Path) -> None:
+    """How long ago the newest change was committed, how much later the source sent it; a dash for neither."""
+    fresh = {"public.t": {"newest_commit_ns": 1, "age_ms": 90 * SECOND, "source_delay_ms": 250}}
+    page = page_with(lake, rows_of(2), freshness=fresh)
+    assert f'<td class="n">{said_ms(90 * SECOND)} ago</td><td class="n">{said_ms(250)}</td>' in page
+    unknown = {"public.t": dict.fromkeys(fresh["public.t"])}
+    page = page_with(lake, rows_of(2), freshness=unknown)
+    dash = '<td class="n">\u2013</td>'
+    assert f"{dash}{dash}</tr>" in page
+
+
 def test_the_page_opens_with_what_an_operator_asks(lake: Path) -> None:
     """State, lag, quarantine; the table that is meant, and what to do about it."""
     mark(lake)

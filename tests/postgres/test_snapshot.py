@@ -481,3 +481,5 @@ def test_tables_that_patterns_stand_for_are_loaded_too(dsn: str, tmp_path: Path,
         "public.b: 2 of 2 rows were written.",
     ]
     assert cli("check-against", file, "public.b", "--from-database", dsn).code == 0
+    file.write_text(f'{head}[tables."other.*"]\nkeys = ["id"]\n')
+    assert cli("bootstrap", file, "--from-database", dsn).code == 2

@@ -112,6 +112,21 @@ def test_labels_are_bounded_whatever_records_hold() -> None:
     assert rest == [0.799]  # the furthest behind of those without a label
 
 
+def test_tables_that_are_configured_say_how_fresh_they_are() -> None:
+    """When the newest change was committed, and how much later it was sent, where that is known."""
+    fresh = {"public.t": (1_500_000_000, 250_000_000), "public.log": (2_000_000_000, None), "other.t": (1, 1)}
+    found = {
+        (name, labels): value
+        for name, value, labels in observations(replace(REPORT, newest=fresh), TABLES)
+        if name in ("headpond.table.newest_commit", "headpond.table.source_delay")
+    }
+    assert found == {
+        ("headpond.table.newest_commit", ("public.t",)): 1.5,
+        ("headpond.table.source_delay", ("public.t",)): 0.25,
+        ("headpond.table.newest_commit", ("public.log",)): 2.0,
+    }
+
+
 def test_opentelemetry_gets_the_same() -> None:
     """Counters, the histogram and observed gauges, with the names and units of the list."""
     reader = InMemoryMetricReader()

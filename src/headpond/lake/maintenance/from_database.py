@@ -165,6 +165,11 @@ class DatabaseLoad:
             known = RowTables.of(lake).config.entries_of(catalog)
             lake.take_in(entry.name for entries in known.values() for entry in entries)
             tables = [name for name, table in lake.tables.items() if table.keep != "log"]
+        if not tables:
+            raise UsageError(
+                "The pipeline has no table that keeps rows, and no pattern that matches one of the database.",
+                next_step="`headpond suggest --from-database` shows the tables that the user may see.",
+            )
         self._tables = {
             name: DatabaseRows.of(lake, name, catalog, missing_as_null=missing_as_null) for name in tables
         }
