@@ -234,11 +234,6 @@ def unknown_name(schema: str, table: str) -> str:
     return f"{UNKNOWN}{encoded(schema, '%.')}.{encoded(table, '%.')}"
 
 
-def is_unknown(name: str) -> bool:
-    """Return whether a name is that of such a log."""
-    return name.startswith(UNKNOWN)
-
-
 def schema_and_table(name: str) -> tuple[str, str]:
     """Return schema and table back from the name of such a log."""
     schema, _, table = name.removeprefix(UNKNOWN).partition(".")

@@ -202,13 +202,6 @@ def _is_of_deltalake(error: Exception) -> bool:
     return loaded is not None and isinstance(error, loaded.DeltaError)
 
 
-def _is_of_the_store(error: Exception, place: str) -> bool:
-    """Return whether deltalake reports a failure of a store or a disk, and not of a table."""
-    if not _is_of_deltalake(error):
-        return False
-    return _STORE in str(error) if is_remote(place) else is_of_the_disk(error)
-
-
 def is_of_the_disk(error: Exception) -> bool:
     """Return whether an error of deltalake says what a disk refuses, and nothing of a table."""
     return _DISK.search(str(error)) is not None
@@ -226,8 +219,10 @@ def storage_errors(place: str, options: Mapping[str, str] | None = None) -> Iter
     try:
         yield
     except Exception as error:
-        if not (isinstance(error, OSError) or _is_of_the_store(error, place)):
-            if _is_of_deltalake(error):
+        of_deltalake = _is_of_deltalake(error)
+        of_store = _STORE in str(error) if is_remote(place) else is_of_the_disk(error)
+        if not (isinstance(error, OSError) or (of_deltalake and of_store)):
+            if of_deltalake:
                 error.add_note(_TABLE_NOTE + place)
             raise
         said = _cleaned(str(error), options or {})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headpond.core.options import parse_size, parse_span
 from headpond.pipeline.load import Pipeline, load, loads
 from headpond.pipeline.model import Source, Table, Target, Verify
 
-__all__ = ["Pipeline", "Source", "Table", "Target", "Verify", "load", "loads", "parse_size", "parse_span"]
+__all__ = ["Pipeline", "Source", "Table", "Target", "Verify", "load", "loads"]

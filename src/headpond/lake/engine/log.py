@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -256,10 +257,12 @@ class Log:
         while (entry := self.folder.read(entry_name(snapshot.version + 1))) is not None:
             self._take(snapshot, snapshot.version + 1, entry)
         # The next entry may be gone because a checkpoint made it superfluous.
-        hint = self.folder.read("_delta_log/_last_checkpoint")
-        if hint is not None and _version_of(hint) > snapshot.version:
-            self._snapshot = self._load()
-            return self._snapshot
+        hint = self.folder.read("_delta_log/_last_checkpoint") or b"{}"
+        hinted = -1
+        with suppress(ValueError, TypeError, KeyError):  # it is a hint and no more
+            hinted = int(orjson.loads(hint)["version"])
+        if hinted > snapshot.version:
+            snapshot = self._snapshot = self._load()
         return snapshot
 
     def is_free(self, version: int) -> bool:
@@ -396,13 +399,6 @@ def information(operation: str, snapshot: Snapshot, now_ms: int, **metrics: int)
 def milliseconds() -> int:
     """Return the time of now, milliseconds since 1970."""
     return time.time_ns() // 1_000_000
-
-
-def _version_of(hint: bytes) -> int:
-    try:
-        return int(orjson.loads(hint)["version"])
-    except (ValueError, TypeError, KeyError):
-        return -1  # a hint and no more
 
 
 def listed(folder: Folder) -> tuple[dict[int, int], dict[int, list[str]]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 from urllib.parse import unquote
 
 from headpond.core.errors import ConfigurationError
@@ -30,7 +28,9 @@ def vacuum(folder: Folder, retain_ms: int) -> int:
     since_ms = milliseconds() - max(retain_ms, 0 if asked is None else _asked_ms(folder, asked))
     removed = snapshot.removed or ()
     young = [each for each in removed if int(each.get("deletionTimestamp") or 0) > since_ms]
-    needed = set[str]().union(*map(_files_of, [*(file.add for file in snapshot.files.values()), *young]))
+    needing = [*(file.add for file in snapshot.files.values()), *young]
+    marks = (vectors.path_of(each["deletionVector"]) for each in needing if each.get("deletionVector"))
+    needed = {*(unquote(each["path"]) for each in needing), *marks}
     old = [
         path
         for path, changed_ms in folder.listed(recursive=True)
@@ -58,12 +58,6 @@ def needed_checkpoint(folder: Folder, retain_ms: int) -> int:
     young = [version - 1 for version, changed_ms in entries.items() if changed_ms > since_ms]
     oldest = min(young, default=max(entries, default=0))
     return max((version for version in checkpoints if version <= oldest), default=0)
-
-
-def _files_of(action: Mapping[str, Any]) -> set[str]:
-    vector = action.get("deletionVector")
-    marks = vectors.path_of(vector) if vector else None
-    return {unquote(action["path"]), *([marks] if marks else [])}
 
 
 def _asked_ms(folder: Folder, asked: str) -> int:

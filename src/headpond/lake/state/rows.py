@@ -13,7 +13,7 @@ import pyarrow as pa
 from headpond.core.errors import UsageError
 from headpond.core.formats import quarantined_changes
 from headpond.core.schemas import QUARANTINE_SCHEMA
-from headpond.dsql.config import UNKNOWN, is_unknown, schema_and_table, unknown_name, unknown_spec
+from headpond.dsql.config import UNKNOWN, schema_and_table, unknown_name, unknown_spec
 from headpond.lake.naming import log_folder
 from headpond.lake.state.insert_once import FactTable
 from headpond.lake.state.schema_changes import SchemaChanges
@@ -175,7 +175,7 @@ class UnknownTables:
 
     def admit(self, batch: Mapping[str, pa.Table], *, transaction: tuple[str, int] | None = None) -> pa.Table:
         """Make the logs that a batch needs; return quarantine rows of changes for which none may be made."""
-        wanted = sorted(name for name in batch if is_unknown(name) and batch[name].num_rows)
+        wanted = sorted(name for name in batch if name.startswith(UNKNOWN) and batch[name].num_rows)
         if not set(wanted) - self._ready:
             return QUARANTINE_SCHEMA.empty_table()
         if not set(wanted) <= set(self.logs):
