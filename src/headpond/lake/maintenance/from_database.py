@@ -83,7 +83,7 @@ class DatabaseRows:
                 f"{name!r} are ({', '.join(spec.keys)}).",
                 next_step="Write the primary key in keys: deletes name it."
                 if table.key
-                else "Give the table a primary key, or load it from files.",
+                else "Give the table a primary key, load it from files, or name the tables to load.",
                 table=name,
                 expected=table.key,
                 found=list(spec.keys),
