@@ -68,9 +68,9 @@ def test_check_of_a_wrong_file_lists_its_mistakes_with_lines(cli: Cli, tmp_path:
     assert all(f"line {number}: " in result.stderr for number in (2, 3))
 
 
-@pytest.mark.parametrize("content", [b"\x00\xff\n" * 50, b"hello\nworld\n"])
+@pytest.mark.parametrize("content", [b"\x00\xff\n" * 50, b"hello\nworld\n", b""])
 def test_check_of_an_archive_without_a_record_fails(cli: Cli, example: Path, content: bytes) -> None:
-    """Bytes or text of another kind."""
+    """Bytes or text of another kind, or nothing at all."""
     (example / "records.jsonl").write_bytes(content)
     result = cli("check", "pipeline.toml")
     assert result.code == 1
@@ -115,6 +115,14 @@ def test_what_cannot_be_read_leaves_no_file(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     assert cli("init", file, "--archive", "none-*.jsonl", "--format", "dsql").code == 2
     assert not file.exists()
+
+
+def test_init_of_another_format_leaves_no_file(cli: Cli, example: Path) -> None:
+    """Where no record is of the format that was named, a table cannot be proposed."""
+    result = cli("init", "new.toml", "--archive", "records.jsonl", "--format", "qldb")
+    assert result.code == 2
+    assert "None of the 4 records that were read is of the format qldb: 4 not_binary_ion." in result.stderr
+    assert not (example / "new.toml").exists()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

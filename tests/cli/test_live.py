@@ -50,13 +50,13 @@ def test_without_a_terminal_there_is_a_line_per_batch() -> None:
     view.batch(
         report(7, tables={"t": {"upserts": 990, "deletes": 5}}, reasons={"x": 3}, lags_ms={"s": 90_000})
     )
-    view.batch(report(8))
+    view.batch(report(8, records=1))
     for _ in range(25):
         now[0] += QUIET_S / 10
         view.idle()
     assert lines == [
         "batch 7: 1,000 records in 2.0 s, 995 applied, 3 quarantined, lag 2 min",
-        "batch 8: 1,000 records in 2.0 s, 0 applied, 0 quarantined",
+        "batch 8: 1 record in 2.0 s, 0 applied, 0 quarantined",
         "nothing to read",
         "nothing to read",
     ]

@@ -293,7 +293,7 @@ def test_a_wrong_option_of_local_is_refused(cli: Cli, option: str, text: str, wo
     assert words in " ".join(result.stderr.split())
 
 
-@pytest.mark.parametrize("text", ["orders:", "orders:0", ":4", "orders:x", "orders:-1"])
+@pytest.mark.parametrize("text", ["orders:", "orders:0", ":4", "orders:x", "orders:-1", "or ders", "ü"])
 def test_a_wrong_stream_of_local_is_refused(cli: Cli, text: str) -> None:
     """Before anything listens."""
     assert cli("local", "--port", "0", "--stream", text) == (
@@ -302,7 +302,7 @@ def test_a_wrong_stream_of_local_is_refused(cli: Cli, text: str) -> None:
         (
             f'Error: --stream must be a name, or a name and a number of shards as in "orders:4", '
             f'not "{text}".\n'
-            "Correct --stream.\n"
+            "Correct --stream; a name has letters, digits, and _ . - only.\n"
         ),
     )
 
@@ -321,4 +321,4 @@ def test_a_port_in_use_is_the_surroundings_fault(cli: Cli) -> None:
         result = cli("local", "--port", port)
     assert (result.code, result.stdout) == (3, b"")
     assert result.stderr.startswith(f"Error: The local Kinesis cannot listen on 127.0.0.1:{port}: ")
-    assert result.stderr.endswith("Choose another port, or 0 for a free one.\n")
+    assert result.stderr.endswith("Choose another port (0: any free one), and an address of this machine.\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -83,8 +84,21 @@ def test_quarantine_counts_and_decodes(cli: Cli) -> None:
     assert (record["shard_id"], record["found"]["format"]) == ("shardId-000000000000", "dsql")
     said = cli("quarantine", "pipeline.toml").stdout.decode()
     assert '  {"type": "sideways"}\n' in said
-    assert "next: headpond requeue pipeline.toml --reason unknown_type --dry-run" in said
+    assert "unknown_type: Look for other data in the same stream, or a newer version of the format.\n" in said
+    assert "next:" not in said
     assert cli("quarantine", "pipeline.toml", "--limit", "0", "--json").lines()[0]["shown"] == []
+
+
+def test_the_next_command_is_for_what_can_be_mended(cli: Cli, example: Path) -> None:
+    """A table that has no entry may get one; then its changes are fed in again."""
+    (example / "pipeline.toml").write_text(
+        (example / "pipeline.toml").read_text().replace("public.orders", "public.x")
+    )
+    changes = [json.loads(line) for line in (example / "records.jsonl").read_text().splitlines()]
+    put_in(example, [b'{"data": "%b"}\n' % changes[0]["data"].encode()])
+    said = cli("quarantine", "pipeline.toml", "--reason", "unknown_table").stdout.decode()
+    assert "unknown_table: Add a [tables] entry, then headpond requeue.\n" in said
+    assert "next: headpond requeue pipeline.toml --reason unknown_table --dry-run" in said
 
 
 def test_an_export_is_an_archive_of_the_same_bytes(cli: Cli, example: Path) -> None:
@@ -106,17 +120,22 @@ def test_a_reason_that_is_not_there_is_said(cli: Cli, example: Path) -> None:
     assert cli("quarantine", "elsewhere").stdout.decode() == "Nothing is in quarantine.\n"
 
 
-def test_a_record_cannot_write_on_the_terminal(cli: Cli, example: Path) -> None:
-    """Its bytes are shown as what they are."""
+def put_in(example: Path, lines: list[bytes]) -> None:
+    """Apply lines of an archive."""
     from headpond.lake.apply import apply_batch
     from headpond.pipeline import load
     from headpond.pipeline.lake import open_lake, row_changes
     from tests.lake.lakes import decoded
 
     pipeline = load(example / "pipeline.toml")
+    apply_batch(open_lake(pipeline), decoded(row_changes(pipeline), lines))
+
+
+def test_a_record_cannot_write_on_the_terminal(cli: Cli, example: Path) -> None:
+    """Its bytes are shown as what they are."""
     data = base64.b64encode(b'{"type": "\x1b[2J"}').decode()
     line = f'{{"shard": "s\\u001b[2J", "sequenceNumber": "7", "data": "{data}"}}\n'.encode()
-    apply_batch(open_lake(pipeline), decoded(row_changes(pipeline), [line]))
+    put_in(example, [line])
     assert b"\x1b" not in cli("quarantine", "pipeline.toml").stdout
 
 

@@ -229,6 +229,18 @@ def test_without_a_region_the_lag_is_unknown_and_the_rest_is_shown(
     (found,) = cli("status", file, "--json").lines()
     assert found["shards"][SHARD]["lag_ms"] is None
     assert "No AWS region is known" in found["lag_unknown"]
+    assert "HORIZON" not in cli("status", file).stdout.decode()
+    assert "HORIZON" in cli("status", file, "--wide").stdout.decode()
+
+
+def test_a_torn_checkpoint_leads_to_its_repair(tmp_path: Path, cli: Cli) -> None:
+    """As it does where a run finds it."""
+    file = tmp_path / "p.toml"
+    file.write_text(f'[source]\narchive = "a"\nformat = "dsql"\n[target]\npath = "lake"\n{ENTRY}')
+    standing_at(file, OFFSET)
+    (tmp_path / "lake/_headpond/checkpoint/offsets/0").write_bytes(b"")
+    result = cli("status", file)
+    assert (result.code, "run headpond repair" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("throttled", [False, True])

@@ -370,6 +370,14 @@ def test_a_slip_in_the_region_is_seen(region: str, endpoint_url: str | None, adv
     assert error.next_step.startswith(advice)
 
 
+def test_https_where_nothing_speaks_it_is_said(kinesis: LocalKinesis) -> None:
+    """A slip in the endpoint, or a certificate of one's own."""
+    url = kinesis.endpoint_url.replace("http:", "https:")
+    with pytest.raises(EndpointUnreachable) as caught:
+        check_stream(ConnectionSettings(stream_name="orders", region="us-east-1", endpoint_url=url))
+    assert caught.value.next_step.startswith("Check whether https:// in endpoint_url is meant")
+
+
 BOTO_ERRORS = [
     boto.NoCredentialsError(),
     boto.PartialCredentialsError(provider="env", cred_var="x"),

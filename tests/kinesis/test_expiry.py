@@ -198,7 +198,7 @@ class TestAnotherStream:
         step: Callable[[], object] = (
             (lambda: driver.next(at)) if kind != "planned" else (lambda: driver.read(start, at))
         )
-        with pytest.raises(ConfigurationError, match="was deleted and created again"):
+        with pytest.raises(ConfigurationError, match="again: the checkpoint is of one created at 20"):
             step()
 
 

@@ -304,7 +304,7 @@ def test_logs_and_unknown_tables_and_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"No file matches .*none\*"):
         load(lake, config, str(tmp_path / "none*"))
     (tmp_path / "bad.parquet").write_bytes(b"no parquet at all, but long enough")
-    with pytest.raises(UsageError, match=r"bad\.parquet is not a Parquet file"):
+    with pytest.raises(UsageError, match=r"bad\.parquet is not a Parquet file\. Give Parquet files\.$"):
         load(lake, config, str(tmp_path / "bad.parquet"))
 
 

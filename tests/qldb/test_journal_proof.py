@@ -80,7 +80,7 @@ def test_one_copy_that_fits_is_enough(facts: JournalFacts) -> None:
     [
         (b"{", "not JSON"),
         (b"[]", "one object"),
-        (saved(Proof=None), "Proof"),
+        (saved(Proof=None), "found None."),
         (saved(Proof=["x"]), "Proof[0]"),
         (saved(Proof=["AAAA"] * (MAX_PROOF + 1)), "Proof"),
         (saved(Digest="AAAA"), "Digest"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headpond.core.errors import DataLoss, HeadpondError, UsageError
-from headpond.spark.errors import CarriedError, carried, headpond_error_of, text_of
+from headpond.spark.errors import CarriedError, carried, headpond_error_of, telling, text_of
 
 ERROR = DataLoss('Lost "it" {here}.', next_step="Look\nthere.", shard_id="s", number=3)
 
@@ -31,6 +31,17 @@ def test_an_error_is_found_in_the_text_around_it(function: object) -> None:
     found = headpond_error_of(RuntimeError(text))
     assert isinstance(found, DataLoss)
     assert (found.message, found.next_step, found.facts) == (ERROR.message, ERROR.next_step, ERROR.facts)
+
+
+def test_what_sparks_own_errors_say_is_found_in_their_traces() -> None:
+    """A setting and a master that are wrong: the first line only says that something was."""
+    trace = (
+        "Exception thrown in awaitResult: \n\tat a.B\nCaused by: java.io.IOException: Failed to connect"
+    )
+    assert telling(trace.splitlines()) == "java.io.IOException: Failed to connect"
+    assert telling(["", "[STREAM_FAILED] It ended.", "Caused by: X: y"]) == "[STREAM_FAILED] It ended."
+    assert telling(["Only this:"]) == "Only this:"
+    assert telling([]) == ""
 
 
 def test_causes_are_looked_through() -> None:

@@ -9,9 +9,12 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from headpond.api.sampling import archive_files, kinesis_records
-from headpond.core.errors import InvalidData, MissingRequirement
+import pyarrow.compute as pc
+
+from headpond.api.sampling import kinesis_records
+from headpond.core.errors import MissingRequirement
 from headpond.core.lazy import needed
 from headpond.kinesis.archive.lines import BAD_LINE
 from headpond.kpl.records import open_records
@@ -19,7 +22,7 @@ from headpond.lake.storage import is_remote
 from headpond.pipeline import Pipeline
 from headpond.pipeline.lake import change_format, open_lake
 from headpond.spark.following.checkpoint import check_whole, read_again
-from headpond.spark.following.run import check_source, doubts, no_record
+from headpond.spark.following.run import archive_files, check_lines, check_source, doubts
 from headpond.spark.session.java import find_java
 from headpond.spark.session.settings import check_checkpoint
 
@@ -56,21 +59,16 @@ def _source(pipeline: Pipeline) -> tuple[str, list[str]]:
 def _records(pipeline: Pipeline) -> tuple[str, list[str]]:
     config, reasons, count = change_format(pipeline), Counter[str](), 0
     made: set[str] = set()
+    bad_lines: list[dict[str, Any]] = []
     for batch in kinesis_records(pipeline, SAMPLE):
         for opened in open_records(batch, deaggregate=pipeline.source.deaggregate):
             count += opened.num_rows
             found = config.decode(opened)
             reasons.update(found.quarantine["reason"].to_pylist())
-            for row in found.quarantine.select(["reason", "shard_id", "data"]).to_pylist():
-                if row["reason"] == BAD_LINE and row["data"].startswith(b"gzip file: "):
-                    raise InvalidData(
-                        f"{row['shard_id']} is truncated or damaged: {row['data'].decode(errors='replace')}.",
-                        next_step="Fetch or compress the file again.",
-                        reason=BAD_LINE,
-                    )
+            bad_lines += found.quarantine.filter(pc.equal(found.quarantine["reason"], BAD_LINE)).to_pylist()
             made |= {name for name in found.tables if config.patterns and config.entry(name) is not None}
-    if count and reasons[BAD_LINE] == count:
-        raise no_record(pipeline.source.name, count)
+    if pipeline.source.archive is not None:
+        check_lines(pipeline.source.name, bad_lines, whole=reasons[BAD_LINE] == count, lines=count)
     listed = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
     held = [f"{sum(reasons.values()):,} of {count:,} would be quarantined: {listed}."] if reasons else []
     matched = ", ".join(sorted(made.difference(table.name for table in config.tables)))

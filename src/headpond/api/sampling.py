@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-from headpond.core.errors import ConfigurationError
 from headpond.kinesis.api.calls import calls_of, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.archive.compressed import MAGIC, opened, texts, whole
@@ -15,7 +14,7 @@ from headpond.kinesis.reading.cursor import LossRule, ShardCursor
 from headpond.kinesis.reading.positions import HORIZON, listing
 from headpond.kinesis.reading.reader import to_batch
 from headpond.qldb.files import ion_records, is_ion
-from headpond.spark.sources.archive_files import open_pattern
+from headpond.spark.following.run import archive_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,24 +38,6 @@ def kinesis_records(pipeline: Pipeline, limit: int) -> Iterator[pa.RecordBatch]:
         limit -= batch.num_rows
         if limit <= 0:
             return
-
-
-def archive_files(pipeline: Pipeline) -> tuple[PatternFiles, list[str]]:
-    """Return the files of a pipeline's archive, and their names in order.
-
-    Raises:
-        ConfigurationError: there are none.
-    """
-    assert pipeline.source.archive is not None
-    files = open_pattern(pipeline.source.archive, pipeline.target.storage_options)
-    names = sorted(files.sizes())
-    if not names:
-        raise ConfigurationError(
-            f"No file matches the archive {pipeline.source.archive}.",
-            next_step="Correct source.archive; a relative path is relative to the pipeline file.",
-            key="source.archive",
-        )
-    return files, names
 
 
 def _of_archive(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:

@@ -22,6 +22,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headpond.cli.commands.status import LIVE, drawn_batches
+from headpond.cli.output import many
 from headpond.core.tabular import said_ms
 from headpond.lake.reports import BatchReport
 from headpond.spark.metrics.exporters import Sink
@@ -54,7 +55,8 @@ class RunView(Sink):
         if self.line is not None:
             lag = "" if report.most_lag_ms is None else f", lag {said_ms(report.most_lag_ms)}"
             self.line(
-                f"batch {report.batch_id}: {report.records:,} records in {said_ms(report.duration_ms)}, "
+                f"batch {report.batch_id}: {many(report.records, 'record')} "
+                f"in {said_ms(report.duration_ms)}, "
                 f"{figures['applied']:,} applied, {report.quarantined:,} quarantined{lag}"
             )
             self._spoken = self._clock()

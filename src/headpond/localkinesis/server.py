@@ -365,7 +365,7 @@ def _cannot_bind(host: str, port: int, error: OSError | None) -> MissingRequirem
         reason = os.strerror(number) if number > 0 else error.strerror or str(error)
     return MissingRequirement(
         f"The local Kinesis cannot listen on {host}:{port}: {reason}.",
-        next_step="Choose another port, or 0 for a free one.",
+        next_step="Choose another port (0: any free one), and an address of this machine.",
         host=host,
         port=port,
     )

@@ -13,7 +13,7 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -122,6 +122,17 @@ def text_of(exc: BaseException) -> str:
         return str(exc)
     except Exception:  # noqa: BLE001 - whatever the way to the JVM meets
         return f"{type(exc).__name__}, and Spark is gone"
+
+
+def telling(lines: Iterable[str]) -> str:
+    """Return the first line of a stack trace that says something; one that ends in a colon does not.
+
+    >>> telling(["Error while instantiating 'X':", "at a.b.C", "Caused by: D: 'many' is not a number."])
+    "D: 'many' is not a number."
+    """
+    found = [line for line in map(str.strip, lines) if line]
+    said = [line for line in found if not line.startswith("at ") and not line.endswith(":")]
+    return [*said, *found, ""][0].removeprefix("Caused by: ")
 
 
 def _in_text(text: str) -> HeadpondError | None:

@@ -111,6 +111,14 @@ def init(
     pipeline = loads(head, place.parent, tables_needed=False)
     with output.progress(f"headpond init {file}") as show:
         proposal, tables = propose(pipeline, records, show)
+    refused = proposal["refused"]
+    if 0 < proposal["records"] <= sum(refused.values()):
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in refused.items())
+        read = many(proposal["records"], "record")
+        raise UsageError(
+            f"None of the {read} that were read is of the format {format_}: {reasons}.",
+            next_step="Give another --format, or another source; headpond inspect shows what records are.",
+        )
     if not proposal["tables"]:
         output.say("No record names a table: add [tables] by hand.")
     try:

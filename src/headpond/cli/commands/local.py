@@ -144,11 +144,11 @@ def _faults(*, seed: int, calls: tuple[str, ...], delay: int | None, **shares: f
 
 
 def _name_and_shards(text: str) -> tuple[str, int]:
-    name, colon, shards = text.partition(":")
-    if not name or (colon and not (shards.isdecimal() and int(shards) > 0)):
+    found = re.fullmatch(r"([A-Za-z0-9_.-]{1,128})(?::0*([1-9][0-9]{0,8}))?", text)
+    if found is None:
         raise UsageError(
             f'--stream must be a name, or a name and a number of shards as in "orders:4", not "{text}".',
-            next_step="Correct --stream.",
+            next_step="Correct --stream; a name has letters, digits, and _ . - only.",
             option="--stream",
         )
-    return name, int(shards) if colon else 1
+    return found[1], int(found[2] or 1)

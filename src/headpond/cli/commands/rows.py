@@ -17,6 +17,7 @@ from rich.text import Text
 from headpond.api.reading import Quarantine
 from headpond.api.reading import quarantine as open_quarantine
 from headpond.api.reading import tables as open_tables
+from headpond.api.remedies import remedy
 from headpond.cli.inputs import with_output
 from headpond.cli.output import Output, RowsDrawn, dumps, grid, many, next_command, number
 from headpond.core.errors import UsageError
@@ -152,8 +153,10 @@ def _drawn(document: dict[str, Any], chosen: list[dict[str, Any]], file: str) ->
         cut = shown if len(shown) <= SHOWN_CHARACTERS else shown[: SHOWN_CHARACTERS - 1] + "…"
         yield Padding.indent(Text(cut or "its bytes were not kept"), 2)
     yield Text()
-    reason = document["counts"][0]["reason"]
-    yield next_command(f"headpond requeue {file} --reason {reason} --dry-run", "when the cause is mended")
+    for reason in dict.fromkeys(each["reason"] for each in document["counts"]):
+        yield Text.assemble((reason, "yellow"), f": {remedy(reason)}")
+    if "requeue" in remedy(reason := document["counts"][0]["reason"]).lower():
+        yield next_command(f"headpond requeue {file} --reason {reason} --dry-run", "when the cause is mended")
 
 
 def _export(found: Quarantine, reason: str | None, table: str | None, place: Path) -> int:

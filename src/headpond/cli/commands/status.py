@@ -57,12 +57,11 @@ def draw(found: Mapping[str, Any], last: int = LAST, *, wide: bool = False) -> R
     elif found["shards"]:
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("lag", justify="right", no_wrap=True)
-        for name in ("shard", "position", *(["sequence number"] if wide else [])):
+        for name in ("shard", *(["position", "sequence number"] if wide else [])):
             table.add_column(name, overflow="fold")
         for name, shard in sorted(found["shards"].items(), key=lambda item: -(item[1]["lag_ms"] or 0)):
             lag = "unknown" if shard["lag_ms"] is None else said_ms(shard["lag_ms"])
-            more = [shard["sequence_number"] or ""] if wide else []
-            table.add_row(lag, name, shard["position"], *more)
+            table.add_row(lag, name, *([shard["position"], shard["sequence_number"] or ""] if wide else []))
         parts.append(table)
     if found["lag_unknown"]:
         parts.append(Text(f"The lag is unknown: {found['lag_unknown']}", style="yellow"))
@@ -133,7 +132,7 @@ LIVE = 60
               help="How often --watch refreshes.")  # fmt: skip
 @click.option("--last", type=click.IntRange(0, 1_000_000), default=LAST, metavar="N", show_default=True,
               help="How many of the latest batches to show.")  # fmt: skip
-@click.option("--wide", is_flag=True, help="Also show each shard's sequence number.")
+@click.option("--wide", is_flag=True, help="Also show each shard's position and sequence number.")
 @click.option("--html", metavar="OUT", help="Also write a page; with --watch it is kept up to date.")
 @with_output
 def status(

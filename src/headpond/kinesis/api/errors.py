@@ -124,6 +124,8 @@ def _client_side(
     elif cut or isinstance(error, (boto.ConnectionError, boto.HTTPClientError)):
         kind, fact = EndpointUnreachable, f"Kinesis did not answer{during}{on} {settings.where} ({code})."
         advice = "Check endpoint_url, region, network and proxy; for `headpond local`, that it runs."
+        if isinstance(error, boto.SSLError):
+            advice = "Check whether https:// in endpoint_url is meant, and AWS_CA_BUNDLE for its certificate."
         regions = boto3.Session().get_available_regions("kinesis") if settings.endpoint_url is None else []
         near = get_close_matches(settings.region or "", regions)
         if near and settings.region not in regions:

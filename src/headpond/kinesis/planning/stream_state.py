@@ -153,10 +153,11 @@ class StreamState:
 def refuse_another(stream: str, expected_ms: int, found_ms: int) -> None:
     """Raise ConfigurationError for a stream that was created at another time than that of the positions."""
     if expected_ms != found_ms:
+        expected, found = map(as_utc, (expected_ms, found_ms))
         raise ConfigurationError(
             f"Stream {stream} was deleted and created again: the checkpoint is of one created at "
-            f"{expected_ms} ms, this one was created at {found_ms} ms.",
-            next_step="Begin with a new checkpoint.",
+            f"{expected}, this one was created at {found}.",
+            next_step="Move the checkpoint away: then this stream is read from where a first run begins.",
             stream=stream,
             expected=expected_ms,
             found=found_ms,

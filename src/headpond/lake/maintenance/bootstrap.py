@@ -191,7 +191,7 @@ class ParquetSource:
                 return pq.ParquetFile(files.open_input_file(path))
             except pa.ArrowInvalid as error:
                 raise UsageError(
-                    f"{place} is not a Parquet file: {error}.", next_step="Give Parquet files.", place=place
+                    f"{place} is not a Parquet file.", next_step="Give Parquet files.", place=place
                 ) from error
 
     def batches(self, place: str, rows: int) -> Iterator[pa.RecordBatch]:

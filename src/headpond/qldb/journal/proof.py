@@ -129,5 +129,5 @@ def _hash(name: str, value: object) -> bytes:
 
 def _wrong(name: str, expected: str, found: object) -> InvalidData:
     return InvalidData(
-        f"{name} of the digest file should be {expected}; found {str(found)[:80]!r}.", next_step=_NEXT
+        f"{name} of the digest file should be {expected}; found {repr(found)[:80]}.", next_step=_NEXT
     )

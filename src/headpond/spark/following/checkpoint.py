@@ -164,7 +164,7 @@ def _offset(folder: Folder, path: str) -> dict[str, Any]:
         raise InvalidData(
             f"{folder.uri}/{path} is not an offset file of Spark: expected a version, metadata and an "
             f"offset, found {text[:80]!r}.",
-            next_step="Restore the checkpoint, or begin a new one: versions make reading again harmless.",
+            next_step="Restore it, or run headpond repair: versions make reading again harmless.",
             path=f"{folder.uri}/{path}",
         )
     return offset

@@ -42,7 +42,7 @@ from headpond.lake.reports import lake_summary
 from headpond.lake.state.run_mark import mark_in
 from headpond.lake.storage import is_remote, remove_folder
 from headpond.pipeline.lake import open_lake
-from headpond.spark.errors import headpond_error_of, text_of
+from headpond.spark.errors import headpond_error_of, telling, text_of
 from headpond.spark.following.checkpoint import check_whole, read_again
 from headpond.spark.following.stopping import GRACE_S, SPARK_STOP_S, Gate, bounded, end_query
 from headpond.spark.metrics.sinks import marked, sinks_of, sizes_reader
@@ -58,7 +58,7 @@ from headpond.spark.session.start import (
 from headpond.spark.sources.archive_files import open_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from headpond.pipeline import Pipeline
     from headpond.spark.metrics.exporters import Sink
     from headpond.spark.session.start import Starting
+    from headpond.spark.sources.archive_files import PatternFiles
 
 
 def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str | None = None) -> Lake:
@@ -90,16 +91,13 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str |
     find_java()
     if pipeline.source.archive is None:
         check_source(pipeline)
-    elif not open_pattern(pipeline.source.archive, storage_options).sizes():
-        fact = f"No file matches the archive {pipeline.source.archive}"
-        if not files_must_exist:
-            logger.warning("%s: the run waits for one", fact)
-        else:
-            raise ConfigurationError(
-                f"{fact}.",
-                next_step="Correct source.archive; a relative path is relative to the pipeline file.",
-                key="source.archive",
-            )
+    else:
+        try:
+            archive_files(pipeline)
+        except ConfigurationError as error:
+            if files_must_exist:
+                raise
+            logger.warning("%s: the run waits for one", error.message.removesuffix("."))
     lake = open_lake(pipeline)
     if not is_remote(pipeline.target.path):
         _writable(Path(pipeline.target.path))
@@ -117,6 +115,24 @@ def check_source(pipeline: Pipeline) -> None:
         consumer_of(calls_of(settings), settings, name, register=register)
 
 
+def archive_files(pipeline: Pipeline) -> tuple[PatternFiles, list[str]]:
+    """Return the files of a pipeline's archive, and their names in order.
+
+    Raises:
+        ConfigurationError: there are none.
+    """
+    assert pipeline.source.archive is not None
+    files = open_pattern(pipeline.source.archive, pipeline.target.storage_options)
+    names = sorted(files.sizes())
+    if not names:
+        raise ConfigurationError(
+            f"No file matches the archive {pipeline.source.archive}.",
+            next_step="Correct source.archive; a relative path is relative to the pipeline file.",
+            key="source.archive",
+        )
+    return files, names
+
+
 def doubts(pipeline: Pipeline) -> list[str]:
     """Return what looks like a slip and may be meant: keys that are not among the declared columns."""
     found = []
@@ -132,13 +148,22 @@ def doubts(pipeline: Pipeline) -> list[str]:
     return found
 
 
-def no_record(archive: str, lines: int) -> InvalidData:
-    """Return the error of an archive that holds no record at all."""
-    return InvalidData(
-        f"No line of the archive {archive} is a record ({lines:,} read).",
-        next_step='Each line must be a JSON object with "data" in base64; see `headpond inspect`.',
-        reason=BAD_LINE,
-    )
+def check_lines(archive: str, bad_lines: Iterable[Mapping[str, Any]], *, whole: bool, lines: int) -> None:
+    """Raise where an archive has a file that is cut off, or (`whole`) no record in any of the lines read."""
+    for row in bad_lines:
+        if (row["data"] or b"").startswith(b"gzip file"):
+            raise InvalidData(
+                f"{row['shard_id']} is truncated or damaged: {row['data'].decode(errors='replace')}.",
+                next_step="Fetch it again, under a new name where a run has applied its first part already: "
+                "repeats change nothing.",
+                reason=BAD_LINE,
+            )
+    if whole:
+        raise InvalidData(
+            f"No line of the archive {archive} is a record ({lines:,} read).",
+            next_step='Each line must be a JSON object with "data" in base64; see `headpond inspect`.',
+            reason=BAD_LINE,
+        )
 
 
 def _writable(folder: Path) -> None:
@@ -211,25 +236,19 @@ class Run:
         if self.until_caught_up and not self.stop.is_set():
             self.say("concluding")
             lake.extras.close(ended=True)
-        self._check_archive(lake)
+        self.check_archive(lake)
         return lake
 
-    def _check_archive(self, lake: Lake) -> None:
+    def check_archive(self, lake: Lake) -> None:
         """Raise where what was read of an archive has no record, or is cut off."""
-        bad, count = self.applied.quarantined[BAD_LINE], self.applied.counters["records"]
-        if bad == 0:
+        if self.pipeline.source.archive is None:
             return
-        if bad >= count:
-            raise no_record(self.pipeline.source.name, count)
-        rows = lake.quarantine.read(["shard_id", "data"], f"reason = '{BAD_LINE}'").to_pylist()
-        cut = [row for row in rows if (row["data"] or b"").startswith(b"gzip file of ")]
-        if cut:
-            raise InvalidData(
-                f"{cut[0]['shard_id']} is truncated or damaged: {cut[0]['data'].decode(errors='replace')}. "
-                "Everything before that point was applied.",
-                next_step="Fetch the file again under a new name and run again: repeats change nothing.",
-                reason=BAD_LINE,
-            )
+        bad, count = self.applied.quarantined[BAD_LINE], self.applied.counters["records"]
+        rows = lake.quarantine.read(["shard_id", "data"], f"reason = '{BAD_LINE}'").to_pylist() if bad else []
+        ended = self.until_caught_up and not self.stop.is_set()
+        nothing = count == 0 and ended and not any(archive_files(self.pipeline)[0].sizes().values())
+        is_without = nothing or 0 < count <= bad
+        check_lines(self.pipeline.source.name, rows, whole=is_without, lines=count)
 
     def summary(self, lake: Lake, seconds: float) -> dict[str, Any]:
         """Return what the run did and what the lake has now: the document of `headpond run --json`."""
@@ -339,10 +358,9 @@ class Run:
         """Return headpond's error in one of Spark's, or one that names the log."""
         if (found := headpond_error_of(error)) is not None:
             return found
-        lines = text_of(error).splitlines()
-        first = next((line.strip() for line in lines if line.strip()), type(error).__name__)
+        said = telling(text_of(error).splitlines()) or type(error).__name__
         return ServiceFailure(
-            f"Spark ended the query: {first[:300]}",
+            f"Spark ended the query: {said[:300]}",
             next_step=f"Read {self._log}; starting again is safe.",
             log=str(self._log),
         )

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from headpond.core.errors import HeadpondError, MissingRequirement
 from headpond.core.passing import PassingFolder
-from headpond.spark.errors import sentences_for_people
+from headpond.spark.errors import sentences_for_people, telling
 from headpond.spark.session.cluster import ship_to
 from headpond.spark.session.java import find_java
 from headpond.spark.session.settings import (
@@ -372,7 +372,7 @@ def _reason(exc: Exception, log: Path, since: int) -> str:
         opened.seek(since)
         said = opened.read(1 << 20).decode(errors="replace").splitlines()
     complaints = [line for line in said if _COMPLAINT.search(line) and " WARN " not in line]
-    return (complaints or str(exc).splitlines() or [type(exc).__name__])[0].strip().rstrip(".")
+    return telling(complaints or [*str(exc).splitlines(), type(exc).__name__]).rstrip(".")
 
 
 @cache

@@ -1,0 +1,43 @@
+"""What an archive without records, or with a file that is cut off, is called at the end of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headpond.core.errors import InvalidData
+from headpond.pipeline import load
+from headpond.pipeline.lake import open_lake
+from headpond.spark.following.run import Run, check_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_file_that_is_cut_off_is_named_even_where_nothing_of_it_was_read() -> None:
+    """Not taken for one whose lines are of another kind."""
+    rows = [{"shard_id": "a.gz", "data": b"gzip file of 150 bytes: ended early"}]
+    with pytest.raises(InvalidData, match=r"a\.gz is truncated or damaged: gzip file of 150 bytes: ended"):
+        check_lines("a.gz", rows, whole=True, lines=1)
+    with pytest.raises(InvalidData, match=r"No line of the archive b is a record \(1 read\)"):
+        check_lines("b", [{"shard_id": "b", "data": None}], whole=True, lines=1)
+    check_lines("b", [{"shard_id": "b", "data": b"hello"}], whole=False, lines=2)
+
+
+def test_an_archive_of_empty_files_is_an_error_where_its_end_was_asked_for(tmp_path: Path) -> None:
+    """A run that follows it waits for what is written there."""
+    file = tmp_path / "p.toml"
+    file.write_text(
+        '[source]\narchive = "a.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n'
+        '[tables."public.orders"]\nkeys = ["id"]\n'
+    )
+    (tmp_path / "a.jsonl").touch()
+    pipeline = load(file)
+    Run(pipeline).check_archive(open_lake(pipeline))
+    with pytest.raises(InvalidData, match=r"No line of the archive .*a\.jsonl is a record \(0 read\)"):
+        Run(pipeline, until_caught_up=True).check_archive(open_lake(pipeline))
+    (tmp_path / "b.jsonl").write_text("x")
+    file.write_text(file.read_text().replace("a.jsonl", "*.jsonl"))
+    pipeline = load(file)
+    Run(pipeline, until_caught_up=True).check_archive(open_lake(pipeline))
