@@ -60,7 +60,7 @@ def test_names_are_those_of_the_pipeline(tmp_path: Path) -> None:
     found = headpond.tables(lake)
     assert list(found) == ["a/b", "_headpond", "é"]
     assert [len(table) for table in found.values()] == [1, 1, 1]
-    assert len(headpond.tables(tmp_path / "absent")) == 0
+    assert len(headpond.tables(tmp_path / "notes")) == 0
 
 
 def test_a_table_that_is_not_there_is_a_key_error(example: Path) -> None:
@@ -68,6 +68,16 @@ def test_a_table_that_is_not_there_is_a_key_error(example: Path) -> None:
     with pytest.raises(KeyError) as caught:
         headpond.tables(example / "lake")["public.order"]
     assert "It has public.orders." in str(caught.value)
+
+
+def test_slips_are_sentences(example: Path) -> None:
+    """A lake that is not there is not an empty one, and an archive has no time to end at."""
+    with pytest.raises(UsageError, match="There is no lake at nowhere"):
+        headpond.tables("nowhere")
+    with pytest.raises(UsageError, match="is for streams"):
+        headpond.run(example / "pipeline.toml", until="2026-01-01T00:00:00Z")
+    with pytest.raises(UsageError, match="'yesterday' is not a time in ISO 8601"):
+        headpond.run(example / "pipeline.toml", until="yesterday")
 
 
 def test_a_table_is_read_as_it_was(tmp_path: Path) -> None:
@@ -122,7 +132,8 @@ def test_the_quarantine_says_what_its_records_are(example: Path) -> None:
     (record,) = found.records(reason="unknown_type")
     assert (record["data"], record["found"]["verdict"]) == (b'{"type": "sideways"}', "quarantine")
     assert list(found.records(reason="it's")) == list(found.records(table="public.orders")) == []
-    assert repr(headpond.quarantine(example / "nowhere")) == "0 records in quarantine"
+    (example / "empty").mkdir()
+    assert repr(headpond.quarantine(example / "empty")) == "0 records in quarantine"
 
 
 def test_what_is_missing_says_how_to_install_it() -> None:

@@ -53,6 +53,23 @@ def test_commands_that_start_no_spark_do_not_load_it(name: str) -> None:
     assert "'pyspark'" not in run_python(code)
 
 
+def test_a_look_does_not_load_pandas(tmp_path: Path) -> None:
+    """Which pyarrow would do with its first array, and no look needs."""
+    (tmp_path / "a.jsonl").write_text('{"data": "e30="}\n')
+    (tmp_path / "p.toml").write_text(
+        '[source]\narchive = "a.jsonl"\nformat = "dsql"\n[target]\npath = "lake"\n'
+        '[tables."public.orders"]\nkeys = ["id"]\n'
+    )
+    for words in (["status", f"{tmp_path}/p.toml"], ["inspect", f"{tmp_path}/a.jsonl"]):
+        code = (
+            f"import sys, headpond.cli.main as m; sys.argv[1:] = {words!r}; code = m.main()\n"
+            "import pyarrow; pyarrow.array([1]); print(code, sorted(sys.modules))"
+        )
+        found = run_python(code).splitlines()[-1]
+        assert found.startswith("0 ")
+        assert "'pandas'" not in found
+
+
 def test_help_lists_every_command_in_order(cli: Cli) -> None:
     """The list of commands is there without any of them imported."""
     result = cli("--help")

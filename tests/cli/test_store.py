@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.cli.commands.store import _progress, bar
+from headpond.cli.commands.store import bar
 from headpond.cli.main import main
 from headpond.kstreams import StoreDirectory
 from tests.kit.support import vector_bytes, vector_json
@@ -215,12 +215,6 @@ def test_wrong_use_is_told_in_a_sentence(
     monkeypatch.chdir(tmp_path)
     assert main(["store", *arguments]) == 2
     assert says in capsys.readouterr().err
-
-
-def test_progress_is_drawn_as_a_bar() -> None:
-    """Half is half; an estimate that was too low does not go beyond the end."""
-    assert _progress(500, 1000) == "██████████░░░░░░░░░░  50%, 500 entries"
-    assert _progress(1500, 1000) == "█" * 20 + " 100%, 1,500 entries"
 
 
 def test_migrate_in_place_asks(

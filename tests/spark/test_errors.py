@@ -35,9 +35,7 @@ def test_an_error_is_found_in_the_text_around_it(function: object) -> None:
 
 def test_what_sparks_own_errors_say_is_found_in_their_traces() -> None:
     """A setting and a master that are wrong: the first line only says that something was."""
-    trace = (
-        "Exception thrown in awaitResult: \n\tat a.B\nCaused by: java.io.IOException: Failed to connect"
-    )
+    trace = "Exception thrown in awaitResult: \n\tat a.B\nCaused by: java.io.IOException: Failed to connect"
     assert telling(trace.splitlines()) == "java.io.IOException: Failed to connect"
     assert telling(["", "[STREAM_FAILED] It ended.", "Caused by: X: y"]) == "[STREAM_FAILED] It ended."
     assert telling(["Only this:"]) == "Only this:"

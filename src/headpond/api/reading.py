@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from headpond.api.records import inspect, table_of
+from headpond.core.errors import UsageError
 from headpond.core.tabular import Tabular
 from headpond.lake.delta import DeltaFile
 from headpond.lake.reading import LakeTable, Tables
@@ -34,6 +35,7 @@ def tables(lake: Place, storage_options: Mapping[str, str] | None = None) -> Tab
 
     Raises:
         ConfigurationError: the pipeline file is wrong.
+        UsageError: there is no such folder.
         KeyError (UnknownTable, from `[…]`): the lake has no such table; the message lists those it has.
 
     Examples:
@@ -72,6 +74,10 @@ def _place(lake: Place, options: Mapping[str, str] | None) -> tuple[str, Mapping
     if isinstance(lake, Pipeline) or (not is_remote(os.fspath(lake)) and os.fspath(lake).endswith(".toml")):
         target = pipeline_of(lake).target
         return target.path, target.storage_options if options is None else options
+    if not (is_remote(os.fspath(lake)) or os.path.isdir(lake)):  # noqa: PTH112
+        raise UsageError(
+            f"There is no lake at {lake}.", next_step="Give a pipeline file (.toml) or the folder of a lake."
+        )
     return os.fspath(lake), options or {}
 
 

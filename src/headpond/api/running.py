@@ -9,6 +9,7 @@ from typing import Any
 from headpond.api.looking import Report
 from headpond.api.reading import Place, pipeline_of
 from headpond.core.tabular import Tabular
+from headpond.pipeline.lake import check_until
 from headpond.spark.following.run import Run
 from headpond.spark.following.stopping import stopped_by_signals
 
@@ -58,6 +59,7 @@ def run(
 
     Raises:
         ConfigurationError: the pipeline file is wrong, or a table of the lake does not match it.
+        UsageError: `until` is not for an archive.
         MissingRequirement: Java, the stream or access to it is missing.
         HeadpondError: whatever else ended the run, in a sentence.
 
@@ -71,8 +73,10 @@ def run(
         unknown_type        1
     """
     begun = time.monotonic()
+    given = pipeline_of(pipeline)
+    check_until(given, until, until_caught_up=False)
     job = Run(
-        pipeline_of(pipeline),
+        given,
         until_caught_up=until_caught_up and until is None,
         until=until,
         say=on_progress or (lambda _words: None),

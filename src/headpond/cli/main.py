@@ -23,6 +23,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 import click
@@ -213,8 +214,20 @@ def headpond() -> None:
     """
 
 
+class WithoutPandas(MetaPathFinder):
+    """Keeps pandas out of a process: pyarrow would import it with its first array, for a third of a look."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """Report that there is no pandas; leave all else to the others."""
+        del path, target
+        if fullname == "pandas":
+            raise ModuleNotFoundError(name=fullname)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; whatever goes wrong ends as a sentence."""
+    if arguments is None and GROUPS["Look"].keys() & sys.argv[1:2]:
+        sys.meta_path.insert(0, WithoutPandas())
     try:
         result: Any = headpond.main(
             args=None if arguments is None else list(arguments), prog_name="headpond", standalone_mode=False

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from headpond.localkinesis.faults import Rule
 
-    Answer = bytes | list[bytes] | Subscription
+    Answer = bytes | Subscription
 
 CALLS: dict[str, Callable[[Engine, Any], Answer]] = {
     "CreateStream": answers.create_stream,
@@ -125,10 +125,6 @@ class _Handler:
         }
         if isinstance(reply, Subscription):
             return await self._send_events(request, reply, headers, cutting="cut_reply" in faults)
-        if isinstance(reply, list):
-            if "cut_reply" not in faults:
-                return await self._send_pieces(request, reply, headers)
-            reply = b"".join(reply)
         if "cut_reply" in faults:
             return await self._cut_reply(request, status, reply, headers)
         return web.Response(status=status, body=reply, headers=headers)
@@ -140,17 +136,6 @@ class _Handler:
             return 200, answer(self._engine, call, body)
         except ServiceRefusalError as refusal:
             return refusal.status, _refusal_json(refusal)
-
-    @staticmethod
-    async def _send_pieces(
-        request: web.Request, pieces: list[bytes], headers: dict[str, str]
-    ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={**headers, "Content-Length": str(sum(map(len, pieces)))})
-        await response.prepare(request)
-        for piece in pieces:
-            await response.write(piece)
-        await response.write_eof()
-        return response
 
     async def _send_events(
         self, request: web.Request, subscription: Subscription, headers: dict[str, str], *, cutting: bool
@@ -340,12 +325,8 @@ def serve_forever(
 ) -> None:
     """Serve in the foreground until SIGTERM, or an interrupt, which (KeyboardInterrupt) is the caller's.
 
-    Args:
-        port: 0 lets the system choose.
-        host: Where to listen; by default for this machine alone.
-        settings: Bounds, limits and identity.
-        faults: What is to go wrong.
-        announce: Called with the endpoint's URL and the engine once calls are answered; may create streams.
+    `announce` is called with the endpoint's URL and the engine once calls are answered, and may create
+    streams; the other arguments are those of `LocalKinesis`.
 
     Raises:
         MissingRequirement: The address cannot be bound.

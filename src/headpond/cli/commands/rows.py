@@ -22,21 +22,12 @@ from headpond.cli.inputs import with_output
 from headpond.cli.output import Output, RowsDrawn, dumps, grid, many, next_command, number
 from headpond.core.errors import UsageError
 from headpond.dsql.strict_json import utf8_text
-from headpond.lake.storage import is_remote
 
 SHOWN_CHARACTERS = 400
 """Of a record's text, for a person."""
 
 
-def _is_place(_ctx: click.Context, _param: click.Parameter, file: str) -> str:
-    if not (file.endswith(".toml") or is_remote(file) or Path(file).is_dir()):
-        raise UsageError(
-            f"There is no lake at {file}.", next_step="Give a pipeline file (.toml) or the folder of a lake."
-        )
-    return file
-
-
-_place = click.argument("file", type=click.Path(path_type=str), callback=_is_place)
+_place = click.argument("file", type=click.Path(path_type=str))
 
 
 @click.command()

@@ -27,9 +27,10 @@ import orjson
 
 from headpond.cli.inputs import as_span, as_time, with_output
 from headpond.cli.output import Output, draw_summary, harmless
-from headpond.core.errors import HeadpondError, UsageError
+from headpond.core.errors import HeadpondError
 from headpond.lake.storage import secrets_of
 from headpond.pipeline import Pipeline, load
+from headpond.pipeline.lake import check_until
 from headpond.spark.following.stopping import GRACE_S, stopped_by_signals
 from headpond.spark.session.settings import SECRET_SETTING, log_path
 from headpond.spark.session.start import start_early
@@ -143,11 +144,7 @@ def run(
     """
     begun = time.monotonic()
     pipeline = load(file)
-    if until is not None and (until_caught_up or pipeline.source.archive is not None):
-        raise UsageError(
-            "--until is for streams, and not beside --until-caught-up.",
-            next_step="Leave one of the two out; an archive is read to its end.",
-        )
+    check_until(pipeline, until, until_caught_up=until_caught_up)
     starting = start_early(pipeline, log_path(pipeline))
     from headpond.spark.following.run import Run
 

@@ -276,7 +276,7 @@ def migrate(
         def count(entries: int) -> None:
             nonlocal done
             done += entries
-            describe(f"Migrating {name} {_progress(done, total)}")
+            describe(f"Migrating {name}: {done:,} of about {total:,} entries")
 
         report = migrate_directory(
             directory,
@@ -308,12 +308,6 @@ def _ask(directory: str, target: str) -> None:
             option="yes",
         )
     click.confirm(f"{question} Go on?", abort=True, err=True)
-
-
-def _progress(done: int, total: int) -> str:
-    """Draw how far it is; the total is an estimate."""
-    share = min(1.0, done / total) if total else 1.0
-    return f"{bar(round(1000 * share), 1000, 20):░<20} {share:4.0%}, {done:,} entries"
 
 
 def _sentence(document: dict[str, Any]) -> str:

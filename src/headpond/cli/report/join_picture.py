@@ -258,13 +258,7 @@ STYLES = {"green": "joined", "yellow": "unmatched", "red": "dropped", "dim": "no
 
 
 def render_join(pictures: Sequence[JoinPicture], *, made_at: str, version: str) -> str:
-    """Return the page as HTML.
-
-    Args:
-        pictures: each time-line, played.
-        made_at: when the page is made, for people.
-        version: headpond's.
-    """
+    """Return the page as HTML; `made_at` says when it is made, for people."""
     return template("join.html.j2", side=side_of, value=value_of).render(
         pictures=pictures, verdict=verdict, styles=STYLES, made_at=made_at, version=version
     )

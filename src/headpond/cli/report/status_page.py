@@ -102,14 +102,10 @@ class Period(NamedTuple):
 def render_status(
     found: dict[str, Any], rows: Sequence[Row], *, now_ms: int, version: str, refresh_s: int = 0
 ) -> str:
-    """Return the page as HTML.
+    """Return the page as HTML: of what `look` found, and the batch log, oldest first.
 
-    Args:
-        found: what `look` found, with `quarantine` as `headpond.quarantine(…).counts()` has it.
-        rows: the batch log, oldest first.
-        now_ms: when the page is made, milliseconds since 1970.
-        version: headpond's.
-        refresh_s: after how many seconds a browser loads the page again; 0 for never.
+    `found` also has `quarantine`, as `headpond.quarantine(…).counts()` returns it. `now_ms` is when the page
+    is made; a browser loads it again after `refresh_s`, 0 for never.
     """
     quarantine = [each | {"remedy": remedy(each["reason"])} for each in found["quarantine"]]
     return template("status.html.j2", size=size, said=said_ms, clock=_clock).render(
@@ -196,32 +192,15 @@ def laid_out(rows: Sequence[Row], now_ms: int) -> tuple[list[Stretch], list[Paus
 
 def plots_of(stretches: Sequence[Stretch]) -> Iterator[Plot]:
     """Draw batches; a figure that none of them has is left out."""
+    own = "; dark, headpond's own."
     for title, words, unit, base, seen in (
         ("Records per second", "User records read.", _per_second(figure), 10, _rate("records")),
         ("Data per second", "Bytes of those records.", _per_second(size), 1024, _rate("data_bytes")),
-        (
-            "Lag",
-            "The shard furthest behind; dark, the median.",
-            said_ms,
-            10,
-            _lag,
-        ),
+        ("Lag", "The shard furthest behind; dark, the median.", said_ms, 10, _lag),
         ("Batch time", "From planning to commit: the longest; dark, the median.", said_ms, 10, _duration),
-        (
-            "Size of the lake",
-            "Files of the newest versions; dark, headpond's own.",
-            size,
-            1024,
-            _of_lake("bytes"),
-        ),
-        ("Files of the lake", "Of the newest versions; dark, headpond's own.", figure, 10, _of_lake("files")),
-        (
-            "Logs of the lake",
-            "Commits and checkpoints; dark, headpond's own.",
-            size,
-            1024,
-            _of_lake("log_bytes"),
-        ),
+        ("Size of the lake", f"Files of the newest versions{own}", size, 1024, _of_lake("bytes")),
+        ("Files of the lake", f"Of the newest versions{own}", figure, 10, _of_lake("files")),
+        ("Logs of the lake", f"Commits and checkpoints{own}", size, 1024, _of_lake("log_bytes")),
     ):
         groups = [(each, rows, seen(rows)) for each in stretches for rows in _groups(each)]
         top = nice(max((value for _, _, (value, _) in groups if value is not None), default=0.0), base)

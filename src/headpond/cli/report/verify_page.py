@@ -128,32 +128,18 @@ def render(document: Mapping[str, Any], summary: Summary, *, made_at: str, versi
     """
     anomalies = placed(document)
     kinds = Counter(anomaly["kind"] for anomaly in anomalies)
-    several = len(summary.strands) > 1
     span, drawn = bars(summary.days)
+    listed = {kind: [one for one in anomalies if one["kind"] == kind][:MAX_LISTED] for kind in WORDS}
     groups = [
-        {
-            "kind": kind,
-            "words": WORDS[kind],
-            "count": kinds[kind],
-            "listed": [one for one in anomalies if one["kind"] == kind][:MAX_LISTED],
-        }
-        for kind in WORDS
-        if kinds[kind]
+        {"kind": kind, "words": WORDS[kind], "count": kinds[kind], "listed": found}
+        for kind, found in listed.items()
+        if found
     ]
-    strips = [
-        {
-            "strand": strand,
-            "marks": strip(
-                strand,
-                [
-                    one
-                    for one in anomalies
-                    if not several or one.get("strandId", strand.strand_id) == strand.strand_id
-                ],
-            ),
-        }
-        for strand in summary.strands
-    ]
+    strips = []
+    for strand in summary.strands:
+        # Of a single strand an anomaly does not say which it is.
+        own = [one for one in anomalies if one.get("strandId", strand.strand_id) == strand.strand_id]
+        strips.append({"strand": strand, "marks": strip(strand, own)})
     return template("verify.html.j2").render(
         report={**document, "anomalies": anomalies, "verdict": verdict_of(document)},
         summary=summary,
@@ -191,12 +177,7 @@ class Mark(NamedTuple):
 
 
 def strip(strand: Strand, anomalies: Iterable[Mapping[str, Any]]) -> list[Mark]:
-    """Place what is wrong with a strand between its first block and its last.
-
-    Args:
-        strand: the strand.
-        anomalies: those of the strand, as `verify --json` prints them; the ones without a block are left out.
-    """
+    """Place a strand's anomalies between its first block and its last; those without a block are left out."""
     unit = WIDTH / (strand.last - strand.first + 1)
     marks: dict[tuple[int, str], Mark] = {}
     for anomaly in anomalies:
@@ -226,14 +207,9 @@ def _extent(anomaly: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def bars(days: Sequence[tuple[dt.date, int]]) -> tuple[str, list[Bar]]:
-    """Draw transactions over time.
+    """Draw the transactions of days that have any, in order; a single bar would say nothing.
 
-    Args:
-        days: days that have any, in order.
-
-    Returns:
-        What a bar stands for, a day or some of them, and the bars; spans without transactions are gaps. A
-        single bar would say nothing.
+    Returns what a bar stands for, a day or some of them, and the bars; spans without transactions are gaps.
     """
     if not days:
         return "day", []
