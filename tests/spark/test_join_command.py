@@ -44,6 +44,7 @@ def test_a_checkpoint_is_shown_and_rescaled(
     assert (found["batch"], found["tasks"]) == (1, 2)  # the last one is the one at rest
     assert (found["records"], found["bytes"]) == (metrics["state_rows"], metrics["state_bytes"])
     assert found["unmatched"] == metrics["state_waiting"] > 0
+    assert found["held"] == metrics["held"] == 0
     assert json.loads(found["rules"])["grace_ms"] == 30
     newest = max(event.micros for event in batch) // 1000
     assert max(task["stream_time"] for task in found["each"]) == newest
@@ -56,6 +57,7 @@ def test_a_checkpoint_is_shown_and_rescaled(
     assert main(["join", "inspect", checkpoint]) == 0
     shown = capsys.readouterr().out
     assert f"2 tasks after batch 1: {found['records']} records" in shown
+    assert "0 records are held for a slower input" in shown
     assert "task 1: stream time 20" in shown
 
     kept = 0
@@ -90,7 +92,10 @@ def test_a_checkpoint_is_shown_and_rescaled(
 def test_a_folder_that_is_no_checkpoint_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before Spark is started."""
+    """Before Spark is started, as a number of tasks is that no join can have."""
     assert main(["join", "inspect", str(tmp_path)]) == 2
     assert main(["join", "rescale", str(tmp_path), "--tasks", "2", "--out", str(tmp_path / "new")]) == 2
     assert capsys.readouterr().err.count("has no folder offsets") == 2
+    (tmp_path / "offsets").mkdir()
+    assert main(["join", "rescale", str(tmp_path), "--tasks", "5000", "--out", str(tmp_path / "new")]) == 2
+    assert "1<=x<=4096" in capsys.readouterr().err

@@ -24,6 +24,7 @@ from headpond.cli.report.page import write_page
 from headpond.core.errors import UsageError
 from headpond.kstreams.join.rules import Emit, HeadersOf
 from headpond.kstreams.join.scenario import differing_steps, filled, read_scenario
+from headpond.spark.join.api import MAX_TASKS
 from headpond.spark.join.checkpoint import KeptRecord
 
 
@@ -156,6 +157,7 @@ def inspect(output: Output, checkpoint: str, *, conf: dict[str, str]) -> None:
         "records": sum(each["records"] for each in tasks),
         "bytes": sum(each["bytes"] for each in tasks),
         "unmatched": sum(each["unmatched"] for each in tasks),
+        "held": sum(each["held"] for each in tasks),
         "each": tasks,
     }
     output.result(document, lambda: _drawn(document))
@@ -163,7 +165,7 @@ def inspect(output: Output, checkpoint: str, *, conf: dict[str, str]) -> None:
 
 @join.command()
 @_checkpoint
-@click.option("--tasks", type=click.IntRange(1), required=True, help="The new number of tasks.")
+@click.option("--tasks", type=click.IntRange(1, MAX_TASKS), required=True, help="The new number of tasks.")
 @click.option("--out", type=click.Path(path_type=str), required=True, help="The new checkpoint.")
 @_conf
 @with_output
@@ -263,6 +265,7 @@ def _drawn(document: dict[str, Any]) -> RenderableType:
             )  # fmt: skip
     head = (
         f"{document['tasks']} tasks after batch {document['batch']}: {document['records']:,} records, "
-        f"{document['bytes']:,} bytes, {document['unmatched']:,} wait unmatched"
+        f"{document['bytes']:,} bytes, {document['unmatched']:,} wait unmatched; "
+        f"{document['held']:,} records are held for a slower input"
     )
     return Group(Text(head), Text(document["rules"]), *times, table)
