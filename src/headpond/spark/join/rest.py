@@ -75,4 +75,5 @@ def _streaming_rows(frame: DataFrame, labels: Sequence[int]) -> DataFrame:
     is_streaming = True
     rows = rows.copy(rows.output(), rows.data(), is_streaming, rows.stream())
     dataset = spark._jvm.org.apache.spark.sql.classic.Dataset  # noqa: SLF001 - there is no public way
-    return DataFrame(dataset.ofRows(spark._jsparkSession, rows), spark)  # noqa: SLF001 - likewise
+    # Spark would give each row a partition of its own, and a task in every batch.
+    return DataFrame(dataset.ofRows(spark._jsparkSession, rows), spark).coalesce(1)  # noqa: SLF001 - likewise
