@@ -9,7 +9,7 @@ from typing import Any
 from headpond.api.looking import Report
 from headpond.api.reading import Place, pipeline_of
 from headpond.core.tabular import Tabular
-from headpond.pipeline.lake import check_until
+from headpond.pipeline.load import check_until
 from headpond.spark.following.run import Run
 from headpond.spark.following.stopping import stopped_by_signals
 

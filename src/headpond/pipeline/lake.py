@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from headpond.core.errors import ConfigurationError, UsageError
+from headpond.core.errors import ConfigurationError
 from headpond.core.formats import ChangeFormat, TableEntry
 from headpond.core.patterns import is_pattern
 from headpond.dsql.chunks import Chunks
 from headpond.dsql.config import RowChanges
 from headpond.dsql.decode import DsqlConfig
-from headpond.kinesis.reading.positions import read_end
 from headpond.lake.tables import Lake
 from headpond.pipeline.load import Pipeline
 from headpond.pipeline.model import Target, document_spec, table_spec
@@ -104,15 +103,3 @@ def chunk_rules(pipeline: Pipeline, config: ChangeFormat) -> Chunks | None:
     if not isinstance(config, RowChanges):
         return None
     return Chunks(config, pipeline.target.chunk_timeout_ms)
-
-
-def check_until(pipeline: Pipeline, until: str | None, *, until_caught_up: bool) -> None:
-    """Raise where the time that a run is to end at cannot be one, or cannot be met."""
-    if until is None:
-        return
-    read_end(until)
-    if until_caught_up or pipeline.source.archive is not None:
-        raise UsageError(
-            "--until is for streams, and not beside --until-caught-up.",
-            next_step="Leave one of the two out; an archive is read to its end.",
-        )

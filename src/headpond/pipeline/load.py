@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from headpond.core.errors import ConfigurationError
+from headpond.core.errors import ConfigurationError, UsageError
+from headpond.kinesis.reading.positions import read_end
 from headpond.pipeline import rules
 from headpond.pipeline.mistakes import Mistake, Place, expectation, raise_all, unknown_key
 from headpond.pipeline.model import (
@@ -309,3 +310,15 @@ def _table(entry: Read, *, ledger: bool) -> Table:
         return LedgerTable(name=name, **entry.values | {"table": entry["table"] or name})
     schema, table = rules.identity(entry) or ("", "")
     return Table(name=name, **entry.values | {"schema": schema, "table": table, "keep": rules.kept_as(entry)})
+
+
+def check_until(pipeline: Pipeline, until: str | None, *, until_caught_up: bool) -> None:
+    """Raise where the time that a run is to end at cannot be one, or cannot be met."""
+    if until is None:
+        return
+    read_end(until)
+    if until_caught_up or pipeline.source.archive is not None:
+        raise UsageError(
+            "--until is for streams, and not beside --until-caught-up.",
+            next_step="Leave one of the two out; an archive is read to its end.",
+        )

@@ -30,7 +30,7 @@ from headpond.cli.output import Output, draw_summary, harmless
 from headpond.core.errors import HeadpondError
 from headpond.lake.storage import secrets_of
 from headpond.pipeline import Pipeline, load
-from headpond.pipeline.lake import check_until
+from headpond.pipeline.load import check_until
 from headpond.spark.following.stopping import GRACE_S, stopped_by_signals
 from headpond.spark.session.settings import SECRET_SETTING, log_path
 from headpond.spark.session.start import start_early
