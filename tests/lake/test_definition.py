@@ -52,7 +52,7 @@ def test_a_table_says_what_it_was_made_with(tmp_path: Path) -> None:
         ({"columns": ENTRY["columns"] | {"seen": "integer"}}, "seen undeclared", 'seen = "integer"'),
         ({"rename": {"seen": "new"}}, "the column seen", "the column new"),
         ({"except_columns": ["seen"]}, "the column seen", 'except_columns = ["seen"]'),
-        ({"deletes": "soft"}, 'keep = "current"', 'deletes = "soft"'),
+        ({"deletes": "soft"}, 'deletes = "hard"', 'deletes = "soft"'),
         ({"keep": "history"}, 'keep = "current"', 'keep = "history"'),
         ({"table": "u", "schema": "public"}, "the source table public.t", "the source table public.u"),
     ],

@@ -181,7 +181,7 @@ def test_columns_of_the_source_with_these_names_get_others(tmp_path: Path) -> No
 def test_a_table_stays_as_it_was_made(tmp_path: Path, was: str, now: str) -> None:
     """With what to write; a history has nothing to delete."""
     lake_in(tmp_path, was)
-    said = 'deletes = "soft"' if was == SOFT else 'keep = "current"'
+    said = 'deletes = "soft"' if was == SOFT else 'deletes = "hard"'
     with pytest.raises(ConfigurationError, match=f"was made with {said}") as refused:
         lake_in(tmp_path, now)
     assert "headpond rebuild FILE public.t" in (refused.value.next_step or "")

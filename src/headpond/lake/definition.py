@@ -204,7 +204,7 @@ def differences(have: TableEntry, wanted: TableEntry, there: Collection[str]) ->
     ):
         unlike = set(made) != set(asked) if name == "keys" else made != asked
         if unlike and not (name == "keys" and have.form == wanted.form == "log"):
-            found.append(Difference(words(name, made), words(name, asked)))
+            found.append(Difference(_words(name, made, asked), _words(name, asked, made)))
     moves = moved(have, wanted, there)
     for old, new in moves.items():
         found.append(Difference(f"the column {old}", f"the column {new}"))
@@ -221,13 +221,15 @@ def differences(have: TableEntry, wanted: TableEntry, there: Collection[str]) ->
     return found
 
 
-def words(name: str, value: Any) -> str:
-    """Return a part of a definition as the file would have it."""
+def _words(name: str, value: Any, other: Any) -> str:
+    """Return a part of a definition as the file would have it, under the same key as the other side."""
     if name == "keys":
         return f"keys = {json.dumps(value, ensure_ascii=False)}"
-    if name == "form":
-        return 'deletes = "soft"' if value == "soft" else f'keep = "{value}"'
-    return f"the source table {'.'.join(value)}"
+    if name == "source":
+        return f"the source table {'.'.join(value)}"
+    if value == "soft" or {value, other} == {"current", "soft"}:
+        return f'deletes = "{"soft" if value == "soft" else "hard"}"'
+    return f'keep = "{value}"'
 
 
 def _column(entry: TableEntry, name: str) -> str:
