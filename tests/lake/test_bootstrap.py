@@ -284,6 +284,17 @@ def test_columns_are_renamed_left_out_and_added(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_the_index_of_pandas_is_not_a_column(tmp_path: Path) -> None:
+    """A frame that was filtered before it was written has one."""
+    lake, config = lake_in(tmp_path, TABLES)
+    table = pa.table({"id": [1], "v": ["a"], "__index_level_0__": [7]})
+    pq.write_table(table, tmp_path / "d.parquet")
+    load(lake, config, str(tmp_path / "d.parquet"))
+    (row,) = lake.typed["public.t"].file.read().to_pylist()
+    assert {name for name in row if not name.startswith("_")} == {"id", "v"}
+    assert not any(name.startswith("__index") for name in row)
+
+
 def test_a_snapshot_older_than_forgotten_deletes_is_refused(tmp_path: Path) -> None:
     """It could bring a deleted row back."""
     lake, config = lake_in(tmp_path, TABLES)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import base64
 import glob
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,10 +94,8 @@ class Bootstrap:
 
     def columns(self) -> list[str]:
         """Return the columns that every file has, as the lake calls them."""
-        found: list[set[str]] = []
-        for file in self.source.files():
-            with self.source.open(file) as opened:
-                found.append(set(self._names(file, opened.schema_arrow.names).values()))
+        files = self.source.files()
+        found = [set(self._names(file, self.source.columns(file)).values()) for file in files]
         return sorted(set.intersection(*found))
 
     def _names(self, file: str, there: Sequence[str]) -> dict[str, str]:
@@ -117,8 +116,7 @@ class Bootstrap:
     def typed(self, files: Sequence[str], done: Loaded) -> Iterator[pa.Table]:
         """Yield the files' rows, typed, in parts."""
         for file in files:
-            with self.source.open(file) as opened:
-                names = self._names(file, opened.schema_arrow.names)
+            names = self._names(file, self.source.columns(file))
             first = 0
             for batch in self.source.batches(file, self.rows_at_once):
                 yield self._rows(batch, names, file, first, done)
@@ -148,6 +146,10 @@ class Bootstrap:
             return self.rows.unfit(column, file, why, fix)
         fix = "Correct the type in the pipeline file, or the export; nothing was written."
         return self.rows.unfit(column, file, why, fix, f"row {row + 1}", row=row + 1)
+
+
+_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls the index of a frame when it writes it beside the columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,16 @@ class ParquetSource:
                     f"{place} is not a Parquet file.", next_step="Give Parquet files.", place=place
                 ) from error
 
+    def columns(self, place: str) -> list[str]:
+        """Return the columns of one file, without pandas' index."""
+        with self.open(place) as opened:
+            return [name for name in opened.schema_arrow.names if not _INDEX.fullmatch(name)]
+
     def batches(self, place: str, rows: int) -> Iterator[pa.RecordBatch]:
-        """Read one file in parts."""
+        """Read these in parts."""
         with self.open(place) as opened, storage_errors(place, self.options):
-            yield from opened.iter_batches(rows)
+            for batch in opened.iter_batches(rows):
+                yield batch.drop_columns(list(filter(_INDEX.fullmatch, batch.schema.names)))
 
 
 _INTEGERS = ("smallint", "integer", "bigint", "oid")
