@@ -14,7 +14,7 @@ from headpond import __version__
 from headpond.api.looking import LAST, SILENT_MS, headline, look
 from headpond.api.reading import quarantine
 from headpond.cli.inputs import as_span, of_delta, with_output
-from headpond.cli.output import draw_summary, grid
+from headpond.cli.output import draw_summary, grid, number
 from headpond.cli.report.page import figure, size, write_page
 from headpond.cli.report.status_page import render_status
 from headpond.core.errors import HeadpondError
@@ -50,9 +50,9 @@ def draw(found: Mapping[str, Any], last: int = LAST, *, wide: bool = False) -> R
     if found.get("trouble"):
         parts.append(Text(f"The last look failed: {found['trouble']}", style="yellow"))
     if "files" in found:
-        table = grid("file", ("bytes", "lines"))
+        table = grid("file", ("read", "lines"))
         for name, read in found["files"].items():
-            table.add_row(name, str(read.get("bytes", read.get("whole", ""))), str(read.get("lines", "")))
+            table.add_row(name, size(read.get("bytes", read.get("whole"))), number(read.get("lines")))
         parts.append(table)
     elif found["shards"]:
         table = Table(box=None, pad_edge=False, header_style="bold")
