@@ -10,8 +10,9 @@ from rich.console import Group
 from rich.text import Text
 
 from headpond.cli.inputs import as_span, with_output
-from headpond.cli.output import next_command
+from headpond.cli.output import next_command, number
 from headpond.core.errors import MissingRequirement, ServiceFailure, UsageError
+from headpond.core.tabular import said_ms
 from headpond.lake.state.run_mark import mark_in
 from headpond.pipeline import load
 
@@ -106,14 +107,16 @@ def _running(pipeline: Pipeline, max_age_ms: int) -> dict[str, Any]:
 def _within(
     name: str, limit: int, look: Callable[[Pipeline], int | None], pipeline: Pipeline
 ) -> dict[str, Any]:
+    word, shown = name.replace("_ms", ""), said_ms if "_ms" in name else number
     try:
-        found = look(pipeline)
+        found, why = look(pipeline), ""
     except (MissingRequirement, ServiceFailure) as error:
-        # A limit that cannot be checked is not kept.
-        return _check(name, None, limit, says=f"{name} is unknown: {error.message}", ok=False)
-    if found is None:
-        return _check(name, None, limit, says=f"{name} is unknown", ok=False)
-    return _check(name, found, limit, says=f"{name} is {found}, limit {limit}", ok=found <= limit)
+        found, why = None, f": {error.message}"
+    if found is None:  # a limit that cannot be checked is not kept
+        return _check(name, None, limit, says=f"{word} is unknown{why}", ok=False)
+    return _check(
+        name, found, limit, says=f"{word} is {shown(found)}, limit {shown(limit)}", ok=found <= limit
+    )
 
 
 def _check(name: str, found: int | None, limit: int, *, says: str, ok: bool) -> dict[str, Any]:
