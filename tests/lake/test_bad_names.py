@@ -134,5 +134,5 @@ def test_columns_do_not_depend_on_cuts(tmp_path: Path) -> None:
         for cut in cuts:
             apply_batch(lake, decoded(config, fed[:cut]))
             fed = fed[cut:]
-        columns.append(sorted(lake.typed["public.t"].columns))
+        columns.append(sorted(lake.typed["public.t"].originals()))
     assert columns[0] == columns[1] == columns[2]
