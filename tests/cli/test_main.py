@@ -70,6 +70,12 @@ def test_a_look_does_not_load_pandas(tmp_path: Path) -> None:
         assert "'pandas'" not in found
 
 
+def test_a_run_begins_to_start_spark_before_it_loads_the_lake() -> None:
+    """The JVM takes seconds, in which the rest is imported."""
+    found = run_python("import sys, headpond.cli.commands.run; print(sorted(sys.modules))")
+    assert not re.findall(r"'(?:pandas|deltalake|boto3|pyspark|headpond\.lake\.tables)'", found)
+
+
 def test_help_lists_every_command_in_order(cli: Cli) -> None:
     """The list of commands is there without any of them imported."""
     result = cli("--help")
