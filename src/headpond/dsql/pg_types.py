@@ -337,7 +337,7 @@ _CASTS: dict[str, Any] = {
     "boolean": lambda _kind, token, _options: {"true": True, "false": False}.get(token, _NO),
     "uuid": _uuid,
     "bytea": _bytea,
-    "oidvector": lambda _kind, token, _: [] if token[0] == "[" and not token[1:-1].strip() else _NO,
+    "oidvector": lambda _kind, token, _: [] if token[:1] == "[" and not token[1:-1].strip() else _NO,
     "numeric": _numeric,
     "real": _floating,
     "double precision": _floating,

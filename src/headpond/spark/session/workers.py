@@ -107,7 +107,7 @@ def _found_by_itself(folder: Path, env: Mapping[str, str]) -> bool:
 COLLECTED_AFTER = 100_000
 """Objects that a worker makes, more than it lets go of, before Python looks for garbage among the young.
 Python's 700 are reached twice in a thousand records, all of which live until their batch is written: a tenth
-of the CPU of a task that decodes. What is left over goes when the task ends, as ever."""
+of the CPU of decoding alone, in one process. What is left over goes when the task ends, as ever."""
 
 _frozen = {"modules": 0}
 """How many modules were loaded when objects were exempted last."""
