@@ -337,7 +337,7 @@ class DeltaFile:
     def tidy(self, before: int, alone: Alone | None = None) -> int:
         """Combine small files where there are many, and keep the log short; of two writers one does it.
 
-        `before` is the version up to which the log was checked last, or -1; return the version checked up to now.
+        `before` is the version up to which the log was checked last, or -1; return that of this check.
         """
         with suppress(Overtaken), storage_errors(self.uri, self._options):
             self.engine.compact(crowded, alone=alone)
