@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,11 @@ def executors(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def lost_an_executor(log: Path) -> bool:
+    """Whether the driver's log tells of an executor that it lost; Spark words it in two ways, by who notices first."""
+    return re.search(r"Lost (an )?executor", log.read_text(errors="replace")) is not None
 
 
 def event_settings(folder: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 from tests.kit.expected_tables import change_records, differences, fill, pipeline_text
 from tests.kit.support import vector_json
-from tests.spark.cluster_kit import JOB, begun, executors, rows_found, tasks_of
+from tests.spark.cluster_kit import JOB, begun, executors, lost_an_executor, rows_found, tasks_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,8 +94,7 @@ def test_a_pipeline_on_executors_of_their_own(tmp_path: Path) -> None:
     assert process.returncode == 0, words.decode()[-3000:]
     assert differences(open_lake(load(file)), vector_json("dsql/small.expected.json")) == []
     assert orjson.loads(out)["counters"]["records"] == len(change_records())
-    log = (tmp_path / "lake/_headpond/logs/spark.log").read_text(errors="replace")
-    assert "Lost executor" in log
+    assert lost_an_executor(tmp_path / "lake/_headpond/logs/spark.log")
 
 
 def _environment(folder: Path) -> dict[str, str]:

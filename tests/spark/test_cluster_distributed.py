@@ -20,7 +20,7 @@ from headpond.spark.session.start import QUICK_JAVA_OPTIONS
 from tests.kit.expected_tables import differences, pipeline_text
 from tests.kit.s3_server import Store, s3_store
 from tests.kit.support import vector_bytes, vector_json
-from tests.spark.cluster_kit import event_settings, events
+from tests.spark.cluster_kit import event_settings, events, lost_an_executor
 from tests.spark.standalone_kit import SETTINGS, SPARK_HOME, standalone_cluster
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_an_executor_killed_after_it_has_written(tmp_path: Path) -> None:
     assert code == 0
     lake = open_lake(load(file))
     assert differences(lake, EXPECTED) == []
-    assert "Lost executor" in (tmp_path / "lake/_headpond/logs/spark.log").read_text(errors="replace")
+    assert lost_an_executor(tmp_path / "lake/_headpond/logs/spark.log")
     left = unnamed(tmp_path / "lake")
     assert left
     for typed in lake.typed.values():

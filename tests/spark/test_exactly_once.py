@@ -21,7 +21,7 @@ import pytest
 
 from headpond.kpl import Aggregate, UserRecord, decode, encode
 from headpond.localkinesis.testing import local_kinesis, read_all
-from tests.spark.cluster_kit import executors
+from tests.spark.cluster_kit import executors, lost_an_executor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,4 +233,4 @@ def test_executors_killed_while_they_write(tmp_path: Path) -> None:
                 kill(process)
         assert process.returncode == 0, told(tmp_path)
         check(kinesis, tmp_path)
-    assert "Lost executor" in (tmp_path / "spark.log").read_text(errors="replace")
+    assert lost_an_executor(tmp_path / "spark.log")
