@@ -30,7 +30,7 @@ def executors(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def lost_an_executor(log: Path) -> bool:
-    """Whether the driver's log tells of an executor that it lost; Spark words it in two ways, by who notices first."""
+    """Whether the driver tells of an executor that it lost; Spark has two wordings, by who notices first."""
     return re.search(r"Lost (an )?executor", log.read_text(errors="replace")) is not None
 
 
