@@ -85,7 +85,7 @@ def test_the_target_size_of_the_file_holds(cli: Cli, file: Path) -> None:
     ("arguments", "said"),
     [
         (["public.x"], "The lake has no table 'public.x'"),
-        (["--vacuum", "--retain", "1 hour"], "shorter than 7 days"),
+        (["--vacuum", "--retain", "1 hour"], "shorter than version_retention"),
         (["--vacuum", "--retain", "a week"], "'a week' is not a number and a unit, as in '5 seconds'"),
         (["--retain", "8 days"], "are for --vacuum"),
         (["--unsafe-retention"], "are for --vacuum"),

@@ -100,7 +100,7 @@ def test_rows_taken_out_are_gone_and_may_come_again(*, inline: bool, tmp_path: P
 def test_housekeeping_keeps_rows_out(order_by: tuple[str, ...], tmp_path: Path) -> None:
     """Compaction, a checkpoint, and a vacuum that leaves the vectors' files."""
     file = table(tmp_path / "t", inline=False, files=2)
-    optimize_file(file, order_by=order_by, retain_ms=0, unsafe=True)
+    optimize_file(file, order_by=order_by, retain_ms=0)
     again = DeltaFile(file.uri)
     assert ids(again) == [*LEFT, *(100 + number for number in LEFT)]
     assert again.count() == 16
@@ -109,7 +109,7 @@ def test_housekeeping_keeps_rows_out(order_by: tuple[str, ...], tmp_path: Path) 
 def test_a_vacuum_before_any_rewrite_leaves_the_vectors(tmp_path: Path) -> None:
     """A table of one file is not rewritten; its vector is still needed."""
     file = table(tmp_path / "t", inline=False)
-    optimize_file(file, retain_ms=0, unsafe=True)
+    optimize_file(file, retain_ms=0)
     assert ids(DeltaFile(file.uri)) == LEFT
     _only_newest(file)
     assert ids(DeltaFile(file.uri)) == LEFT

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.core.errors import UsageError
 from headpond.lake.apply import apply_batch
 from headpond.lake.delta import DeltaFile
-from headpond.lake.maintenance.optimize import HOUR_MS, SAFE_RETENTION_MS, optimize_file
+from headpond.lake.maintenance.optimize import HOUR_MS, optimize_file
 from tests.lake.lakes import decoded, lake_in
 
 if TYPE_CHECKING:
@@ -80,14 +79,11 @@ def test_a_target_size_is_kept_to(filled: tuple[Lake, DsqlConfig]) -> None:
 
 @pytest.mark.slow
 def test_a_vacuum_removes_what_is_old_and_nothing_younger(filled: tuple[Lake, DsqlConfig]) -> None:
-    """A retention below seven days is refused, unless it is meant."""
+    """Files of versions within the retention stay."""
     lake, _ = filled
     file = lake.typed["public.t"].file
-    with pytest.raises(UsageError, match="shorter than 7 days"):
-        optimize_file(file, retain_ms=SAFE_RETENTION_MS - 1)
-    assert optimize_file(file, retain_ms=SAFE_RETENTION_MS).vacuumed == 0
-    assert optimize_file(file, retain_ms=HOUR_MS, unsafe=True).vacuumed == 0
-    kept = optimize_file(file, retain_ms=0, unsafe=True)
+    assert optimize_file(file, retain_ms=HOUR_MS).vacuumed == 0
+    kept = optimize_file(file, retain_ms=0)
     assert kept.vacuumed == 8
     assert len(list(Path(file.uri).glob("*.parquet"))) == 1
     assert ids(lake) == list(range(8))

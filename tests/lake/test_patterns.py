@@ -21,7 +21,7 @@ from headpond.dsql.config import TableSpec
 from headpond.dsql.decode import DsqlConfig
 from headpond.lake.apply import apply_batch
 from headpond.lake.maintenance.bootstrap import Bootstrap, ParquetSource
-from headpond.lake.maintenance.regular import TIDY_MS, Maintenance
+from headpond.lake.maintenance.regular import DAY_MS, TIDY_MS, Maintenance
 from headpond.lake.reports import freshness, lake_summary
 from headpond.pipeline import Pipeline, loads
 from headpond.pipeline.lake import open_lake
@@ -250,7 +250,7 @@ def test_two_writers_and_maintenance_agree_on_the_tables(tmp_path: Path) -> None
     now = [10**12]
     beside, _ = lake_in(tmp_path / "elsewhere", PATTERN)
     beside.path, beside.made = one.path, one.made
-    Maintenance(beside, nullcontext, now_ms=lambda: now[0] + TIDY_MS).do_due()
+    Maintenance(beside, nullcontext, retain_ms=7 * DAY_MS, now_ms=lambda: now[0] + TIDY_MS).do_due()
     beside.look()
     assert sorted(beside.tables) == ["public.a", "public.b", "public.c"]
 

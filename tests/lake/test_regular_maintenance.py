@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 from headpond.core.errors import InvalidData
 from headpond.lake.apply import apply_batch
 from headpond.lake.delta import DeltaFile
+from headpond.lake.maintenance import regular
+from headpond.lake.maintenance.optimize import HOUR_MS
 from headpond.lake.maintenance.regular import DAY_MS, TIDY_MS, Maintenance, maintained
 from headpond.lake.state.tombstones import Tombstones
 from tests.lake.lakes import decoded, lake_in
@@ -189,8 +192,11 @@ def test_a_tombstone_that_comes_while_old_ones_are_dropped_stays(tmp_path: Path)
     assert rows(lake) == {0: 1}
 
 
-def test_tables_are_tidied_every_few_seconds_and_maintained_every_day(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("retain_ms", "every_ms"), [(7 * DAY_MS, DAY_MS), (6 * HOUR_MS, 6 * HOUR_MS), (0, HOUR_MS)]
+)
+def test_tables_are_tidied_every_few_seconds_and_maintained_as_often_as_versions_go(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, retain_ms: int, every_ms: int
 ) -> None:
     """One at a time, the one that has waited longest first; what was done is kept for the next run."""
     lake, config = lake_in(tmp_path, TABLES)
@@ -200,23 +206,24 @@ def test_tables_are_tidied_every_few_seconds_and_maintained_every_day(
     assert live(lake) == 20
     beside, _ = lake_in(tmp_path, TABLES)
     clock = Clock()
-    maintenance = Maintenance(beside, nullcontext, retain_ms=0, unsafe=True, now_ms=clock)
+    maintenance = Maintenance(beside, nullcontext, retain_ms=retain_ms, now_ms=clock)
     maintenance.do_due()
     assert live(lake) == 20
     clock.now += TIDY_MS
     with caplog.at_level(logging.INFO):
         maintenance.do_due()
     assert live(lake) == 1
-    assert len(data_files(lake)) == 1  # the others were removed
+    removed = 0 if retain_ms else 20
+    assert len(data_files(lake)) == 21 - removed
     facts = maintained(lake.path)[T]
-    assert (facts["at_ms"], facts["files_after"], facts["removed"]) == (clock.now, 1, 20)
-    assert f"{T} was maintained: 1 files instead of 1, 20 old ones removed" in caplog.text
+    assert (facts["at_ms"], facts["files_after"], facts["removed"]) == (clock.now, 1, removed)
+    assert f"{T} was maintained: 1 files instead of 1, {removed} old ones removed" in caplog.text
     put(lake, config, change(100, 100))
     clock.now += TIDY_MS
     maintenance.do_due()
     assert set(maintained(lake.path)) == {T, "_headpond/schema_changes"}
-    again = Maintenance(beside, nullcontext, retain_ms=0, unsafe=True, now_ms=clock)
-    clock.now += DAY_MS - 2 * TIDY_MS
+    again = Maintenance(beside, nullcontext, retain_ms=retain_ms, now_ms=clock)
+    clock.now += every_ms - 2 * TIDY_MS
     again.do_due()
     assert live(lake) == 2
     clock.now += TIDY_MS
@@ -225,15 +232,22 @@ def test_tables_are_tidied_every_few_seconds_and_maintained_every_day(
     assert rows(lake) == {key: key + 1 for key in range(20)} | {100: 100}
 
 
-def test_a_table_that_cannot_be_maintained_does_not_keep_others_waiting(tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_maintained_does_not_keep_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is tried again a day later."""
     lake, config = filled(tmp_path)
     put(lake, config, line(50, {"type": "odd"}))
     clock = Clock()
-    maintenance = Maintenance(lake, nullcontext, retain_ms=0, now_ms=clock)  # refused: less than 7 days
+    maintenance = Maintenance(lake, nullcontext, retain_ms=0, now_ms=clock)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(regular, "optimize_file", full)
     for _ in range(3):
         clock.now += TIDY_MS
-        with pytest.raises(Exception, match="7 days"):
+        with pytest.raises(OSError, match="No space left"):
             maintenance.do_due()
     clock.now += TIDY_MS
     maintenance.do_due()
@@ -266,7 +280,7 @@ def test_what_batches_wait_for_is_the_log_alone(tmp_path: Path) -> None:
 
             setattr(folder, method, spied)
     clock = Clock()
-    maintenance = Maintenance(beside, alone, retain_ms=0, unsafe=True, now_ms=clock)
+    maintenance = Maintenance(beside, alone, retain_ms=0, now_ms=clock)
     for _ in range(4):
         clock.now += TIDY_MS
         maintenance.do_due()

@@ -162,6 +162,10 @@ REFUSALS = {
         smallest(target="chunk_timeout = '0 s'"),
         wrong("target.chunk_timeout", 'must be at least 1 ms, not "0 s"'),
     ),
+    "versions kept too short": (
+        smallest(target="version_retention = '59 minutes'"),
+        wrong("target.version_retention", 'must be at least 1.0 h, not "59 minutes"'),
+    ),
     "start": (
         smallest(source="start = 'AT_TIMESTAMP 2026-01-01T00:00:00'"),
         (

@@ -34,7 +34,7 @@ CHECKPOINT_COMMITS = 100
 
 A table may say otherwise, by `CHECKPOINT_INTERVAL`.
 """
-MUCH_BYTES = 64 << 20
+MUCH_BYTES = 16 << 20
 """Where a commit replaces files of this many bytes, deletion vectors are worth their readers' while."""
 COMMIT_ATTEMPTS = 10
 """How often a commit that lost against another writer is repeated."""

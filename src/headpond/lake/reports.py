@@ -248,7 +248,7 @@ class BatchLog:
         rows = self._rows()
         old = rows.slice(0, max(0, rows.num_rows - self.keep))
         FactTable(self.file, BATCHES_SCHEMA, _IDENTITY).remove(old, _IDENTITY)
-        optimize_file(self.file, retain_ms=HOUR_MS, unsafe=True)
+        optimize_file(self.file, retain_ms=HOUR_MS)
 
     def _rows(self) -> pa.Table:
         return self.file.read().sort_by([("begun", "ascending"), ("batch_id", "ascending")])

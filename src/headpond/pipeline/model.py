@@ -20,7 +20,7 @@ from headpond.ion.column_types import parse_ion_type
 from headpond.kinesis.reading.positions import read_start
 from headpond.qldb.config import DocumentSpec
 
-DAY_MS = 86_400_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 MAX_INT = 2**31 - 1
 MAX_PORT = 65_535
 
@@ -264,9 +264,9 @@ class Target:
         "files](../how-to/optimize.md) by itself, while batches run",
         default=True,
     )
-    version_retention_ms: Annotated[int, Meta(ge=7 * DAY_MS, extra={"unit": "span"})] = key(
-        "how long maintenance keeps older versions of a table readable; at least 7 days, or running queries "
-        "could lose their files",
+    version_retention_ms: Annotated[int, Meta(ge=HOUR_MS, extra={"unit": "span"})] = key(
+        "how long maintenance keeps older versions of a table readable; at least 1 hour, and longer than "
+        "the longest query of a table, which could otherwise lose its files",
         7 * DAY_MS,
     )
     chunk_timeout_ms: Annotated[int, Meta(ge=1, extra={"unit": "span"})] = key(

@@ -16,6 +16,7 @@ from msgspec import inspect
 
 from headpond.core.errors import UsageError
 from headpond.core.options import parse_size, parse_span
+from headpond.core.tabular import said_ms
 from headpond.pipeline.mistakes import Mistake, Place, credentials, expectation, has_credentials, unknown_key
 
 
@@ -244,7 +245,7 @@ class Reader:
             raise Wrong(expectation(place, str(error), raw)) from error
         low = kind.ge or 0
         if value < low or (kind.le is not None and value > kind.le):
-            wanted = "from one byte to 2^62" if unit == "size" else f"at least {low} ms"
+            wanted = "from one byte to 2^62" if unit == "size" else f"at least {said_ms(low)}"
             raise Wrong(expectation(place, wanted, raw))
         return value
 

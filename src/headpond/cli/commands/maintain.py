@@ -15,7 +15,7 @@ from headpond.cli.output import Output, advice, grid, many, next_command, number
 from headpond.core.errors import InvalidData, UsageError
 from headpond.lake.maintenance.glue import Registered
 from headpond.lake.maintenance.glue import register as register_lake
-from headpond.lake.maintenance.optimize import Optimized, check_retention, optimize_file
+from headpond.lake.maintenance.optimize import HOUR_MS, Optimized, optimize_file
 from headpond.lake.maintenance.rebuild import Rebuilt
 from headpond.lake.maintenance.rebuild import rebuild as rebuild_table
 from headpond.lake.maintenance.redact import redact as redact_lake
@@ -26,7 +26,6 @@ from headpond.pipeline import Pipeline, load
 from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.spark.following.checkpoint import take_away, torn_file
 
-RETAIN_MS = 7 * 86_400_000
 _OF_KEYS = ("key_mismatch", "missing_key")
 
 
@@ -163,9 +162,14 @@ def _rebuilt(done: Rebuilt, file: str, *, dry_run: bool) -> RenderableType:
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @click.option("--vacuum", is_flag=True, help="Also remove files that no recent version uses.")
 @click.option(
-    "--retain", callback=as_span, metavar="SPAN", help="How long older versions stay readable; 7 days."
+    "--retain",
+    callback=as_span,
+    metavar="SPAN",
+    help="How long older versions stay readable; by default version_retention in the file.",
 )
-@click.option("--unsafe-retention", is_flag=True, help="Allow less than 7 days; the lake must be idle.")
+@click.option(
+    "--unsafe-retention", is_flag=True, help="Allow less than version_retention; the lake must be idle."
+)
 @click.option("--order", is_flag=True, help="Also sort rows by key; rewrites all files.")
 @with_output
 def optimize(
@@ -185,9 +189,17 @@ def optimize(
     """
     if not vacuum and (retain is not None or unsafe_retention):
         raise UsageError("--retain and --unsafe-retention are for --vacuum.", next_step="Add --vacuum.")
-    retain_ms = (RETAIN_MS if retain is None else retain) if vacuum else None
-    check_retention(retain_ms, unsafe=unsafe_retention)
     pipeline = load(file)
+    kept_ms = pipeline.target.version_retention_ms
+    retain_ms = (kept_ms if retain is None else retain) if vacuum else None
+    if retain_ms is not None and retain_ms < kept_ms and not unsafe_retention:
+        raise UsageError(
+            f"A retention of {retain_ms / HOUR_MS:g} hours is shorter than version_retention in {file}, "
+            f"{kept_ms / HOUR_MS:g} hours: queries and commits in progress could lose files that they need.",
+            next_step="Retain that long, shorten version_retention, or pass --unsafe-retention while nothing "
+            "else uses the lake.",
+            retain_ms=retain_ms,
+        )
     lake = open_lake(pipeline)
     there = dict(lake.files())
     unknown = [name for name in tables if name not in there]
@@ -206,7 +218,6 @@ def optimize(
                 there[name],
                 target_bytes=None if table is None else table.entry.target_file_size_bytes,
                 retain_ms=retain_ms,
-                unsafe=unsafe_retention,
                 order_by=table.order_by if order and table is not None else (),
             )
             done[name] = _optimized(found)

@@ -14,13 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headpond.core.errors import UsageError
 from headpond.lake.delta import DeltaFile, Size, writer_of
 from headpond.lake.engine.merge import Alone
 
 HOUR_MS = 3_600_000
-SAFE_RETENTION_MS = 7 * 24 * HOUR_MS
-"""Younger files may still be read by a query that began before, or be part of a commit under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +34,11 @@ class Optimized:
     rewritten_bytes: int = 0
 
 
-def check_retention(retain_ms: int | None, *, unsafe: bool) -> None:
-    """Refuse a vacuum that could remove files under a reader."""
-    if retain_ms is not None and retain_ms < SAFE_RETENTION_MS and not unsafe:
-        raise UsageError(
-            f"A retention of {retain_ms / HOUR_MS:g} hours is shorter than 7 days: readers and commits "
-            "under way could lose files that they need.",
-            next_step="Retain at least 7 days, or pass --unsafe-retention while nothing else uses the lake.",
-            retain_ms=retain_ms,
-        )
-
-
 def optimize_file(
     file: DeltaFile,
     *,
     target_bytes: int | None = None,
     retain_ms: int | None = None,
-    unsafe: bool = False,
     order_by: Sequence[str] = (),
     alone: Alone | None = None,
 ) -> Optimized:
@@ -62,12 +47,11 @@ def optimize_file(
     Args:
         file: the table.
         target_bytes: size the files are to have; None: as the table says, or 100 MiB.
-        retain_ms: remove files that no version of this time needs; None: none.
-        unsafe: whether `retain_ms` may be below `SAFE_RETENTION_MS`.
+        retain_ms: remove files that no version of this time needs; None: none. A query, and another writer's
+            commit, that takes longer may lose files that it needs.
         order_by: sort all rows by these Delta columns (Z-order): merges then skip most files.
         alone: as of `engine.merge`.
     """
-    check_retention(retain_ms, unsafe=unsafe)
     before, rewritten = file.size(), file.rewriting()
     if order_by:
         file.committing(

@@ -4,7 +4,8 @@
 
     every 10 s     many small files of a table ─► one         what `DeltaFile.tidy` does after a commit
                    100 commits ─► a checkpoint of its log     where nobody follows a stream
-    every day      each table: what `headpond optimize --vacuum` does
+    every day      each table: what `headpond optimize --vacuum` does; more often where versions are kept
+                   for less than a day
 
 Files are read and written while batches go on; a batch waits for the commit alone (`engine.merge.Alone`).
 When each table was maintained, and what that did, is kept with the lake for the next run::
@@ -22,7 +23,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headpond.lake.engine.merge import Alone
-from headpond.lake.maintenance.optimize import SAFE_RETENTION_MS, optimize_file
+from headpond.lake.maintenance.optimize import HOUR_MS, optimize_file
 from headpond.lake.state.run_mark import OWN_FOLDER
 from headpond.lake.storage import read_json, write_document
 from headpond.lake.tables import Lake
@@ -39,7 +40,8 @@ class Maintenance:
     """Maintains the tables of a lake, opened for this alone, while somebody else writes them.
 
     `alone` holds up who writes; what it raises after the end of a run ends what is under way. A table is
-    compacted and vacuumed every `every_ms`; `retain_ms` and `unsafe` are as of `optimize_file`.
+    compacted and vacuumed once a day; every `retain_ms` (as of `optimize_file`) where that is less, at most
+    once an hour.
     """
 
     def __init__(
@@ -47,13 +49,11 @@ class Maintenance:
         lake: Lake,
         alone: Alone,
         *,
-        every_ms: int = DAY_MS,
-        retain_ms: int = SAFE_RETENTION_MS,
-        unsafe: bool = False,
+        retain_ms: int,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._lake, self._alone, self._now_ms = lake, alone, now_ms
-        self._every_ms, self._retain_ms, self._unsafe = every_ms, retain_ms, unsafe
+        self._every_ms, self._retain_ms = min(DAY_MS, max(HOUR_MS, retain_ms)), retain_ms
         self._tidied: dict[str, int] = {}
         self._tidy_at = now_ms() + TIDY_MS
         self._done: dict[str, dict[str, Any]] | None = None
@@ -86,7 +86,6 @@ class Maintenance:
             self._lake.places()[name],
             target_bytes=None if table is None else table.entry.target_file_size_bytes,
             retain_ms=self._retain_ms,
-            unsafe=self._unsafe,
             alone=self._held,
         )
         facts = {
