@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +16,6 @@ from headpond.spark.session import start as session
 from headpond.spark.session.settings import session_settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 
@@ -54,8 +54,13 @@ def test_checkpoints_on_a_disk_are_written_without_starting_programs(tmp_path: P
 def test_quick_means_lighter_compilation_and_imports_before_the_fork() -> None:
     """Only where asked for, and workers of another machine are left as they are."""
     quick, usual = session._defaults({}, quick=True), session._defaults({}, quick=False)
-    assert set(quick) - set(usual) == {"spark.driver.extraJavaOptions", "spark.python.daemon.module"}
-    assert "spark.python.daemon.module" not in session._defaults({"spark.master": "yarn"}, quick=True)
+    only_here = {"spark.python.daemon.module", "spark.driver.extraClassPath"}
+    assert set(quick) - set(usual) == {"spark.driver.extraJavaOptions", *only_here}
+    assert not only_here & session._defaults({"spark.master": "yarn"}, quick=True).keys()
+    jars = [Path(each) for each in quick["spark.driver.extraClassPath"].split(os.pathsep)]
+    assert all(jar.is_file() for jar in jars)
+    names = {re.split("[-_]2", jar.name)[0] for jar in jars}
+    assert {"spark-core", "spark-catalyst", "spark-sql", "scala-library"} <= names
 
 
 @pytest.mark.spark

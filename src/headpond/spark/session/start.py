@@ -63,6 +63,10 @@ from jars whose entries carry check sums, and a jar that someone adds under [spa
 
 The launcher, a short-lived JVM that only prints the command line of the real one, always gets them."""
 
+FIRST_JARS = ("spark-c", "scala-", "spark-s", "log4j-", "jackson-", "arrow-", "janino-", "hadoop-", "netty-")
+"""How the jars begin that most of these classes are in. The JVM looks for a class in one jar after the other,
+of 280 in no order: with these at the head it finds them a third of a second sooner."""
+
 SLOWEST_CLASS = "org.apache.spark.sql.ml.InternalFunctionRegistration$"
 """Where most of the time goes that a session takes to make (a second): loaded while the context is made."""
 
@@ -289,6 +293,9 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
         settings[_JAVA_OPTIONS] = QUICK_JAVA_OPTIONS
         if master.startswith("local"):
             settings["spark.python.daemon.module"] = "headpond.spark.session.workers"
+            jars = _spark_places()[1] / "jars"
+            first = [str(jar) for name in FIRST_JARS for jar in sorted(jars.glob(f"{name}*.jar"))]
+            settings["spark.driver.extraClassPath"] = os.pathsep.join(first)
     return settings
 
 
