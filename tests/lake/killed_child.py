@@ -33,7 +33,7 @@ def pipeline() -> str:
     return 'unknown_tables = "log"\n' + text.replace(history, history + 'keep = "history"\n')
 
 
-def lines() -> list[bytes]:
+def lines(count: int = 700, seed: int = 2) -> list[bytes]:
     """A part of the stream, shuffled, with the records of every case that refuses one in between."""
     bad = [
         json.dumps(record | {"sequenceNumber": str(10**55 + number), "shard": "shardId-bad"}).encode()
@@ -41,8 +41,8 @@ def lines() -> list[bytes]:
         for record in case["records"]
         if case["expect"]["quarantine"]
     ]
-    draw = random.Random(2)
-    found = draw.sample(vector_bytes("dsql/stream.jsonl").splitlines(), 700) + bad
+    draw = random.Random(seed)
+    found = draw.sample(vector_bytes("dsql/stream.jsonl").splitlines(), count) + bad
     draw.shuffle(found)
     return found
 

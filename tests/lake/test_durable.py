@@ -18,6 +18,7 @@ from headpond.core.errors import ConfigurationError, InvalidData
 from headpond.lake.apply import apply_batch
 from headpond.lake.tables import Lake
 from tests.lake.lakes import decoded, lake_in
+from tests.lake.power import cut_and_go_on
 
 TABLE = """
 [tables."public.t"]
@@ -85,6 +86,16 @@ def test_a_power_cut_takes_nothing_that_was_committed(
     assert rows_of(again) == expected
     apply_batch(again, decoded(config, [line(99, 99)]))
     assert rows_of(again) == [*expected, (99, 99)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(int(os.environ.get("HEADPOND_POWER_SEEDS", "6"))))
+def test_power_cuts_at_any_moment_change_nothing(tmp_path: Path, seed: int) -> None:
+    """One to five cuts in batches, commits, maintenance; `python -m tests.lake.power` does more.
+
+    Seed 4 failed while checkpoints of logs were not synced: the entries that they replace were gone.
+    """
+    assert cut_and_go_on(tmp_path, seed, 1 + seed % 5)["cuts"] > 0
 
 
 def test_the_option_leaves_it_to_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

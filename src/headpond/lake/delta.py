@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -20,14 +21,15 @@ from deltalake import ColumnProperties, DeltaTable, QueryBuilder, WriterProperti
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from headpond.core.errors import ServiceFailure, UsageError
+from headpond.core.passing import PassingFolder
 from headpond.lake.engine.folder import Folder
-from headpond.lake.engine.log import WITH_VECTORS, DataFile, Overtaken, entry_name, plain_type
+from headpond.lake.engine.log import WITH_VECTORS, DataFile, Overtaken, entry_name, listed, plain_type
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import Alone, Choose, Engine, Merge, Merged, Part, crowded, uneven
 from headpond.lake.engine.parquet import EXACT_DIGITS, LONGEST_BOUND
 from headpond.lake.engine.properties import CHECKPOINT_INTERVAL, LOG_RETENTION
 from headpond.lake.engine.vacuum import cut_log, needed_checkpoint, vacuum
-from headpond.lake.storage import storage_errors
+from headpond.lake.storage import is_remote, storage_errors, write_document
 
 CHECKPOINT_COMMITS = 100
 """After this many commits a checkpoint is written, and entries of the log go that it makes superfluous.
@@ -40,6 +42,7 @@ COMMIT_ATTEMPTS = 10
 """How often a commit that lost against another writer is repeated."""
 FIRST_PAUSE_S = 0.05
 
+_BESIDE = "headpond-log-"
 _DECIMAL = re.compile(r"decimal\((\d+),")
 
 Result = TypeVar("Result")
@@ -176,18 +179,19 @@ class DeltaFile:
     ) -> None:
         """Create the table unless it is there."""
         if not self.exists():
-            with storage_errors(self.uri, self._options):
+            # deltalake does not wait for the disk: what it writes beside gets its name once it is whole.
+            beside = PassingFolder(_BESIDE)
+            with storage_errors(self.uri, self._options), suppress(FileExistsError):
                 DeltaTable.create(
-                    self.uri,
+                    beside.path,
                     schema=schema,
-                    mode="ignore",
                     description=description or None,
                     partition_by=list(partition_by) or None,
                     configuration=dict(properties or {}),
-                    storage_options=self._options,
                     raise_if_key_not_exists=False,
                 )
-            self._make_durable()
+                first = entry_name(0)
+                self.engine.folder.put_new(first, Path(beside.path, first).read_bytes())
             self.is_new = True
 
     def schema(self) -> pa.Schema:
@@ -354,24 +358,42 @@ class DeltaFile:
         Entries stay for `delta.logRetentionDuration`, by default 30 days, or for `retain_ms`, where only
         versions of this time have their files and the table does not say otherwise.
         """
-        self.committing(_checkpoint)
+        self.write_checkpoint()
+        self.committing(DeltaTable.cleanup_metadata)
         if retain_ms is not None and LOG_RETENTION not in self.open().metadata().configuration:
             with storage_errors(self.uri, self._options):
                 cut_log(self.engine.folder, needed_checkpoint(self.engine.folder, retain_ms))
 
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint of the newest version: on a disk it is durable before entries go for it."""
+        folder = self.engine.folder
+        with storage_errors(self.uri, self._options):
+            if is_remote(self.uri):
+                self.open().create_checkpoint()
+                return
+            beside = PassingFolder(_BESIDE)
+            Path(beside.path, "_delta_log").mkdir()
+            entries, checkpoints = listed(folder)
+            last = max(checkpoints, default=-1)
+            for path in [*checkpoints.get(last, ()), *(entry_name(each) for each in entries if each > last)]:
+                Path(beside.path, path).symlink_to(Path(self.uri, path).absolute())
+            DeltaTable(beside.path).create_checkpoint()
+            for new in sorted(Path(beside.path, "_delta_log").iterdir()):  # `_last_checkpoint` is the last
+                if not new.is_symlink():
+                    place = f"{self.uri}/_delta_log/{new.name}"
+                    write_document(place, new.read_bytes(), self._options, durable=True)
+
     def committing(self, attempt: Callable[[DeltaTable], Result]) -> Result:
         """Do what commits with deltalake; where another writer was faster, repeat it on its result."""
         result = self._retried(lambda: attempt(self.open()))
-        self._make_durable()
+        added = [file.path for file in self.engine.log.newest_files()]
+        self.engine.folder.make_durable([*added, entry_name(self.version())])
         return result
 
     def check(self) -> None:
         """Raise `InvalidData` where the log is damaged, or a file of its newest entry is not whole."""
         with storage_errors(self.uri, self._options):
             self.engine.log.check()
-
-    def _make_durable(self) -> None:
-        self.engine.folder.make_durable([entry_name(self.version())])
 
     def _tidied(self, attempt: Callable[[], Merged]) -> Merged:
         before = self.engine.version
@@ -398,8 +420,3 @@ class DeltaFile:
                 time.sleep(pause)
                 pause *= 2
         raise AssertionError  # the loop returns or raises
-
-
-def _checkpoint(table: DeltaTable) -> None:
-    table.create_checkpoint()
-    table.cleanup_metadata()

@@ -111,6 +111,7 @@ class Folder:
             self._put_object(path, content)
             return
         new_file = Path(self.uri, path).with_name(f"_commit_{uuid.uuid4()}.json.tmp")
+        new_file.parent.mkdir(parents=True, exist_ok=True)
         try:
             new_file.write_bytes(content)
             self.make_durable([f"{path.rpartition('/')[0]}/{new_file.name}"])  # whole before it has its name

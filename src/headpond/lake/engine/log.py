@@ -289,17 +289,18 @@ class Log:
         Raises:
             InvalidData: the log is damaged, or one of these files is gone or cut.
         """
-        version = self.newest().version
-        entry = self.folder.read(entry_name(version)) or b""
-        for action in map(orjson.loads, entry.splitlines()):
-            if "add" in action:
-                file = DataFile(action["add"])
-                found = self.folder.size(file.path)
-                if found != file.size:
-                    is_there = (
-                        "is gone" if found is None else f"has {found} bytes where the log says {file.size}"
-                    )
-                    raise self._damaged(file.path, is_there)
+        for file in self.newest_files():
+            found = self.folder.size(file.path)
+            if found != file.size:
+                is_there = "is gone" if found is None else f"has {found} bytes where the log says {file.size}"
+                raise self._damaged(file.path, is_there)
+
+    def newest_files(self) -> list[DataFile]:
+        """Return the files that the newest entry added, or added again."""
+        entry = self.folder.read(entry_name(self.newest().version)) or b""
+        return [
+            DataFile(action["add"]) for action in map(orjson.loads, entry.splitlines()) if "add" in action
+        ]
 
     def commit(self, snapshot: Snapshot, actions: Sequence[Mapping[str, Any]]) -> None:
         """Write the commit that follows a version; raise Overtaken where another one does.

@@ -115,9 +115,8 @@ def _only_newest(file: DeltaFile) -> int:
     """Remove every file that the newest version does not need, and the log before it."""
     file.compact(marked)
     removed = file.vacuum(0)
-    table = file.open()
-    table.create_checkpoint()
-    removed += cut_log(file.engine.folder, table.version())
+    file.write_checkpoint()
+    removed += cut_log(file.engine.folder, file.version())
     if not is_remote(file.uri):
         _drop_empty_folders(Path(file.uri))
     return removed
