@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.core.errors import UsageError
+from headpond.core.errors import InvalidData, UsageError
 from headpond.lake.state.run_mark import FORGOTTEN_MS, LEASE_S, RunMark, process_of
 
 if TYPE_CHECKING:
@@ -77,3 +77,13 @@ def test_a_run_of_another_machine_is_watched(tmp_path: Path, facts: dict[str, An
     assert asked(tmp_path, facts) == LEASE_S
     assert asked(tmp_path, facts, age_ms=FORGOTTEN_MS + 1) == 0
     assert asked(tmp_path, facts, lambda mark: mark.write(**facts | {"state": "stopped"})) == 4
+
+
+@pytest.mark.parametrize("left", [b"", b'{"state": "runn', b"\0\0\0", b"\xff\xfe"])
+def test_a_mark_that_a_power_cut_tore_is_not_in_the_way(tmp_path: Path, left: bytes) -> None:
+    """Whoever wrote it is gone; until it is written again, others are told what it is."""
+    mark = RunMark(str(tmp_path))
+    (tmp_path / "run.json").write_bytes(left)
+    mark.refuse_another(sleep=lambda _seconds: pytest.fail("nobody is waited for"))
+    with pytest.raises(InvalidData, match="not the mark of a run"):
+        mark.read()

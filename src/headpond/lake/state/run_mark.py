@@ -15,11 +15,12 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headpond.core.errors import ConfigurationError, UsageError
+from headpond.core.errors import ConfigurationError, InvalidData, UsageError
 from headpond.lake.storage import read_json, write_document
 
 FORMAT_VERSION = 1
@@ -118,7 +119,9 @@ class RunMark:
         )
 
     def _running(self) -> dict[str, Any] | None:
-        mark = self.read()
+        mark = None
+        with suppress(InvalidData):  # torn by a power cut: whoever wrote it is gone, too
+            mark = self.read()
         return mark if mark is not None and mark.get("state") == "running" else None
 
 
