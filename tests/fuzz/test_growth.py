@@ -46,6 +46,14 @@ def accounted_for(kind: str, data: bytes) -> int:
     return found.quarantine.num_rows + sum(rows.num_rows for rows in found.tables.values())
 
 
+def test_fields_around_a_document_are_bounded() -> None:
+    """Those of the document itself are columns, which are bounded by themselves."""
+    data = FAMILIES["qldb"]["fields of one name"](30_000)
+    row = PLACE | {"data": data, "sub_sequence_number": 0, "aggregated": False}
+    (found,) = decoded_parts(CONFIGS["qldb"], pa.RecordBatch.from_pylist([row], USER_RECORD_SCHEMA))
+    assert "more than 10000 fields" in found.quarantine["detail"][0].as_py()
+
+
 def least_cpu_s(run: Callable[[], Any]) -> float:
     """Of three runs."""
     spent = []

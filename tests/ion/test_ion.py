@@ -276,6 +276,19 @@ def test_symbol_tables_are_bounded() -> None:
     assert refused.value.reason == "too_many_symbols"
 
 
+def test_imports_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes time, though none may have a name."""
+    monkeypatch.setattr("headpond.ion.symbols.MAX_IMPORTS", 3)
+    for count in (3, 4):
+        one = typed(14, b"\x81\x83" + typed(13, b"\x86" + typed(11, b"\xd0" * count)))
+        if count == 3:
+            assert read_table(one, node(one, 0, len(one)), SYSTEM_SYMBOLS).count == 10
+            continue
+        with pytest.raises(RefusedIon) as refused:
+            read_table(one, node(one, 0, len(one)), SYSTEM_SYMBOLS)
+        assert refused.value.reason == "too_many_symbols"
+
+
 def test_tables_that_append_do_not_change_those_before() -> None:
     """Values keep the symbols of their place, whatever tables follow, and can be written out alone."""
     data = MARKER + table([b"a"], appends=False)

@@ -282,6 +282,19 @@ def test_keys_that_unfold_too_far() -> None:
     assert rows[0]["problem"] == "kpl_expansion_limit"
 
 
+@pytest.mark.parametrize("most", [9, 10, 12, 16])
+def test_fields_are_bounded(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Those of all messages together; the opener leaves what may have more to the strict reader."""
+    monkeypatch.setattr("headpond.kpl.wire.MAX_FIELDS", most)
+    monkeypatch.setattr("headpond.kpl.opener.MAX_FIELDS", most)
+    usual = encode([UserRecord("k", b"x")] * 8).data
+    long = encode([UserRecord("k", b"x" * 200)] * 2).data
+    groups = kpl_blobs.framed(b"\x0a\x01k" + b"\x3b\x3c" * 6)
+    rows, counters = opened([usual, long, groups])
+    assert (rows, counters) == expected_rows([usual, long, groups])
+    assert counters.malformed.get("expansion_limit", 0) == {9: 3, 10: 1, 12: 1, 16: 0}[most]
+
+
 def test_a_defect_of_the_vectorised_opener_is_nobodys_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """The strict parser opens the batch instead."""
     blobs = [encode([UserRecord("k", b"a"), UserRecord("l", b"b")]).data, b"plain", kpl_blobs.framed(b"\x4b")]

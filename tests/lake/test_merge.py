@@ -325,10 +325,13 @@ def test_a_vacuum_leaves_what_is_needed(tmp_path: Path, monkeypatch: pytest.Monk
     upsert(file, 2)
     (tmp_path / "t/left.parquet").write_bytes(b"of nobody")
     (tmp_path / "t/_delta_log/_commit_1.json.tmp").write_bytes(b"of nobody")
+    (tmp_path / f"t/_delta_log/.{2:020}.checkpoint.parquet.4711").write_bytes(b"of nobody")
     (tmp_path / "t/_other").mkdir()
     (tmp_path / "t/_other/file").write_bytes(b"of somebody else")
+    (tmp_path / f"t/_delta_log/.{2:020}.checkpoint.parquet.crc").write_bytes(b"of Spark")
     assert file.vacuum(3_600_000) == 0
-    assert file.vacuum(0) == 3
+    assert file.vacuum(0) == 4
+    assert (tmp_path / f"t/_delta_log/.{2:020}.checkpoint.parquet.crc").exists()
     assert len(list((tmp_path / "t").glob("*.bin"))) == 1
     assert (tmp_path / "t/_other/file").exists()
     assert len(found(DeltaFile(file.uri))) == 50

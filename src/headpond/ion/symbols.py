@@ -39,7 +39,9 @@ SYSTEM = (
 _SYMBOL_TABLE, _IMPORTS, _SYMBOLS = 3, 6, 7
 _NAME, _MAX_ID = 4, 8
 _MAX_IMPORTED = 2**31
-MAX_SYMBOLS = 1_000_000
+MAX_IMPORTS = 10_000
+"""Bound on the tables that one table imports."""
+MAX_SYMBOLS = 500_000
 """Default bound on the symbols that one table names, those that it continues included."""
 
 
@@ -143,10 +145,7 @@ def read_table(data: bytes, table: Node, before: Symbols, *, max_symbols: int = 
         if imports.kind == binary.SYMBOL:
             appends = int.from_bytes(data[imports.body : imports.stop]) == _SYMBOL_TABLE
         elif imports.kind == binary.LIST:
-            imported = sum(_imported(data, one) for one in children(data, imports))
-            if imported > _MAX_IMPORTED:
-                shown = f"a symbol table that imports {shown_integer(imported)} symbols"
-                refuse("bad_ion", imports.start, shown)
+            imported = _all_imported(data, imports)
     room = max_symbols - (before.count if appends else 0)
     found = children(data, symbols) if symbols is not None and symbols.kind == binary.LIST else ()
     more = [
@@ -159,6 +158,16 @@ def read_table(data: bytes, table: Node, before: Symbols, *, max_symbols: int = 
         return before.continued(raw, more)
     names = (*SYSTEM, *more)
     return Symbols(imported, names, len(names), (raw,), 1, len(raw))
+
+
+def _all_imported(data: bytes, imports: Node) -> int:
+    listed = list(islice(children(data, imports), MAX_IMPORTS + 1))
+    if len(listed) > MAX_IMPORTS:
+        refuse("too_many_symbols", imports.start, f"imports of more than {MAX_IMPORTS} tables")
+    imported = sum(_imported(data, one) for one in listed)
+    if imported > _MAX_IMPORTED:
+        refuse("bad_ion", imports.start, f"a symbol table that imports {shown_integer(imported)} symbols")
+    return imported
 
 
 def _imported(data: bytes, one: Node) -> int:

@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.arrow import Bools, Bytes, Ints, Words, slices, texts
+from headpond.kpl.wire import MAX_FIELDS
 
 _KEY, _HASH_KEY, _RECORD = 0x0A, 0x12, 0x1A
 _INDEX, _HASH_INDEX, _DATA = 0x08, 0x10, 0x1A
@@ -88,6 +89,7 @@ def open_proven(buffer: Any, start: Ints, end: Ints, max_expanded_bytes: int) ->
     tags = data[position]
     known = (tags == _RECORD) | (tags == _KEY) | (tags == _HASH_KEY)
     proven[_owners(counts, np.flatnonzero(~known))] = False
+    proven &= counts <= MAX_FIELDS
     if not proven.all():
         kept = np.repeat(proven, counts)
         position, tags, counts = position[kept], tags[kept], counts[proven]
@@ -100,7 +102,7 @@ def open_proven(buffer: Any, start: Ints, end: Ints, max_expanded_bytes: int) ->
     counts = _within(begins, start, end)
     key, hash_key, data_start, sound = _headers(data, words, begins, data_end)
     good = counts > 0
-    longest = 0
+    longest, fields = 0, 5 * counts  # of each record, at most
     tables = []
     for numbers, tag in ((key, _KEY), (hash_key, _HASH_KEY)):
         mine = np.flatnonzero(tags == tag)
@@ -110,12 +112,13 @@ def open_proven(buffer: Any, start: Ints, end: Ints, max_expanded_bytes: int) ->
             sound &= numbers < 0
             continue
         entries = _within(position[mine], start, end)
+        fields = fields + entries
         good[_owners(entries, np.flatnonzero(~is_text))] = False
         sound &= numbers < np.repeat(entries, counts)
         longest += pc.max(pc.binary_length(table)).as_py()
         # From a number in its own table to one in those of all messages.
         np.add(numbers, np.repeat(np.cumsum(entries) - entries, counts), out=numbers, where=numbers >= 0)
-    good &= counts * longest <= max_expanded_bytes
+    good &= (counts * longest <= max_expanded_bytes) & (fields <= MAX_FIELDS)
     good[_owners(counts, np.flatnonzero(~sound))] = False
     if not good.all():
         proven[proven] = good

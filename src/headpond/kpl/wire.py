@@ -32,6 +32,8 @@ MAX_GROUP_DEPTH = 100
 MAX_EXPANDED_BYTES = 256 * 1024 * 1024
 """Keys of one aggregate, each counted as often as records use it. A table entry of 5 MiB that a
 million records point at would otherwise unfold to terabytes; honest aggregates stay below 64 MiB."""
+MAX_FIELDS = 500_000
+"""Fields of one aggregate that are read, and messages in it; a record in the usual shape is one."""
 
 _VARINT, _FIXED64, _LENGTH, _GROUP_START, _GROUP_END, _FIXED32 = range(6)
 _CONTENT_BYTES = {_FIXED64: 8, _FIXED32: 4, _GROUP_START: 0, _GROUP_END: 0}
@@ -108,11 +110,12 @@ def parse_aggregate(
     records: list[RecordSpans] = []
     starts: list[int] = []
     missing: tuple[int, str] | None = None
-    for field in _fields(blob, len(MAGIC), len(blob) - CHECKSUM_BYTES, max_group_depth):
+    left = iter(range(MAX_FIELDS))
+    for field in _fields(blob, len(MAGIC), len(blob) - CHECKSUM_BYTES, max_group_depth, left):
         if field.wire_type != _LENGTH:
             continue
         if field.number == _RECORD:
-            record, lacks = _record(blob, field.value, field.end, max_group_depth - 1)
+            record, lacks = _record(blob, field.value, field.end, max_group_depth - 1, left)
             if lacks and missing is None:
                 missing = (field.at, lacks)
             if missing is None:
@@ -131,7 +134,7 @@ def parse_aggregate(
     return parsed
 
 
-def _record(blob: bytes, start: int, end: int, depth: int) -> tuple[RecordSpans, str]:
+def _record(blob: bytes, start: int, end: int, depth: int, left: Iterator[int]) -> tuple[RecordSpans, str]:
     """Read one Record; the second value names a required field that is missing, or is empty."""
     # The shape nearly every writer gives: 08 index 1A length data, all of one byte.
     if (
@@ -145,7 +148,7 @@ def _record(blob: bytes, start: int, end: int, depth: int) -> tuple[RecordSpans,
     partition_key_index = explicit_hash_key_index = data_start = data_end = -1
     found_tags: list[tuple[Span, Span | None]] = []
     tag_lacks = ""
-    for field in _fields(blob, start, end, depth):
+    for field in _fields(blob, start, end, depth, left):
         match field.number, field.wire_type:
             case 1, 0:
                 partition_key_index = field.value
@@ -154,7 +157,7 @@ def _record(blob: bytes, start: int, end: int, depth: int) -> tuple[RecordSpans,
             case 3, 2:
                 data_start, data_end = field.value, field.end
             case 4, 2:
-                key, value = _tag(blob, field.value, field.end, depth - 1)
+                key, value = _tag(blob, field.value, field.end, depth - 1, left)
                 if key is None:
                     tag_lacks = "key in one of its tags"
                 else:
@@ -171,10 +174,12 @@ def _record(blob: bytes, start: int, end: int, depth: int) -> tuple[RecordSpans,
     return record, tag_lacks
 
 
-def _tag(blob: bytes, start: int, end: int, depth: int) -> tuple[Span | None, Span | None]:
+def _tag(
+    blob: bytes, start: int, end: int, depth: int, left: Iterator[int]
+) -> tuple[Span | None, Span | None]:
     key: Span | None = None
     value: Span | None = None
-    for field in _fields(blob, start, end, depth):
+    for field in _fields(blob, start, end, depth, left):
         if field.wire_type == _LENGTH:
             if field.number == _TAG_KEY:
                 key = (field.value, field.end)
@@ -229,11 +234,17 @@ def _check_utf8(blob: bytes, start: int, end: int, what: str) -> None:
         _fail("invalid_utf8", start + error.start, f"{what} is not UTF-8")
 
 
-def _fields(blob: bytes, start: int, end: int, depth: int) -> Iterator[_Field]:
-    """Yield the fields of the message at [start, end), unknown groups skipped; `depth` may still nest."""
+def _fields(blob: bytes, start: int, end: int, depth: int, left: Iterator[int]) -> Iterator[_Field]:
+    """Yield the fields of the message at [start, end), unknown groups skipped.
+
+    `depth` may still nest; as many fields as `left` yields may come, here and in all messages.
+    """
     open_groups: list[int] = []
     at = start
+    next(left, None)
     while at < end:
+        if next(left, None) is None:
+            _fail("expansion_limit", at, f"the aggregate has more than {MAX_FIELDS} fields")
         tag, value_at = _varint(blob, at, end)
         if tag > _MASK32:
             _fail("protobuf_error", at, f"a field's tag {tag:#x} exceeds 32 bits")

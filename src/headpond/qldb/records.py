@@ -165,6 +165,8 @@ _IDENTITIES = {
 
 
 HASH_BYTES = 32
+MAX_FIELDS = 10_000
+"""Bound on the fields of a struct around a document; those of documents are columns."""
 _INT64_MAX = 2**63 - 1
 
 
@@ -286,8 +288,10 @@ class Struct:
         self.reader, self.node = reader, node
         self._found: dict[str, Node] = {}
         names, count = reader.symbols.by_id, reader.symbols.known
-        for sid, member in fields(reader.data, node):
+        for number, (sid, member) in enumerate(fields(reader.data, node)):
             field = (names[sid] if sid < count else None) or reader.name(sid, member.start)
+            if number == MAX_FIELDS:
+                refuse("wrong_type", member.start, f"{name} has more than {MAX_FIELDS} fields")
             if field in wanted:
                 if field in self._found:
                     refuse("wrong_type", member.start, f"{name} has the field {field} twice")

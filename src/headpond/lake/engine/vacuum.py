@@ -14,7 +14,7 @@ from headpond.lake.engine.properties import RETENTION, interval_ms
 
 _NUMBERED = re.compile(r"_delta_log/(\d{20})\..*")
 """Whatever is of a version."""
-_UNFINISHED = re.compile(r"_delta_log/_commit_.*\.tmp$")
+_UNFINISHED = re.compile(r"_delta_log/(?:_commit_.*\.tmp|\.(?:\d{20}\.checkpoint.*|_last_checkpoint)\.\d+)$")
 
 
 def vacuum(folder: Folder, retain_ms: int) -> int:
