@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.kinesis.archive.compressed import MAGIC, head, opened, opened_bytes, texts, whole
-from headpond.kinesis.archive.lines import read_text
+from headpond.kinesis.archive.lines import OVERLONG, read_lines, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TEXT = b"".join(b'{"n": %d}\n' % number for number in range(20_000))
 
@@ -94,3 +94,22 @@ def test_a_file_may_expand_to_very_many_empty_lines() -> None:
         found += read_text(text, stream="s", file="f", first_line=first).to_pylist()
         first += count
     assert [(row["data"], row["sequence_number"]) for row in found] == [(b"x", str((50 << 20) + 1))]
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress])
+def test_a_line_that_is_too_long_is_a_bad_line(
+    monkeypatch: pytest.MonkeyPatch, packed: Callable[[bytes], bytes]
+) -> None:
+    """A small file may expand to one: no more than its beginning is held, and those around it are read."""
+    for module in ("lines", "compressed"):
+        monkeypatch.setattr(f"headpond.kinesis.archive.{module}.MAX_LINE_BYTES", 3 << 20)
+    good = b'{"data":"aGVsbG8="}\n'
+    content = packed(good + b"x" * (20 << 20) + b"\n" + good * 2)
+    pieces = list(texts(opened_bytes(content), "it"))
+    assert max(len(text) for text, _ in pieces) <= (3 << 20)
+    assert sum(count for _, count in pieces) == 4
+    rows = [
+        row for text, _ in pieces for row in read_lines(text.splitlines(), stream="s", file="f").to_pylist()
+    ]
+    assert [row["problem"] for row in rows] == [None, "archive_bad_line", None, None]
+    assert rows[1]["data"].startswith(OVERLONG + b"xxx")

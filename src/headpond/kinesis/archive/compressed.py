@@ -13,7 +13,7 @@ import io
 import zlib
 from collections.abc import Iterator
 
-from headpond.kinesis.archive.lines import TEXT_BYTES, cut_text
+from headpond.kinesis.archive.lines import MAX_LINE_BYTES, TEXT_BYTES, cut_text, shortened
 
 MAGIC = b"\x1f\x8b"
 """What a gzip file begins with."""
@@ -73,5 +73,7 @@ def texts(content: io.BufferedIOBase, name: str, size_bytes: int = TEXT_BYTES) -
         if damage is not None:
             text, end = text[:end] + damage, end + len(damage)
         yield from cut_text(text[:end], size_bytes)
-        parts, size = [text[end:]], len(text) - end
-        enough = size_bytes if end else 2 * enough  # a line that does not end is not searched again each time
+        rest = shortened(text[end:])
+        parts, size = [rest], len(rest)
+        # A line that does not end is not searched again each time.
+        enough = size_bytes if end else min(2 * enough, MAX_LINE_BYTES + 1)
