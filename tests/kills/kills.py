@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from headpond.lake.delta import DeltaFile
 
 FAR = 10**9
+KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
 SERVER = Path(soak.__file__).with_name("soak_server.py")
 _CALLS = ("fsync", "link", "rename", "replace", "unlink", "mkdir")
 
@@ -172,6 +173,13 @@ def child(folder: Path, options: dict[str, str], kill_at: int, seed: int) -> Non
     with moments.before_writes(), mock.patch.object(merge, "SMALL_BYTES", 0):
         lost = go_on(folder, options, moments, draw)
     (folder / "ended").write_text(json.dumps({"moments": moments.passed, "lost tasks": lost}))
+
+
+def forked() -> Any:
+    """Return a context whose processes are forked from one that has everything imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.kills.kills"])
+    return context
 
 
 class World:
@@ -322,9 +330,8 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=800)
     parser.add_argument("--seed", type=int, default=time.time_ns() // 1_000_000_000)
     given = parser.parse_args()
-    os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.kills.kills"])
+    os.environ |= KEYS
+    context = forked()
     counted, wrong, seed, begun = Counter[str](), list[str](), given.seed, time.monotonic()
     while counted["killed at any time"] + counted["killed before a write"] < given.kills and len(wrong) < 3:
         folder = Path(tempfile.mkdtemp(prefix="headpond-kills-"))

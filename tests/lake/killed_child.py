@@ -36,9 +36,11 @@ def pipeline() -> str:
 def lines(count: int = 700, seed: int = 2) -> list[bytes]:
     """A part of the stream, shuffled, with the records of every case that refuses one in between."""
     bad = [
-        json.dumps(record | {"sequenceNumber": str(10**55 + number), "shard": "shardId-bad"}).encode()
+        json.dumps(
+            record | {"sequenceNumber": str(10**55 + 100 * number + at), "shard": "shardId-bad"}
+        ).encode()
         for number, case in enumerate(vector_lines("dsql/cases.jsonl"))
-        for record in case["records"]
+        for at, record in enumerate(case["records"])
         if case["expect"]["quarantine"]
     ]
     draw = random.Random(seed)
