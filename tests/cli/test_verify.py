@@ -273,7 +273,9 @@ def test_a_person_is_told_in_words(cli: Cli, tmp_path: Path) -> None:
     path.write_bytes(vector_bytes("qldb/clean.jsonl"))
     assert "The journal verifies" in cli("verify", path).stdout.decode()
     path.write_bytes(b"")
-    told = cli("verify", path).stdout.decode()
+    nothing = cli("verify", path)
+    told = nothing.stdout.decode()
+    assert nothing.code == 1  # nothing was proved
     assert "Nothing to verify" in told
     assert f"next: headpond inspect {path}  (what it holds)" in told
 

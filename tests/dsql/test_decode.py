@@ -125,7 +125,8 @@ def test_a_failed_cast_names_its_columns_and_spares_the_others() -> None:
     config = DsqlConfig(tables=(spec,), infinity="error")
     records = records_of(change(after={"id": 1, "a": 2932897, "b": "x"}), change(after={"id": 2, "a": 0}))
     decoded = config.decode(records)
-    assert reasons(decoded) == [("cast_error", "columns a (out_of_range), b")]
+    detail = 'columns a (out_of_range: date expected, 2932897 found), b (uuid expected, "x" found)'
+    assert reasons(decoded) == [("cast_error", detail)]
     assert decoded.tables["t"].column("c:id").to_pylist() == [2]
     assert decoded.counters["out_of_range"] == 1
     row = decoded.quarantine.to_pylist()[0]

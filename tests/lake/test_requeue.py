@@ -182,11 +182,12 @@ def test_the_detail_of_a_row_that_stays_is_told_anew(tmp_path: Path) -> None:
     """The same reason in other words."""
     lake, config = lake_in(tmp_path, NARROW)
     apply_batch(lake, decoded(config, [change("t", 1, 10, {"id": 99_999, "v": 7})]))
-    assert lake.quarantine.read()["detail"].to_pylist() == ["columns id, v"]
+    detail = "columns id (smallint expected, 99999 found), v (text expected, 7 found)"
+    assert lake.quarantine.read()["detail"].to_pylist() == [detail]
     lake = loosened(tmp_path)
     done = requeue(lake, "cast_error")
     assert (done.read, done.left) == (1, 0)
-    assert lake.quarantine.read()["detail"].to_pylist() == ["columns id"]
+    assert lake.quarantine.read()["detail"].to_pylist() == ["columns id (smallint expected, 99999 found)"]
 
 
 def test_fragments_wait_again_and_complete(tmp_path: Path) -> None:

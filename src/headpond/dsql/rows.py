@@ -248,6 +248,10 @@ def cast_columns(
     return values, failures, out_of_range
 
 
+_SHOWN_CHARACTERS = 40
+"""Of a value that does not fit, in the detail of its record."""
+
+
 def _values(
     rows: _Rows, tokens: dict[str, pa.Array], spec: TableSpec, config: RowChanges, counters: Counter[str]
 ) -> tuple[dict[str, pa.Array], dict[int, tuple[str, str]]]:
@@ -255,7 +259,10 @@ def _values(
     values, failures, counters["out_of_range"] = cast_columns(spec, tokens, len(rows.at), config)
     failed: dict[int, list[str]] = {}
     for name, row, code in failures:
-        failed.setdefault(row, []).append(name if code == "cast_error" else f"{name} ({code})")
+        found = tokens[name][row].as_py().decode(errors="replace")
+        shown = found if len(found) <= _SHOWN_CHARACTERS else f"{found[:_SHOWN_CHARACTERS]}…"
+        why = f"{spec.columns.get(name, 'JSON')} expected, {shown} found"
+        failed.setdefault(row, []).append(f"{name} ({'' if code == 'cast_error' else f'{code}: '}{why})")
     for name in spec.partition_by:
         for row in unwritable(name, values[name]) if name in values else ():
             failed.setdefault(row, []).append(f"{name} (longer than a folder's name)")

@@ -49,7 +49,7 @@ def inspect(output: Output, file: str, view: View, *, raw: bool) -> None:
     with 1 when a line is not a record.
     """
     counts: Counter[str] = Counter()
-    records = iter([(1, input_blob(file), None, None)]) if raw else _archive(file)
+    records = ((1, blob, None, None) for blob in [input_blob(file)] if blob) if raw else _archive(file)
     for number, data, problem, shard in records:
         document = {"n": number, **_look(data, problem, view)}
         if "verdict" in document and "identity" not in document:
@@ -57,6 +57,9 @@ def inspect(output: Output, file: str, view: View, *, raw: bool) -> None:
         counts["aggregates"] += view in ("dsql", "qldb") and data.startswith(MAGIC)
         counts["unread"] += problem is not None
         output.result(document, partial(_shown, document))
+        counts["shown"] += 1
+    if not counts["shown"]:
+        output.say(f"{'Standard input' if file == '-' else file} holds no record.")
     if counts["aggregates"]:
         output.say(f"{counts['aggregates']} of the records look like KPL aggregates: --as kpl opens them.")
     if counts["unread"]:

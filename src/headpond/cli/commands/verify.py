@@ -69,7 +69,7 @@ def verify(
     FILES are stream archives (JSON Lines, or concatenated records, in KPL aggregates or not) and journal
     exports (Ion, Ion text, JSON Lines, or a manifest that lists the objects next to it). They may be folders,
     patterns, or `-` for standard input; gzip is recognised. Exits with 1 if there are anomalies or malformed
-    records, or if the digest does not match.
+    records, if there is no record at all, or if the digest does not match.
     """
     names = files_of(files)
     saved = read_digest(input_blob(digest_file)) if digest_file is not None else None
@@ -114,7 +114,7 @@ def verify(
     if not (document["counts"]["distinct_blocks"] or document["counts"]["distinct_revisions"]):
         after = [next_command(f"headpond inspect {files[0]}", "what it holds")]
     output.result(document, lambda: Group(_shown(document, summary), *after))
-    return int(wrong)
+    return int(wrong or not document["counts"]["records"])
 
 
 def listed(anomalies: pa.Table) -> list[dict[str, Any]]:
