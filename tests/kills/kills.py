@@ -1,6 +1,6 @@
 """Kill a run between any two writes, hundreds of times, without a JVM, and keep the accounts.
 
-    python -m tests.kills [--kills 800] [--seed N]
+    python -m tests.kills [--kills 800] [--seconds S] [--seed N]
 
 ::
 
@@ -328,12 +328,15 @@ def main() -> int:
     """Go through worlds until there were so many kills."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=800)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seed", type=int, default=time.time_ns() // 1_000_000_000)
     given = parser.parse_args()
     os.environ |= KEYS
     context = forked()
     counted, wrong, seed, begun = Counter[str](), list[str](), given.seed, time.monotonic()
-    while counted["killed at any time"] + counted["killed before a write"] < given.kills and len(wrong) < 3:
+    while len(wrong) < 3 and time.monotonic() < begun + given.seconds:
+        if counted["killed at any time"] + counted["killed before a write"] >= given.kills:
+            break
         folder = Path(tempfile.mkdtemp(prefix="headpond-kills-"))
         world = World(folder, seed)
         try:

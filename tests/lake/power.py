@@ -1,6 +1,6 @@
 """Cut the power of a simulated disk at any moment of a stream's batches, and go on with what it leaves.
 
-    python -m tests.lake.power [--cuts 500] [--seed N]
+    python -m tests.lake.power [--cuts 500] [--seconds S] [--seed N]
 
 ::
 
@@ -231,7 +231,7 @@ def cut_and_go_on(folder: Path, seed: int, cuts: int) -> Counter[str]:
     (root / "lake").mkdir(parents=True)
     left = calm.moments
     for number in range(cuts + 1):
-        at = draw.randrange(max(left, 2)) if number < cuts else None
+        at = draw.randrange(max(left // draw.choice((1, 3, 9)), 9)) if number < cuts else None
         disk = Disk(root, folder / f"shadow{number}", at, draw)
         disk.settle()
         with powered(disk):
@@ -258,14 +258,15 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cuts", type=int, default=500)
     parser.add_argument("--seed", type=int, default=time.time_ns() // 1_000_000_000)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--most-wrong", type=int, default=3)
     given = parser.parse_args()
     met, seed, wrong = Counter[str](), given.seed, 0
     begun = time.monotonic()
-    while met["cuts"] < given.cuts and wrong < given.most_wrong:
+    while met["cuts"] < given.cuts and wrong < given.most_wrong and time.monotonic() < begun + given.seconds:
         folder = Path(tempfile.mkdtemp(prefix="headpond-power-"))
         try:
-            met += cut_and_go_on(folder, seed, 1 + seed % 5)
+            met += cut_and_go_on(folder, seed, 4 + seed % 8)
         except Exception as error:  # noqa: BLE001 - all are counted
             wrong += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:1000]}", flush=True)  # noqa: T201
