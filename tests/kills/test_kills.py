@@ -12,7 +12,7 @@ from tests.kills.kills import KEYS, World, forked
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("source", ["archive", "stream"])
@@ -22,6 +22,7 @@ def test_a_killed_run_loses_nothing_and_writes_nothing_twice(
     """As `tests.spark.test_kill`, at more moments."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    seed = int.from_bytes(os.urandom(4))
+    # A change is refused for what it does, not for what was drawn.
+    seed = 20_261_126 if "HEADPOND_SAME_DRAWS" in os.environ else int.from_bytes(os.urandom(4))
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     assert getattr(World(tmp_path, seed), source)(forked()) == []

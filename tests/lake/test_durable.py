@@ -88,8 +88,8 @@ def test_a_power_cut_takes_nothing_that_was_committed(
     assert rows_of(again) == [*expected, (99, 99)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(int(os.environ.get("HEADPOND_POWER_SEEDS", "6"))))
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(6))
 def test_power_cuts_at_any_moment_change_nothing(tmp_path: Path, seed: int) -> None:
     """One to five cuts in batches, commits, maintenance; `python -m tests.lake.power` does more.
 
