@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gc
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +13,19 @@ import pytest
 
 from headpond.core.formats import decoded_parts
 from headpond.core.schemas import USER_RECORD_SCHEMA
+from headpond.dsql.chunks import Chunks
 from headpond.dsql.config import TableSpec
 from headpond.dsql.decode import DsqlConfig
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA, open_records
+from headpond.lake.state.pending import put_together
 from headpond.qldb.config import DocumentSpec
 from headpond.qldb.decode import LedgerConfig
 from tests.fuzz.families import FAMILIES
+from tests.lake.lakes import decoded, lake_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 ROWS = TableSpec(name="t", schema="public", table="t", keys=("id",), columns={"id": "bigint", "j": "json"})
 CONFIGS = {
@@ -62,6 +68,34 @@ def least_cpu_s(run: Callable[[], Any]) -> float:
         run()
         spent.append(time.process_time() - begun)
     return min(spent)
+
+
+def linked_changes(count: int) -> list[bytes]:
+    """Chunked changes of which each shares a chunk with the next: one group."""
+    lines = []
+    for number in range(count):
+        place = {"version": "1.0", "ts_ns": 10**18 + number, "txId": "a", "schema": "public", "table": "t"}
+        refs = {
+            image: {"chunk_id": f"c{number + more}", "total_fragments": 2, "crc32c": "1"}
+            for more, image in enumerate(("after", "before"))
+        }
+        change = {"type": "chunked", "op": "u", "before": None, "after": None, "source": place}
+        data = base64.b64encode(json.dumps(change | {"chunked": refs}).encode()).decode()
+        lines.append(json.dumps({"data": data}).encode())
+    return lines
+
+
+@pytest.mark.slow
+def test_time_of_linked_changes_grows_as_their_number(tmp_path: Path) -> None:
+    """2,000 of them took half a minute: each was compared with all others."""
+
+    def apply(count: int) -> Callable[[], Any]:
+        lake, config = lake_in(tmp_path / str(count), '[tables."public.t"]\nkeys = ["id"]\n')
+        batch = decoded(config, linked_changes(count))
+        return lambda: put_together(lake.pending, batch, Chunks(config))
+
+    short, long = apply(250), apply(2_000)
+    assert least_cpu_s(long) < 24 * max(least_cpu_s(short), 0.01)
 
 
 @pytest.fixture

@@ -128,8 +128,8 @@ def grouped(rows: Iterable[Row]) -> list[list[Row]]:
     parent: dict[str, str] = {}
 
     def root(chunk_id: str) -> str:
-        while parent.setdefault(chunk_id, chunk_id) != chunk_id:
-            chunk_id = parent[chunk_id]
+        while (above := parent.setdefault(chunk_id, chunk_id)) != chunk_id:
+            parent[chunk_id] = chunk_id = parent[above]  # half the way for the next one
         return chunk_id
 
     firsts: list[tuple[str, Row]] = []
@@ -248,7 +248,7 @@ class _Step:
 
         What cannot be read any more, because the rules were others when it was kept, is refused.
         """
-        group = _Group()
+        group, seen = _Group(), set[object]()
         for row in sorted(members, key=_in_order):
             record = parse(row["data"], max_depth=self.chunks.config.max_depth)
             if isinstance(record, Fragment):
@@ -256,9 +256,10 @@ class _Step:
                 self.counters["chunk_copies"] += record.data in versions
                 versions.setdefault(record.data, row)
             elif isinstance(record, Change):
-                if any(_same_change(main.change, record) for main in group.mains):
+                if (same := _same_for_copies(record)) in seen:
                     self.counters["chunk_copies"] += 1
                 else:
+                    seen.add(same)
                     group.mains.append(_Main(row, record))
             elif isinstance(record, Refused):
                 self.refuse([row], record.reason, record.detail)
@@ -405,8 +406,7 @@ def _in_order(row: Row) -> Place:
     return (*known, row["shard_id"], len(row["sequence_number"]), *place_of(row))
 
 
-def _same_change(first: Change, second: Change) -> bool:
-    """Return whether two main records are one change delivered twice."""
-    one, other = (replace(each, before=None, after=None) for each in (first, second))
-    inline = ((first.before, second.before), (first.after, second.after))
-    return one == other and all(image_hash(a) == image_hash(b) for a, b in inline)
+def _same_for_copies(change: Change) -> object:
+    """Return what is equal of two main records that are one change delivered twice."""
+    inline = image_hash(change.before), image_hash(change.after)
+    return change.op, change.source, inline, frozenset(change.chunks.items())
