@@ -11,12 +11,13 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from headpond.localkinesis import LocalKinesis
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
-from tests.kit.expected_tables import change_records, differences, fill, pipeline_text
+from tests.kit.expected_tables import archive_lines, change_records, differences, fill, pipeline_text
 from tests.kit.support import vector_json
 
 if TYPE_CHECKING:
@@ -93,6 +94,22 @@ def test_a_killed_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     """Killed in the middle of a batch and started again."""
     killed_run(tmp_path, random.Random(11), kills=1)
     check(tmp_path)
+
+
+def test_a_jvm_that_is_killed_is_told_in_a_sentence(tmp_path: Path) -> None:
+    """It ended as an unexpected error, to be reported: Spark cannot be stopped any more."""
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "a.jsonl").write_bytes(b"\n".join(archive_lines()) + b"\n")
+    text = pipeline_text('archive = "records/*"', path="lake")
+    (tmp_path / "p.toml").write_text(text.replace('path = "lake"', 'path = "lake"\ntrigger = "10 ms"'))
+    process = start(tmp_path)
+    wait_for(tmp_path, process, batches=1)
+    (java,) = [each for each in psutil.Process(process.pid).children(recursive=True) if each.name() == "java"]
+    java.kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 3, err.decode()
+    assert "starting again is safe" in err.decode().splitlines()[-1]
+    assert "Unexpected error" not in err.decode()
 
 
 @pytest.mark.thorough

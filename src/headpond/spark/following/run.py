@@ -273,6 +273,8 @@ class Run:
         from headpond.spark import follow
         from headpond.spark.metrics.progress import measuring
 
+        # Where the JVM is gone, which is reported in a sentence, its thread would print a stack trace.
+        spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
         self.start_seconds = time.monotonic() - begun
         self.spark_is_up()
         if starting is not None and str(spark.sparkContext.master).startswith("local"):
@@ -320,10 +322,8 @@ class Run:
                 self._end(spark)
 
     def _end(self, spark: SparkSession) -> None:
-        if self.stop.is_set():
-            self.hangs = not bounded(partial(stop_spark, spark), SPARK_STOP_S if self.left is None else 0.0)
-        else:
-            stop_spark(spark)
+        wait_s = (SPARK_STOP_S if self.left is None else 0.0) if self.stop.is_set() else None
+        self.hangs = not bounded(partial(stop_spark, spark), wait_s)
 
     def _wait(self, begin: Callable[[], StreamingQuery]) -> None:
         """Begin the query, and wait for its end or end it."""

@@ -84,7 +84,7 @@ def end_query(query: Any, gate: Gate, grace_s: float = GRACE_S) -> int | None:
     return gate.busy
 
 
-def bounded(call: Callable[[], object], wait_s: float) -> bool:
+def bounded(call: Callable[[], object], wait_s: float | None) -> bool:
     """Call something that may hang, and return whether it came back in time; what it raises is logged."""
 
     def quietly() -> None:
