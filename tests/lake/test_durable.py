@@ -93,7 +93,7 @@ def test_a_power_cut_takes_nothing_that_was_committed(
 def test_power_cuts_at_any_moment_change_nothing(tmp_path: Path, seed: int) -> None:
     """One to five cuts in batches, commits, maintenance; `python -m tests.lake.power` does more.
 
-    Seed 4 failed while checkpoints of logs were not synced: the entries that they replace were gone.
+    Five of these six failed while checkpoints of logs were not synced.
     """
     assert cut_and_go_on(tmp_path, seed, 1 + seed % 5)["cuts"] > 0
 
