@@ -81,7 +81,7 @@ def test_a_run_of_another_machine_is_watched(tmp_path: Path, facts: dict[str, An
 
 @pytest.mark.parametrize("left", [b"", b'{"state": "runn', b"\0\0\0", b"\xff\xfe"])
 def test_a_mark_that_a_power_cut_tore_is_not_in_the_way(tmp_path: Path, left: bytes) -> None:
-    """Whoever wrote it is gone; until it is written again, others are told what it is."""
+    """The run that wrote it is gone; until the next one writes it, readers are told that it is damaged."""
     mark = RunMark(str(tmp_path))
     (tmp_path / "run.json").write_bytes(left)
     mark.refuse_another(sleep=lambda _seconds: pytest.fail("nobody is waited for"))
