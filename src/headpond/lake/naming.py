@@ -6,10 +6,10 @@ A column of a source may be called anything; a Delta column without column mappi
 - every other character becomes ``%XX`` per UTF-8 byte, as in a URL; so does ``%`` itself;
 - a name that is one of headpond's own columns (in any case) has its first character written so;
 - the empty name is a lone ``%``;
-- of names that differ only in case (readers of Delta do not tell them apart), the one that came first keeps
-  its form (configuration before data; of those that come together, the one in lower case); the others get
-  ``%%`` and the positions of their upper-case letters as a hexadecimal number, and where these do not say all
-  (the Kelvin sign is a k, too) ``%%`` and their UTF-8 bytes.
+- of names that differ only in case (readers of Delta do not tell them apart), a declared one keeps its form,
+  else the one in lower case, whichever came first (`renames`); the others get ``%%`` and the positions of
+  their upper-case letters as a hexadecimal number, and where these do not say all (the Kelvin sign is a k,
+  too) ``%%`` and their UTF-8 bytes.
 
 The original name is in the field's metadata under `ORIGINAL_NAME`; it, not the encoding, says which
 column of the source a column holds.

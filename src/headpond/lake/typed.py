@@ -31,8 +31,10 @@ from headpond.lake.naming import (
     Columns,
     Partitions,
     column_name,
+    folded,
 )
 from headpond.lake.newest import key_codes
+from headpond.lake.renames import rename
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,10 @@ class TypedTable:
     def fit(self, schema: pa.Schema) -> Layout:
         """Return how a typed batch with these columns lies, first adding to the table those it lacks."""
         wanted: list[pa.Field] = []
-        self._names.add(name[len(VALUE) :] for name in schema.names if name.startswith(VALUE))
+        columns = [name[len(VALUE) :] for name in schema.names if name.startswith(VALUE)]
+        if names := self.misnamed(columns):
+            rename(self, names)
+        self._names.add(columns)
         for each in schema:
             if not each.name.startswith(VALUE):
                 continue
@@ -223,6 +228,17 @@ class TypedTable:
         fields = pa.schema([pa.field(name, field.type) for name, field in self._fields.items()])
         derived = {column: (self.column(each.column), each) for column, each in self.derived.items()}
         return Layout(fields, self._names.encoded, self.own, self.buckets, derived)
+
+    def misnamed(self, columns: Iterable[str]) -> dict[str, str]:
+        """Return which Delta columns get which other names beside these source columns (see `renames`)."""
+        there = self.originals()
+        together = {*there, *columns}
+        if not self._configured or len({*map(folded, together)}) == len(together):
+            return {}
+        names = Columns(reserved=self._own_columns)
+        names.add(self._declared)
+        names.add(together)
+        return {old: names.encode(name) for name, old in there.items() if names.encode(name) != old}
 
     def column(self, original: str) -> str:
         """Return the Delta name of a source column."""

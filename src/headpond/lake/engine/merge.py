@@ -229,7 +229,7 @@ class Engine:
         going, new, done, changes = self._changes(snapshot, merge)
         if new.num_rows + len(going):
             plan = self._plan(snapshot, going)
-            feed = write_changes(self.folder, self._shape(snapshot), changes) if going else []
+            feed = write_changes(self.folder, self.shape(snapshot), changes) if going else []
             self._commit(snapshot, plan, new, "MERGE", transaction, done, feed, alone=alone)
         return done
 
@@ -297,7 +297,7 @@ class Engine:
         Return how many were chosen; more than were written again where these are large.
         """
         snapshot = self.log.newest()
-        shape = self._shape(snapshot)
+        shape = self.shape(snapshot)
         most = file_bytes or shape.file_bytes
         partitions: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
         for file in snapshot.files.values():
@@ -389,7 +389,7 @@ class Engine:
         """Write what a plan and new rows ask for, and the commit; `written` adds files that are there."""
         change = operation != "OPTIMIZE"
         now_ms = milliseconds()
-        shape = self._shape(snapshot)
+        shape = self.shape(snapshot)
         if file_bytes is not None:
             shape = replace(shape, file_bytes=file_bytes)
         gone = [*plan.gone, *(file for file, _ in plan.marked), *(file for file, _ in plan.rewritten)]
@@ -463,7 +463,8 @@ class Engine:
         back = np.argsort(np.concatenate(order), kind="stable")
         return pa.concat_tables(parts).take(pa.array(back))
 
-    def _shape(self, snapshot: Snapshot) -> Shape:
+    def shape(self, snapshot: Snapshot) -> Shape:
+        """Return how the files of a version are written."""
         said = snapshot.properties.get("delta.targetFileSize", "")
         most = int(said) if said.isdigit() else FILE_BYTES
         return Shape(snapshot.schema, snapshot.partition_columns, most, self.group_bytes, snapshot.marks)
@@ -481,7 +482,7 @@ class PartEngine(Engine):
         """Write the new rows, and note what goes."""
         snapshot = self.log.newest()
         going, new, done, changes = self._changes(snapshot, merge)
-        shape = self._shape(snapshot)
+        shape = self.shape(snapshot)
         added = Writing(self.folder, shape, data_change=True)((), new)
         added += write_changes(self.folder, shape, changes)
         self.parts.append(Part(added, going, done))

@@ -171,10 +171,6 @@ class Rebuild:
         wanted = self.made.partitions
         have = wanted.of_file(self.file)
         self._dealt = [] if have == wanted else [Difference(have.words(), wanted.words())]
-        for new, olds in self.sources.items():  # names that differ in case: whichever came first
-            named = self.made.layout.encoded[new]
-            if olds == [new] and self._delta[new] != named:
-                self._dealt.append(Difference(f"{new} called {self._delta[new]}", f"{new} called {named}"))
         config: Any = lake.given
         self._options = CastOptions(
             infinity=getattr(config, "infinity", "clamp"),
