@@ -46,6 +46,7 @@ def test_commands_without_spark_load_nothing_heavy(arguments: list[str]) -> None
     assert not {name for name in HEAVY if f"'{name}'" in loaded}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local", "status"])
 def test_commands_that_start_no_spark_do_not_load_it(name: str) -> None:
     """The local Kinesis needs its HTTP server, `status` needs Delta and the AWS client, and neither a JVM."""
@@ -53,6 +54,7 @@ def test_commands_that_start_no_spark_do_not_load_it(name: str) -> None:
     assert "'pyspark'" not in run_python(code)
 
 
+@pytest.mark.slow
 def test_a_look_does_not_load_pandas(tmp_path: Path) -> None:
     """Which pyarrow would do with its first array, and no look needs."""
     (tmp_path / "a.jsonl").write_text('{"data": "e30="}\n')

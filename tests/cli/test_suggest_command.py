@@ -113,6 +113,7 @@ def test_a_table_that_only_its_raw_log_knows_is_proposed_from_it(cli: Cli, archi
     assert tomllib.loads(said)["tables"]["public.gone"]["keys"] == ["id"]
 
 
+@pytest.mark.slow
 def test_a_stream_is_read_with_its_aggregates(cli: Cli, tmp_path: Path) -> None:
     """All shards, from the horizon, whatever `start` says; and without Spark."""
     with LocalKinesis() as kinesis:

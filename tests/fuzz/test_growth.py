@@ -107,7 +107,7 @@ def of_its_own() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.usefixtures("of_its_own")
 @pytest.mark.parametrize(("kind", "what"), CASES)
 def test_time_grows_as_length(kind: str, what: str) -> None:

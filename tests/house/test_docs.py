@@ -270,6 +270,7 @@ def test_pictures_are_small_and_of_a_script() -> None:
     assert [name for name in pictures if name not in text] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_run_of_the_tutorial_prints_what_is_shown(tmp_path: Path) -> None:
     """From the examples' own files to a table, word for word but for the folder."""

@@ -122,6 +122,7 @@ def test_folders_and_modules_have_a_size_that_a_reader_can_hold() -> None:
         assert len(modules) <= 15, folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ["core", "kpl", "ion", "dsql", "qldb", "kstreams.bytes", "kinesis.archive"])
 def test_formats_load_nothing_heavy(room: str) -> None:
     """Importing a format brings no Spark, no AWS client, no protobuf, no Delta, no RocksDB."""

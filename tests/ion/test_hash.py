@@ -34,6 +34,7 @@ class Identity:
         return self._data
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not SUITE.is_file(),
     reason=f"the public Ion hash test cases are not at {SUITE}; HEADPOND_ION_HASH_TESTS names another place",

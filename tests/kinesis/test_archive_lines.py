@@ -247,6 +247,7 @@ WHOLE = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(
     rows=st.lists(SHARD_OF.map(lambda fields: WHOLE | fields), max_size=4),

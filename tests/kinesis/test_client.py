@@ -346,6 +346,7 @@ def test_a_reply_cut_every_time_is_an_error(kinesis: LocalKinesis) -> None:
         check_stream(at(kinesis))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("region", "endpoint_url", "advice"),
     [
@@ -391,6 +392,7 @@ BOTO_ERRORS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", BOTO_ERRORS, ids=lambda e: type(e).__name__)
 def test_client_errors_become_ours(error: Exception) -> None:
     """Every error of the client has a class, its name in the sentence, a next step, and no secret."""

@@ -123,6 +123,7 @@ def test_faults_are_waited_out(kinesis: LocalKinesis, clock: ManualClock) -> Non
     assert statuses(kinesis, clock) == {}
 
 
+@pytest.mark.slow
 def test_a_query_registers_only_where_it_is_asked_to(kinesis: LocalKinesis) -> None:
     """By the option, which needs a name."""
     settle(kinesis, 0)
@@ -136,6 +137,7 @@ def test_a_query_registers_only_where_it_is_asked_to(kinesis: LocalKinesis) -> N
         read_options({"streamName": STREAM, "registerConsumer": "true"})
 
 
+@pytest.mark.slow
 def test_the_command(kinesis: LocalKinesis, capfd: pytest.CaptureFixture[str]) -> None:
     """Registers, lists and deregisters, by name and by ARN; words for people, lines for programs."""
     settle(kinesis, 0)

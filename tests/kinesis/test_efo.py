@@ -110,6 +110,7 @@ def test_a_subscription_is_renewed_where_it_was(kinesis: LocalKinesis, clock: Ma
     fan_out.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["cut_events", "fail_events", "throttled", "unavailable"])
 def test_faults_lose_and_repeat_nothing(kinesis: LocalKinesis, clock: ManualClock, fault: str) -> None:
     """Under each fault a range gives the records that polling gives; who comes too soon waits."""
@@ -174,6 +175,7 @@ def test_the_end_of_a_shard_ends_the_reading(kinesis: LocalKinesis, clock: Manua
     assert fan_out.page(low.shard_id, low.shard_id, 10) == Page([], None, 0)
 
 
+@pytest.mark.slow
 def test_places_are_refused_as_by_polling(kinesis: LocalKinesis, clock: ManualClock) -> None:
     """No such shard, no such position: the same exception, at once."""
     fan_out = Timed(kinesis, clock).fan_out()
@@ -255,6 +257,7 @@ def test_a_whole_stream_by_subscription() -> None:
             assert sorted(row for batch in batches for row in batch) == held(kinesis)
 
 
+@pytest.mark.slow
 def test_what_tasks_read_with(kinesis: LocalKinesis) -> None:
     """Polling where no consumer is named, else its subscriptions, which tell the same of the stream."""
     put(kinesis, 20)

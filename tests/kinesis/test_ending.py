@@ -67,7 +67,7 @@ def ending(end_ms: int) -> str:
     return f"AT_TIMESTAMP {datetime.fromtimestamp(end_ms / 1000, UTC).isoformat(timespec='milliseconds')}"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None)
 @given(STEPS, STEPS, st.sampled_from(BOUNDS))
 def test_what_arrived_before_and_nothing_else(

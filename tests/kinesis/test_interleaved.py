@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers()), max_size=12), st.integers(1, 5))
 def test_each_part_comes_whole_and_in_its_order(parts: list[list[int]], most: int) -> None:
     """However many there are, empty ones among them, and however few may be begun at a time."""

@@ -248,6 +248,7 @@ def test_finished_shards_and_their_children(
         assert sorted(row for batch in batches for row in batch) == expected
 
 
+@pytest.mark.slow
 def test_what_leases_point_at_and_is_gone_is_loss(
     kinesis: LocalKinesis, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

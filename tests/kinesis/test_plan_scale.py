@@ -176,6 +176,7 @@ def test_each_shard_gets_its_result() -> None:
             assert planner._each(len, []) == []
 
 
+@pytest.mark.slow
 def test_one_shard_that_fails_ends_the_round() -> None:
     """Its error is raised; shards that nobody has begun with are not asked any more."""
     with local_kinesis(STREAM, shards=1) as kinesis:

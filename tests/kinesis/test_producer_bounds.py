@@ -34,6 +34,7 @@ def reused() -> Iterator[tuple[str, Any]]:
         yield "k", buffer
 
 
+@pytest.mark.slow
 def test_a_buffer_may_be_used_again_as_soon_as_put_returns(kinesis: LocalKinesis) -> None:
     """What is stored is what the buffer held then, whoever puts and however."""
 
@@ -90,6 +91,7 @@ def test_a_wait_for_room_that_is_given_up_does_not_keep_flush_waiting(kinesis: L
     assert [one.data for one in stored(kinesis)] == [b"first"]
 
 
+@pytest.mark.slow
 def test_a_blocking_put_waits_for_room_in_bytes(kinesis: LocalKinesis) -> None:
     """With nothing acknowledged, no more is taken in than the bound and one record."""
     kinesis.faults.throttle(calls=("PutRecords",))
@@ -164,6 +166,7 @@ def test_the_blocking_face_has_tags_a_time_out_and_what_is_outstanding(kinesis: 
     assert opened.records[0].tags == (("trace", "17"),)
 
 
+@pytest.mark.slow
 def test_without_aggregation_an_aggregate_is_copied_as_it_is(kinesis: LocalKinesis) -> None:
     """Consumers open it as they opened the one it was copied from."""
     packed = kpl.encode([UserRecord("a", b"1"), UserRecord("b", b"2")])
@@ -176,6 +179,7 @@ def test_without_aggregation_an_aggregate_is_copied_as_it_is(kinesis: LocalKines
     assert record.data == packed.data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hash_key", [7, 7.0, b"7"])
 def test_a_hash_key_that_is_no_text_is_refused_by_name(kinesis: LocalKinesis, hash_key: Any) -> None:
     """As other wrong input is, by both faces."""

@@ -140,7 +140,7 @@ def test_one_wrong_record_does_not_take_others_along(kinesis: LocalKinesis) -> N
     assert "Kinesis record of 2,097,153 bytes with its key; a stream takes 1,048,576 unless" in str(two)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("stream_bytes", "call_bytes"), [(1 << 20, 5 << 20), (10 << 20, 10 << 20)])
 def test_records_as_large_as_a_stream_takes(stream_bytes: int, call_bytes: int) -> None:
     """To the byte, the key included, in as few calls as their bound on bytes lets; one more is refused."""

@@ -166,6 +166,7 @@ def test_wrong_input_is_refused_before_it_enters(kinesis: LocalKinesis) -> None:
     run(kinesis, work)
 
 
+@pytest.mark.slow
 def test_use_outside_the_block_is_an_error(kinesis: LocalKinesis) -> None:
     """A producer that was not started, or twice, says so; no region is said at the start."""
 

@@ -128,6 +128,7 @@ def test_a_moment_is_asked_for_to_the_millisecond(kinesis: LocalKinesis, clock: 
     ]
 
 
+@pytest.mark.slow
 def test_a_stand_in_without_a_clock_has_this_machines() -> None:
     """Or nothing would ever be old enough to be read."""
     calls = ServiceCalls(ConnectionSettings(stream_name=STREAM, endpoint_url="http://127.0.0.1:9"))

@@ -247,6 +247,7 @@ def test_a_shard_list_that_changes_between_two_calls(kinesis: LocalKinesis) -> N
 SHARD = "shardId-000000000000"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strikes",
     [

@@ -188,6 +188,7 @@ def test_few_aggregates_among_much_plain_data() -> None:
     assert opened(blobs) == expected_rows(blobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("aggregates", "records", "size"),
     [

@@ -275,7 +275,7 @@ def test_too_much_that_waits_is_an_error() -> None:
         aligned.kept(state)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_any_cut_gives_what_one_batch_gives() -> None:
     """Partitions at rates of their own, pieces in any order, states written and read between."""
     for seed in range(25):

@@ -26,6 +26,7 @@ def records(keys: list[bytes], size: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
+@pytest.mark.slow
 def test_results_from_all_over_a_state_of_more_than_two_gibibytes() -> None:
     """Its chunks share their bytes here, so that it takes 16 MiB; the join does not know."""
     chunks, size = 170, 320_000

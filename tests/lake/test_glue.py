@@ -63,6 +63,7 @@ def lake_at(store: Store, folder: Path, path: str, tables: str = TABLES) -> tupl
     return open_lake(pipeline), row_changes(pipeline)
 
 
+@pytest.mark.slow
 def test_a_table_is_found_by_its_name(store: Store, glue: Any, tmp_path: Path) -> None:
     """Athena goes by `table_type` and the place, Spark by its provider and the path."""
     lake, _ = lake_at(store, tmp_path, "s3a://lake/a")
@@ -90,6 +91,7 @@ def test_a_table_is_found_by_its_name(store: Store, glue: Any, tmp_path: Path) -
     }
 
 
+@pytest.mark.slow
 def test_registering_again_brings_new_columns_and_keeps_the_rest(
     store: Store, glue: Any, tmp_path: Path
 ) -> None:
@@ -114,6 +116,7 @@ def test_registering_again_brings_new_columns_and_keeps_the_rest(
     assert found["Parameters"]["table_type"] == "DELTA"
 
 
+@pytest.mark.slow
 def test_an_entry_of_another_place_is_not_touched(store: Store, glue: Any, tmp_path: Path) -> None:
     """Nor is any other table registered then."""
     lake, _ = lake_at(store, tmp_path, "s3://lake/c")
@@ -166,6 +169,7 @@ def test_types_have_their_names_in_glue(kind: pa.DataType, name: str) -> None:
     assert hive_type(kind) == name
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_did(
     store: Store, glue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:

@@ -32,6 +32,7 @@ def marks(lake: Lake) -> int:
     return sum(file.dead for file in files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("past", [False, True])
 def test_current_rows_and_histories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, past: bool) -> None:
     """Lines permuted and some of them twice, in many batches, and files compacted now and then."""

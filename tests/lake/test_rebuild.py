@@ -214,6 +214,7 @@ def test_forms_that_cannot_be_had_are_refused_with_the_reason(
     assert "bootstrap --from-start" in (refused.value.next_step or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [["id"], []])
 @pytest.mark.parametrize("form", [{"keep": "current"}, {"keep": "history"}, {"deletes": "soft"}])
 def test_a_log_becomes_whatever_its_entries_make(

@@ -171,7 +171,7 @@ def test_refused_keys_are_one_sentence_without_them() -> None:
     assert "InvalidAccessKeyId: No key *** here" in error.message
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_endpoint_that_is_away_is_one_sentence() -> None:
     """A port where nobody listens; the client's own tries take a while."""
     with socket.socket() as taken:
@@ -200,6 +200,7 @@ def test_the_file_system_reads_what_the_options_say(store: Store) -> None:
                 assert opened.read() == b"x\n"
 
 
+@pytest.mark.slow
 def test_plain_http_must_be_allowed(store: Store) -> None:
     """As deltalake has it."""
     options = {name: value for name, value in store.options.items() if name != "AWS_ALLOW_HTTP"}

@@ -96,7 +96,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]
     return contents(calm)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("stage", CASES)
 def test_a_crash_in_each_batch_leaves_what_no_crash_leaves(
     stage: str, store: Store, undisturbed: dict[str, list[str]]

@@ -132,6 +132,7 @@ def test_a_deleted_row_stays_with_its_last_image(tmp_path: Path) -> None:
     assert rows(lake) == {1: (7, 40, "e", True, 41, "e")}
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_cut_off_between_its_writes_is_finished_by_its_repeat(tmp_path: Path) -> None:
     """Wherever that was."""
     batches: list[list[Change]] = [

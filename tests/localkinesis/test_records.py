@@ -229,6 +229,7 @@ def test_put_records_answers_in_request_order() -> None:
         ]
 
 
+@pytest.mark.slow
 def test_bounds_on_what_is_put(kinesis: LocalKinesis, client: KinesisClient) -> None:
     """Record size counts data and key, request size all records; a refused request stores nothing."""
     client.put_record(StreamName="one", PartitionKey="kk", Data=bytes(MIB - 2))

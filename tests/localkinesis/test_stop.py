@@ -38,6 +38,7 @@ def test_a_reply_that_nobody_reads_is_given_up() -> None:
         gc.collect()  # what is left open warns when it is collected
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_connections_that_arrive_while_it_stops_are_closed() -> None:
     """Clients connect and it is stopped while it is busy: what its last turn accepts is closed."""

@@ -22,6 +22,7 @@ WINDOWS = JoinWindows(12, 9, 15)
 START_MS = 1_700_000_000_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stream_time", ["task", "query"])
 def test_files_of_other_sizes_give_what_one_batch_gives(
     stream_time: str, spark: SparkSession, tmp_path: Path
@@ -44,7 +45,7 @@ def test_files_of_other_sizes_give_what_one_batch_gives(
     assert metrics[-1]["records"] > 0  # in a batch without new ones
 
 
-@pytest.mark.parametrize("options", [{}, {"inStep": "pairs"}])
+@pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.thorough), {"inStep": "pairs"}])
 def test_two_kinesis_streams_with_other_bytes_a_record(
     options: dict[str, str], spark: SparkSession, tmp_path: Path
 ) -> None:

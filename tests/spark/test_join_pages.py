@@ -39,6 +39,7 @@ def run(program: str, folder: Path, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_the_page_joins_files(tmp_path: Path) -> None:
     """Files are made, joined and printed as the page says."""
     program = block("def files(topic)")

@@ -243,6 +243,7 @@ def test_caches_may_be_lost_and_attempts_may_fail(
         assert counted(rows) == expected
 
 
+@pytest.mark.slow
 def test_a_state_beyond_memory_is_read_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all chunks one stays in memory; results are the same, with files and without them."""
     batches = random_batches(11, batches=12, size=60)

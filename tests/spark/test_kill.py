@@ -96,6 +96,7 @@ def test_a_killed_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     check(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_jvm_that_is_killed_is_told_in_a_sentence(tmp_path: Path) -> None:
     """It ended as an unexpected error, to be reported: Spark cannot be stopped any more."""
     (tmp_path / "records").mkdir()

@@ -34,6 +34,7 @@ def records() -> bytes:
     ).stdout
 
 
+@pytest.mark.thorough
 def test_what_is_lost_to_habit_is_said(folder: Path) -> None:
     """No record at all; a wrong key, of which nothing can be used; a file that is cut off."""
     (folder / "records.bin").write_bytes(os.urandom(5_000) + b"\n" * 3)

@@ -62,7 +62,7 @@ def content(parts: list[bytes]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(parts, pa.binary())], [CONTENT])
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     batches=st.lists(st.lists(CHANGE, min_size=1, max_size=25), min_size=1, max_size=3),

@@ -65,6 +65,7 @@ def wanted(count: int) -> Counter[bytes]:
     return Counter(b"%d" % n for n in range(count))
 
 
+@pytest.mark.slow
 def test_tasks_of_a_worker_share_role_and_shard_map(kinesis: LocalKinesis) -> None:
     """One AssumeRole and one ListShards for all of them; another stream has its own."""
     service = Sts()
@@ -81,6 +82,7 @@ def test_tasks_of_a_worker_share_role_and_shard_map(kinesis: LocalKinesis) -> No
     assert stored(kinesis) == wanted(500)
 
 
+@pytest.mark.slow
 def test_a_map_that_is_out_of_date_is_renewed(kinesis: LocalKinesis) -> None:
     """A reshard between two tasks: every row is where its key belongs, and the next task needs no listing."""
     listings = kinesis.faults.delay(0, calls=["ListShards"])
@@ -104,6 +106,7 @@ def test_a_map_that_is_out_of_date_is_renewed(kinesis: LocalKinesis) -> None:
     assert placed == set(wanted(400))
 
 
+@pytest.mark.slow
 def test_after_a_failure_a_worker_begins_anew(kinesis: LocalKinesis) -> None:
     """Nothing of a task that failed is left for the next one, and its count is its own."""
     writer(kinesis).write(rows(0))
@@ -143,6 +146,7 @@ def test_credentials_that_were_replaced_are_found(
     assert stored(kinesis) == wanted(200)
 
 
+@pytest.mark.slow
 def test_a_worker_keeps_few_producers(kinesis: LocalKinesis) -> None:
     """Those of the streams that were written to last."""
     for most in range(7):

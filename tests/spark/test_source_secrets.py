@@ -28,6 +28,7 @@ pytestmark = pytest.mark.spark
 JOB = Path(__file__).with_name("secrets_job.py")
 
 
+@pytest.mark.thorough
 def test_nothing_secret_in_plans_progress_logs_events_checkpoints_and_errors(tmp_path: Path) -> None:
     """Source and sink as another role, working and refused: no key, no token, no external id anywhere."""
     service = Sts()

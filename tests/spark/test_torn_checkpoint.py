@@ -93,6 +93,7 @@ def test_moving_a_torn_file_away_is_harmless(tmp_path: Path, torn: str) -> None:
     assert ids(tmp_path) == [*range(20)]
 
 
+@pytest.mark.slow
 def test_a_damaged_table_is_named_and_left_alone(tmp_path: Path) -> None:
     """Its positions could begin again; what its log held is not guessed."""
     (tmp_path / "p.toml").write_text(PIPELINE)
@@ -112,6 +113,7 @@ def test_a_damaged_table_is_named_and_left_alone(tmp_path: Path) -> None:
     assert repair(tmp_path).returncode == 0
 
 
+@pytest.mark.slow
 def test_all_that_is_torn_is_moved_at_once(tmp_path: Path) -> None:
     """A batch's commit, and the offsets of the one after it."""
     (tmp_path / "p.toml").write_text(PIPELINE)
