@@ -10,8 +10,9 @@
 Spark's part (which batch is next, which is done) is played by `go_on`, all else is what runs under Spark. The
 process is forked from one that has everything imported, and ends by SIGKILL: by its own hand before a write
 that is drawn (`fsync`, link, rename, removal, steps of a batch, files of the checkpoint), or from outside at
-any time. Tasks are lost, too, and read again. At the end of a stream its lake is compared with one that was
-filled without any kill, and with the expected tables of the vectors, which no code of ours has made.
+any time. Tasks are lost, too, and read again; the clock jumps by an hour, forwards and back. At the end of a
+stream its lake is compared with one that was filled without any kill, and with the expected tables of the
+vectors, which no code of ours has made.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from headpond.lake.delta import DeltaFile
 
 FAR = 10**9
+SHIFTS_NS = (-3_600 * 10**9, 0, 3_600 * 10**9)
 KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
 SERVER = Path(soak.__file__).with_name("soak_server.py")
 _CALLS = ("fsync", "link", "rename", "replace", "unlink", "mkdir")
@@ -82,15 +84,19 @@ def counting(file: DeltaFile) -> list[str]:
 
 
 class Moments:
-    """Counts the moments before writes; at the one that was drawn the process ends."""
+    """Counts the moments before writes: at the drawn one the process ends, at some the clock jumps."""
 
-    def __init__(self, kill_at: int) -> None:
+    def __init__(self, kill_at: int, draw: random.Random) -> None:
         self.kill_at, self.passed = kill_at, 0
+        self.draw, self.shift_ns, self.jumps = draw, draw.choice(SHIFTS_NS), 0
 
     def __call__(self, *_: Any) -> None:
         if self.passed == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         self.passed += 1
+        if self.draw.random() < 0.02:
+            self.shift_ns = self.draw.choice(SHIFTS_NS)
+            self.jumps += 1
 
     @contextmanager
     def before_writes(self) -> Iterator[None]:
@@ -99,6 +105,16 @@ class Moments:
             for holder, names in ((os, _CALLS), (Folder, ("create", "remove"))):
                 for name in names:
                     stack.enter_context(mock.patch.object(holder, name, self._after(getattr(holder, name))))
+            clock_ns = time.time_ns
+
+            def now_ns() -> int:
+                return clock_ns() + self.shift_ns
+
+            def now_s() -> float:
+                return now_ns() / 1e9
+
+            stack.enter_context(mock.patch.object(time, "time_ns", now_ns))
+            stack.enter_context(mock.patch.object(time, "time", now_s))
             yield
 
     def _after(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -169,10 +185,11 @@ def go_on(folder: Path, options: dict[str, str], moment: Callable[..., None], dr
 
 def child(folder: Path, options: dict[str, str], kill_at: int, seed: int) -> None:
     """Be the run that is killed."""
-    moments, draw = Moments(kill_at), random.Random(seed)
+    draw = random.Random(seed)
+    moments = Moments(kill_at, random.Random(seed))
     with moments.before_writes(), mock.patch.object(merge, "SMALL_BYTES", 0):
         lost = go_on(folder, options, moments, draw)
-    (folder / "ended").write_text(json.dumps({"moments": moments.passed, "lost tasks": lost}))
+    (folder / "ended").write_text(json.dumps({"clock jumps": moments.jumps, "lost tasks": lost}))
 
 
 def forked() -> Any:
@@ -253,7 +270,7 @@ class World:
         assert process.exitcode == 0, f"the run ended with {process.exitcode}"
         said = json.loads((self.folder / "ended").read_text())
         self.counted["ended"] += 1
-        self.counted["lost tasks"] += said["lost tasks"]
+        self.counted.update(said)
         return True
 
     def compare(self, options: dict[str, str]) -> list[str]:
