@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.kinesis.archive.compressed import MAGIC, head, opened, opened_bytes, texts, whole
-from headpond.kinesis.archive.lines import OVERLONG, read_lines, read_text
+from headpond.kinesis.archive.lines import OVERLONG, read_lines, read_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,6 +94,13 @@ def test_a_file_may_expand_to_very_many_empty_lines() -> None:
         found += read_text(text, stream="s", file="f", first_line=first).to_pylist()
         first += count
     assert [(row["data"], row["sequence_number"]) for row in found] == [(b"x", str((50 << 20) + 1))]
+
+
+def test_a_line_of_64_mebibytes_is_the_longest() -> None:
+    """Without a word from anybody."""
+    longest = b"x" * (64 << 20)
+    assert shortened(longest) is longest
+    assert len(shortened(longest + b"x")) < 2_000
 
 
 @pytest.mark.parametrize("packed", [bytes, gzip.compress])

@@ -16,6 +16,7 @@ import pytest
 
 from headpond.core.errors import ConfigurationError, InvalidData
 from headpond.lake.apply import apply_batch
+from headpond.lake.storage import make_folder
 from headpond.lake.tables import Lake
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.power import cut_and_go_on
@@ -144,3 +145,13 @@ def test_a_data_file_of_the_newest_entry_that_is_not_whole_is_named(tmp_path: Pa
     file.write_bytes(content)
     again, _ = lake_in(tmp_path, TABLE)
     assert rows_of(again) == [(1, 1)]
+
+
+def test_the_folders_of_a_new_lake_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut leaves a lake, wherever it was made, for the disk holds the names of its folders."""
+    disk = Disk(tmp_path, monkeypatch)
+    make_folder(tmp_path / "a" / "b" / "lake")
+    assert disk.synced.keys() == {tmp_path, tmp_path / "a", tmp_path / "a" / "b"}
+    disk.synced.clear()
+    make_folder(tmp_path / "a" / "b" / "lake")
+    assert not disk.synced

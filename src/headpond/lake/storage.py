@@ -166,6 +166,14 @@ def make_durable(files: Iterable[Path], up_to: Path, options: Mapping[str, str] 
         _sync(folder)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder with those above it, and have the disk hold the names of the new ones."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        _sync(each.parent)
+
+
 def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:

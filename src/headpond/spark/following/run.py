@@ -40,7 +40,7 @@ from headpond.lake.maintenance.rebuild import widen
 from headpond.lake.naming import table_folder
 from headpond.lake.reports import lake_summary
 from headpond.lake.state.run_mark import mark_in
-from headpond.lake.storage import is_remote, remove_folder
+from headpond.lake.storage import is_remote, make_folder, remove_folder
 from headpond.pipeline.lake import open_lake
 from headpond.spark.errors import headpond_error_of, telling, text_of
 from headpond.spark.following.checkpoint import check_whole, read_again
@@ -168,7 +168,7 @@ def check_lines(archive: str, bad_lines: Iterable[Mapping[str, Any]], *, whole: 
 
 def _writable(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
