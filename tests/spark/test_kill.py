@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -30,22 +31,26 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start `headpond run` as a process group of its own."""
+    """Start `headpond run`, with its temporary files in a folder of their own."""
     command = [sys.executable, "-m", "headpond", "run", str(folder / "p.toml"), "--json", *arguments]
+    (folder / "temporary").mkdir(exist_ok=True)
+    env = os.environ | {"TMPDIR": str(folder / "temporary")}
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd=folder
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd=folder, env=env
     )
 
 
 def kill_during_batch(process: subprocess.Popen[bytes], folder: Path, number: int, delay_s: float) -> bool:
-    """Kill the whole group a moment after batch `number` was begun; say whether there was such a moment."""
+    """Kill all processes a moment after batch `number` was begun; say whether there was such a moment."""
     begun = folder / "lake" / "_headpond" / "checkpoint" / "offsets" / str(number)
     end = time.monotonic() + DEADLINE_S
     while not begun.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
     time.sleep(delay_s)
     alive = process.poll() is None
-    os.killpg(process.pid, signal.SIGKILL)
+    for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
     process.communicate()
     return alive
 
@@ -79,6 +84,7 @@ def killed_run(folder: Path, draw: random.Random, kills: int) -> dict[str, objec
 
 
 def check(folder: Path) -> None:
+    assert list((folder / "temporary").iterdir()) == []
     lake = open_lake(load(folder / "p.toml"))
     assert differences(lake, EXPECTED) == []
     for name, table in EXPECTED["tables"].items():
@@ -111,6 +117,7 @@ def test_a_jvm_that_is_killed_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert process.returncode == 3, err.decode()
     assert "starting again is safe" in err.decode().splitlines()[-1]
     assert "Unexpected error" not in err.decode()
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 @pytest.mark.thorough

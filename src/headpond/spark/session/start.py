@@ -279,24 +279,26 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
         # Python rows are written by Arrow; a worker that lives on saves its start in every batch.
         "spark.python.worker.reuse": "true",
     }
+    options = [QUICK_JAVA_OPTIONS] if quick else []
     if master.startswith("local"):
+        passing = _passing().path
+        options.append(f'"-Djava.io.tmpdir={passing}"')
         settings |= {
             # Never the machine's own name: looking it up may hang for seconds, and need not answer.
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
-            "spark.sql.warehouse.dir": _catalogue().path,  # of a catalogue that nobody uses
+            "spark.sql.warehouse.dir": passing,  # of a catalogue that nobody uses
+            "spark.local.dir": passing,
             # Plans of a few rows: planning again at run time costs more than it saves.
             "spark.sql.adaptive.enabled": "false",
             CHECKPOINTS_CLASS: LOCAL_CHECKPOINTS,
         }
-    if quick:
-        settings[_JAVA_OPTIONS] = QUICK_JAVA_OPTIONS
-        if master.startswith("local"):
+        if quick:
             settings["spark.python.daemon.module"] = "headpond.spark.session.workers"
             jars = _spark_places()[1] / "jars"
             first = [str(jar) for name in FIRST_JARS for jar in sorted(jars.glob(f"{name}*.jar"))]
             settings["spark.driver.extraClassPath"] = os.pathsep.join(first)
-    return settings
+    return settings | ({_JAVA_OPTIONS: " ".join(options)} if options else {})
 
 
 def _set_environment(settings: Mapping[str, str], java: Java) -> None:
@@ -383,5 +385,6 @@ def _reason(exc: Exception, log: Path, since: int) -> str:
 
 
 @cache
-def _catalogue() -> PassingFolder:
-    return PassingFolder("headpond-warehouse-")
+def _passing() -> PassingFolder:
+    """Return what Spark's temporary files are in: a JVM that is killed would leave them for ever."""
+    return PassingFolder("headpond-spark-")
