@@ -6,10 +6,12 @@ import base64
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from headpond.dsql.batch import decode_batch
 from headpond.dsql.records import Change, Fragment, Refused, inspect_view, parse
-from headpond.dsql.strict_json import RefusedJson, check_json
+from headpond.dsql.strict_json import MAX_NAMES, RefusedJson, check_json
 from tests.kit.support import vector_lines
 
 SOURCE = {
@@ -219,6 +221,28 @@ def test_containers_are_bounded() -> None:
     with pytest.raises(RefusedJson) as refused:
         check_json('{"a":{"b":1,"b":2},"c":[[],[]]}', max_containers=3)
     assert refused.value.reason == "duplicate_json_key"
+
+
+def test_names_of_an_object_are_bounded() -> None:
+    """Those of each object for itself, and not what looks like one in a text."""
+    text = '{"a":{"b":1,"c" : 2},"d":["\\"x\\":",{"b":1,"\\u0065":"y:","f":3}]}'
+    assert check_json(text, max_names=3)
+    with pytest.raises(RefusedJson) as refused:
+        check_json(text, max_names=2)
+    assert (refused.value.reason, refused.value.detail) == ("invalid_json", "more than 2 names in one object")
+    with pytest.raises(RefusedJson) as refused:
+        check_json('{"a":{"b":1,"b":2},"c":1,"d":1,"e":1}', max_names=3)
+    assert refused.value.reason == "duplicate_json_key"
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(MAX_NAMES - 1, Change), (MAX_NAMES, Refused)])
+def test_a_document_may_have_as_many_names_as_a_value_holds(count: int, wanted: type) -> None:
+    """The batch path and the judge agree."""
+    names = ",".join(f'"{number}":1' for number in range(count))
+    data = text_of(f'{{"j":1,{names}}}')
+    assert isinstance(parse(data), wanted)
+    (row,) = decode_batch(pa.array([data])).to_pylist()
+    assert row["reason"] == ("invalid_json" if wanted is Refused else None)
 
 
 def test_inspect_shows_verdict_and_reason() -> None:

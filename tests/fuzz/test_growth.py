@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import gc
 import json
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -124,3 +126,27 @@ def test_time_grows_as_length(kind: str, what: str) -> None:
         if grown[-1] <= 24:
             return
     pytest.fail(f"Eight times the bytes took {grown} times as long.")
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from tests.fuzz.test_growth import FAMILIES, accounted_for
+from tests.kit.support import peak_kib
+kind, what = sys.argv[1:]
+data = FAMILIES[kind][what](10 << 20)
+accounted_for(kind, FAMILIES[kind][what](1000))
+Path("/proc/self/clear_refs").write_text("5")
+before = peak_kib()
+accounted_for(kind, data)
+print((peak_kib() - before) * 1024 / len(data))
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "what"), CASES)
+def test_memory_is_at_most_sixteen_times_the_record(kind: str, what: str) -> None:
+    """Of a record of 10 MiB, in a process of its own."""
+    command = [sys.executable, "-c", PEAK, kind, what]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert float(done.stdout) < 16

@@ -32,7 +32,7 @@ def vector_lines(name: str) -> list[Any]:
 
 
 def peak_kib() -> int:
-    """The greatest resident set of this process so far.
+    """The greatest resident set of this process so far, or since 5 was written to `/proc/self/clear_refs`.
 
     Not `ru_maxrss`, which counts what the process held that started this one.
     """

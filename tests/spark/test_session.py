@@ -55,7 +55,9 @@ def test_quick_means_lighter_compilation_and_imports_before_the_fork() -> None:
     """Only where asked for, and workers of another machine are left as they are."""
     quick, usual = session._defaults({}, quick=True), session._defaults({}, quick=False)
     only_here = {"spark.python.daemon.module", "spark.driver.extraClassPath"}
-    assert set(quick) - set(usual) == {"spark.driver.extraJavaOptions", *only_here}
+    assert set(quick) - set(usual) == only_here
+    assert session.QUICK_JAVA_OPTIONS in quick["spark.driver.extraJavaOptions"]
+    assert session.QUICK_JAVA_OPTIONS not in usual["spark.driver.extraJavaOptions"]
     assert not only_here & session._defaults({"spark.master": "yarn"}, quick=True).keys()
     jars = [Path(each) for each in quick["spark.driver.extraClassPath"].split(os.pathsep)]
     assert all(jar.is_file() for jar in jars)

@@ -39,7 +39,7 @@ from headpond.core.formats import NameBound, one_batch
 from headpond.core.schemas import filled
 from headpond.dsql.columns import counts_between, first_bytes
 from headpond.dsql.records import Fragment, Refused, parse, verdict_of
-from headpond.dsql.strict_json import DEEPEST, MAX_DEPTH, is_strict
+from headpond.dsql.strict_json import DEEPEST, MAX_DEPTH, MAX_NAMES, is_strict
 
 DECODED_SCHEMA = pa.schema(
     [
@@ -286,6 +286,9 @@ def _read(data: pa.Array, blobs: list[bytes], max_depth: int) -> tuple[Ints, lis
     for number in np.flatnonzero(np.diff(offsets_of(data)) > 2 * depth).tolist():
         if blobs[number].count(b"{") + blobs[number].count(b"[") > depth:
             refused.add(number)
+    for number in np.flatnonzero(np.diff(offsets_of(data)) > 2 * MAX_NAMES).tolist():
+        if blobs[number].count(b'"') > 2 * MAX_NAMES:
+            refused.add(number)
     numbers = np.delete(np.arange(len(blobs)), sorted(refused))
     changes: list[_Change] = []
     failed: list[int] = []
@@ -301,12 +304,12 @@ def _read(data: pa.Array, blobs: list[bytes], max_depth: int) -> tuple[Ints, lis
 
 def _with_more_quotes(data: pa.Array, numbers: Ints, read: Ints) -> Bools:
     """Return which of some records have more quotes than were read of them; none has fewer."""
-    ends = offsets_of(data)
-    if len(numbers) == len(data):
-        total = np.count_nonzero(bytes_of(data)[ends[0] : ends[-1]] == ord('"'))
-        if total == read.sum():
-            return np.zeros(len(numbers), bool)
-    more: Bools = counts_between(data, ends, ord('"'))[numbers] != read
+    mine = data if len(numbers) == len(data) else data.take(pa.array(numbers))
+    ends = offsets_of(mine)
+    total = np.count_nonzero(bytes_of(mine)[ends[0] : ends[-1]] == ord('"'))
+    if total == read.sum():
+        return np.zeros(len(numbers), bool)
+    more: Bools = counts_between(mine, ends, ord('"')) != read
     return more
 
 

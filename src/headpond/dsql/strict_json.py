@@ -15,8 +15,8 @@ Grammar: RFC 8259, with these refusals (reason codes of the change-record spec):
 
 - `duplicate_json_key`: a name twice in one object, compared after unescaping. It is raised when that object
   is read to its end, and outranks everything that is wrong after that, and `NaN` or lone surrogates anywhere.
-- `invalid_json`: everything else, nesting deeper than `max_depth` and more than `max_containers` arrays and
-  objects included.
+- `invalid_json`: everything else, nesting deeper than `max_depth`, more than `max_containers` arrays and
+  objects, and more than `max_names` names in one object included.
 - `not_an_object`: a valid JSON value of another kind where an object was wanted.
 """
 
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -35,10 +36,14 @@ MAX_DEPTH = 512
 """Default bound on nesting: arrays and objects that are open at once."""
 MAX_CONTAINERS = 1_000_000
 """Default bound on the arrays and objects of a text: in 10 MiB there is room for five times as many."""
+MAX_NAMES = 200_000
+"""Default bound on the names of one object, which take 300 bytes each to read; DSQL's values hold 1 MiB."""
 DEEPEST = 768
 """Greatest bound on nesting: both readers use the interpreter's stack of 1000, and so do their callers."""
 
-_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|(?P<open>[\[{])|(?P<close>[\]}])', re.DOTALL)
+_MARK = re.compile(
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?(?:[ \t\n\r]*+(?P<name>:))?|(?P<open>[\[{])|(?P<close>[\]}])', re.DOTALL
+)
 _INTEGER = re.compile(r"(-?)0*([0-9]+)")
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUE = msgspec.json.Decoder(msgspec.Raw)
@@ -100,7 +105,13 @@ def read_object(text: str, *, max_depth: int = MAX_DEPTH) -> dict[str, str]:
     return {name: str(raw, "utf-8") for name, raw in _MEMBERS.decode(text).items()}
 
 
-def check_json(text: str, *, max_depth: int = MAX_DEPTH, max_containers: int = MAX_CONTAINERS) -> bool:
+def check_json(
+    text: str,
+    *,
+    max_depth: int = MAX_DEPTH,
+    max_containers: int = MAX_CONTAINERS,
+    max_names: int = MAX_NAMES,
+) -> bool:
     """Return whether a text, which must be one JSON value, is an object.
 
     Raises:
@@ -108,9 +119,10 @@ def check_json(text: str, *, max_depth: int = MAX_DEPTH, max_containers: int = M
     """
     most = min(max_depth, DEEPEST)
     brackets = text.count("{") + text.count("[")
-    beyond = _first_beyond(text, most, max_containers) if brackets > min(most, max_containers) else None
+    is_large = brackets > min(most, max_containers) or text.count('"') > 2 * max_names
+    beyond = _first_beyond(text, most, max_containers, max_names) if is_large else None
     end, why = beyond or (None, "")
-    # What comes before the bracket too many may hold a repeated name, which outranks it.
+    # What comes before the one too many may hold a repeated name, which outranks it.
     text = text[:end]
     try:
         value = _STRICT.decode(text)
@@ -147,19 +159,24 @@ class _NotJson(Exception):
     """The text contains `NaN` or an infinity."""
 
 
-def _first_beyond(text: str, most: int, containers: int) -> tuple[int, str] | None:
-    """Return where the first container opens that `most` others are open around, or that is too many."""
-    depth, left = 0, containers
-    for match in _BRACKET.finditer(text):
-        if match["open"]:
+def _first_beyond(text: str, most: int, containers: int, most_names: int) -> tuple[int, str] | None:
+    """Return where the first container opens that is too deep or one too many, or a name that is, and why."""
+    depth, left, names = 0, containers, Counter[int]()
+    for match in _MARK.finditer(text):
+        if match.lastgroup == "open":
             depth += 1
             left -= 1
+            names[depth] = 0
             if depth > most:
                 return match.start(), f"nesting deeper than {most}"
             if left < 0:
                 return match.start(), f"more than {containers} arrays and objects"
-        elif match["close"]:
+        elif match.lastgroup == "close":
             depth -= 1
+        elif match.lastgroup == "name":
+            names[depth] += 1
+            if names[depth] > most_names:
+                return match.start(), f"more than {most_names} names in one object"
     return None
 
 

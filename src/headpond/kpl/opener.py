@@ -24,6 +24,7 @@ All positions are offsets into one array of bytes, in which 16 bytes of MD5 foll
 
 from __future__ import annotations
 
+from array import array
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -176,11 +177,13 @@ def _follow(data: Bytes, start: Ints, end: Ints) -> tuple[Ints, Ints, Bools]:
 
 
 def _follow_alone(data: Bytes, at: int, end: int) -> Ints:
+    """Return where the fields of one message begin, one more than there may be at most."""
     view = data.data
-    found: list[int] = []
-    add = found.append
-    while at < end:
-        add(at)
+    found = array("q")
+    for _ in range(MAX_FIELDS + 1):
+        if at >= end:
+            break
+        found.append(at)
         low = view[at + 1]
         if low < _CONTINUED:
             at += 2 + low
