@@ -119,7 +119,10 @@ def _wrapped(
         refuse("bad_ion", start, "an annotation wrapper without annotations")
     while at < names_end:
         before = at
-        sid, at = var_uint(data, at, names_end)
+        if data[at] & _ENDS:  # of one byte, as nearly all are
+            sid, at = data[at] & ~_ENDS, at + 1
+        else:
+            sid, at = var_uint(data, at, names_end)
         if symbols is not None:
             symbols.need(sid, before)
     if at == stop:
