@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import socket
+import struct
 import time
 from contextlib import ExitStack
 from threading import Event, Thread
@@ -67,3 +68,20 @@ def test_connections_that_arrive_while_it_stops_are_closed() -> None:
         go_on.set()
         stopping.join()
         gc.collect()
+
+
+@pytest.mark.parametrize("sent", ["", '{"StreamName": '])
+def test_of_a_client_that_is_gone_nothing_is_said(caplog: pytest.LogCaptureFixture, sent: str) -> None:
+    """One that was killed amid its request: it is no error of the server."""
+    head = (
+        "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Amz-Target: Kinesis_20131202.CreateStream\r\n"
+        "Content-Type: application/x-amz-json-1.1\r\nContent-Length: 100\r\n\r\n"
+    )
+    with LocalKinesis() as kinesis:
+        connection = socket.create_connection(("127.0.0.1", kinesis.port))
+        connection.sendall((head + sent).encode())
+        time.sleep(0.2)  # until its request is being read
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()  # by a reset
+        kinesis.client().list_streams()
+    assert not [each.getMessage() for each in caplog.records if each.name.startswith("aiohttp")]

@@ -105,6 +105,13 @@ class _Handler:
         self._engine, self._host = engine, host
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request; of a client that is gone nothing is said."""
+        try:
+            return await self._handled(request)
+        except ConnectionResetError:
+            return self._cut(request)
+
+    async def _handled(self, request: web.Request) -> web.StreamResponse:
         """Answer one request, with the faults whose rules hit it."""
         if not may_ask(self._host, request.headers.get("Host", "")):
             return web.Response(status=403, text="This server answers to names of its own machine alone.")
@@ -144,20 +151,17 @@ class _Handler:
         response = web.StreamResponse(headers={**headers, "Content-Type": _EVENT_STREAM})
         response.enable_chunked_encoding()
         await response.prepare(request)
-        try:
-            async for frame, cut_here in events.frames(self._engine, subscription):
-                transport = request.transport
-                if transport is None or transport.is_closing():
-                    break
-                if cutting or cut_here:
-                    await response.write(frame[: len(frame) // 2])
-                    transport.close()
-                    break
-                await response.write(frame)
-            else:
-                await response.write_eof()
-        except ConnectionResetError:
-            pass  # the client has what it wanted
+        async for frame, cut_here in events.frames(self._engine, subscription):
+            transport = request.transport
+            if transport is None or transport.is_closing():
+                break
+            if cutting or cut_here:
+                await response.write(frame[: len(frame) // 2])
+                transport.close()
+                break
+            await response.write(frame)
+        else:
+            await response.write_eof()
         return response
 
     @staticmethod
