@@ -13,7 +13,7 @@ import pytest
 from headpond.core.errors import InvalidData
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
-from headpond.spark.following.checkpoint import check_whole
+from headpond.spark.following.checkpoint import check_whole, standing, take_away, torn_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +65,28 @@ def ids(folder: Path) -> list[int]:
     """The rows of the table."""
     table = open_lake(load(folder / "p.toml")).typed["public.t"]
     return sorted(row["id"] for row in table.file.read(["id"]).to_pylist())
+
+
+WHOLE = {"offsets": 'v1\n{"batchWatermarkMs":0}\n{"a":1}', "commits": 'v1\n{"nextBatchWatermarkMs":0}'}
+
+
+@pytest.mark.parametrize("left", ["", "v1\n{", None])
+def test_the_offsets_of_the_batch_before_are_read_too(tmp_path: Path, left: str | None) -> None:
+    """They are needed to begin, whole or not at all; with them what came later is taken away."""
+    for of, numbers in (("offsets", (0, 1, 2)), ("commits", (0, 1))):
+        (tmp_path / of).mkdir()
+        for number in numbers:
+            (tmp_path / of / str(number)).write_text(WHOLE[of])
+    (tmp_path / "metadata").write_text('{"id":"a"}')
+    assert torn_file(str(tmp_path)) is None
+    (tmp_path / "offsets" / "1").unlink() if left is None else (tmp_path / "offsets" / "1").write_text(left)
+    torn = torn_file(str(tmp_path))
+    assert torn is not None
+    assert torn.name == "offsets/1"
+    take_away(str(tmp_path), torn, str(tmp_path / "kept"))
+    assert torn_file(str(tmp_path)) is None
+    stands = standing(str(tmp_path))
+    assert (stands.batch_id, stands.planned_batch_id) == (0, None)
 
 
 @pytest.mark.spark
@@ -119,7 +141,8 @@ def test_all_that_is_torn_is_moved_at_once(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(PIPELINE)
     checkpoint = tmp_path / "checkpoint"
     offset = b'v1\n{"batchWatermarkMs":0}\n{"files":{}}'
-    contents = {"metadata": b'{"id":"a"}', "offsets/6": offset, "offsets/7": b"", "commits/6": b"v1"}
+    contents = {"metadata": b'{"id":"a"}', "offsets/5": offset, "offsets/6": offset, "offsets/7": b""}
+    contents["commits/6"] = b"v1"
     for name, content in contents.items():
         (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
         (checkpoint / name).write_bytes(content)
@@ -133,7 +156,7 @@ def test_all_that_is_torn_is_moved_at_once(tmp_path: Path) -> None:
         f"{checkpoint}/offsets/7",
         f"{checkpoint}/commits/6",
     ]
-    assert {file.name for file in checkpoint.rglob("*") if file.is_file()} == {"metadata", "6"}
+    assert {file.name for file in checkpoint.rglob("*") if file.is_file()} == {"metadata", "5", "6"}
     check_whole(str(checkpoint))
 
 

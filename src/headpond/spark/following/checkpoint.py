@@ -83,14 +83,17 @@ def torn_file(checkpoint: str, storage_options: Mapping[str, str] | None = None)
             "Reading begins again at source.start, and what was applied before is applied again, "
             "harmlessly. A start of LATEST must first name a time before the last batch.",
         )
-    last = max([*begun[-1:], *done[-1:]])
-    if not _is_whole(folder.read(f"offsets/{last}")):
-        away = [f"offsets/{last}"] if last in begun else []
-        return Torn(
-            f"offsets/{last}",
-            (*away, *([f"commits/{last}"] if last in done else [])),
-            "The batch is planned again, and what it applied is applied again, harmlessly.",
-        )
+    # Spark reads the offsets of the newest batch and of the one before, `standing` those of the last done.
+    newest = max([*begun[-1:], *done[-1:]])
+    read = sorted({newest - 1, newest, *sorted({*begun}.intersection(done))[-1:]})
+    for number in read:
+        if number >= 0 and not _is_whole(folder.read(f"offsets/{number}")):
+            there = (("offsets", begun), ("commits", done))
+            return Torn(
+                f"offsets/{number}",
+                tuple(f"{of}/{each}" for of, numbers in there for each in numbers if each >= number),
+                f"What batch {number} and later ones applied is read and applied again, harmlessly.",
+            )
     if done and not _is_whole(folder.read(f"commits/{done[-1]}")):
         name = f"commits/{done[-1]}"
         return Torn(name, (name,), "The batch is done again, harmlessly.")
