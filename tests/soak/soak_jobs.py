@@ -173,4 +173,5 @@ def _is(process: psutil.Process, what: str) -> bool:
 
 
 def _daemon(words: str) -> bool:
-    return "headpond.spark.session.workers" in words or "pyspark.daemon" in words
+    # What launches the JVM has the module's name among its settings, and is not a worker.
+    return "-m headpond.spark.session.workers" in words or "-m pyspark.daemon" in words

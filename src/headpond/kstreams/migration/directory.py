@@ -187,7 +187,7 @@ class StoreDirectory:
                 formats = {}
                 for value_format in held_formats(database):
                     entries = key_bytes = value_bytes = 0
-                    for stored, value in scan(database.families[COLUMN_FAMILIES[value_format]], None, None):
+                    for stored, value in scan(database.families[COLUMN_FAMILIES[value_format]]):
                         entries += 1
                         key_bytes += len(stored)
                         value_bytes += len(value)
@@ -227,16 +227,13 @@ def pairs_of(database: Database) -> Iterator[tuple[bytes, bytes, ValueFormat]]:
     if not formats:
         return
     newest = formats[-1]
-    new = scan(database.families[COLUMN_FAMILIES[newest]], None, None)
+    new = scan(database.families[COLUMN_FAMILIES[newest]])
     if len(formats) == 1:
         for key, value in new:
             yield key, value, newest
         return
     # The merge hands bytes on; a byte before each value remembers which format it is of.
-    old = (
-        (key, b"\x00" + value)
-        for key, value in scan(database.families[COLUMN_FAMILIES[formats[0]]], None, None)
-    )
+    old = ((key, b"\x00" + value) for key, value in scan(database.families[COLUMN_FAMILIES[formats[0]]]))
     both = merged(((key, b"\x01" + value) for key, value in new), old, backward=False)
     for key, value in both:
         yield key, value[1:], formats[value[0]]

@@ -137,7 +137,7 @@ def copy_segment(
     # Opened again for reading: what is compared comes from the files.
     read = _Sum()
     with Database(to, column_families(to), read_only=True) as made:
-        for keys, values in _batches(scan(made.families[COLUMN_FAMILIES[target]], None, None)):
+        for keys, values in _batches(scan(made.families[COLUMN_FAMILIES[target]])):
             read.add(keys, b"".join(values))
         if read != written or made.offsets() != offsets:
             raise InconsistentStore(
@@ -153,7 +153,7 @@ def _read(database: Database) -> Iterator[tuple[list[bytes], list[bytes], ValueF
     """Read a segment's keys and values in the order of the keys, by batches of one format."""
     formats = held_formats(database)
     if len(formats) == 1:
-        for keys, values in _batches(scan(database.families[COLUMN_FAMILIES[formats[0]]], None, None)):
+        for keys, values in _batches(scan(database.families[COLUMN_FAMILIES[formats[0]]])):
             yield keys, values, formats[0]
         return
     # In the middle of a migration in place entries of two formats alternate.

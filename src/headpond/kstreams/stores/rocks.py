@@ -30,7 +30,6 @@ import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
@@ -144,22 +143,14 @@ def unlogged() -> WriteOptions:
 
 
 def scan(
-    family: Rdict, lower: bytes | None, upper: bytes | None, *, backward: bool = False
+    family: Rdict, start: bytes | None = None, *, backward: bool = False
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Read pairs between two keys, both included, in unsigned byte order of their keys.
+    """Read pairs from a key on, itself included, in unsigned byte order of their keys.
 
-    The far end is compared here: RocksDB's own iterator bounds live in an object of the binding that the
-    iterator does not keep alive.
+    Whoever reads stops: RocksDB's own iterator bounds live in an object of the binding that the iterator does
+    not keep alive.
     """
-    found = cast(
-        "Iterator[tuple[bytes, bytes]]",
-        family.items(backwards=backward, from_key=upper if backward else lower),
-    )
-    far = lower if backward else upper
-    if far is None:
-        return found
-    # Compared as tuples, which takes no call of Python's own: a pair is greater than its key alone.
-    return takewhile((far,).__le__ if backward else (far + b"\0",).__gt__, found)
+    return cast("Iterator[tuple[bytes, bytes]]", family.items(backwards=backward, from_key=start))
 
 
 def is_database(path: Path) -> bool:
@@ -259,7 +250,7 @@ class Database:
 
     def offsets(self) -> dict[bytes, bytes]:
         """Read the entries of `offsets`: changelog offsets, position, status."""
-        return dict(scan(self.families[OFFSETS], None, None)) if OFFSETS in self.families else {}
+        return dict(scan(self.families[OFFSETS])) if OFFSETS in self.families else {}
 
     def close(self) -> None:
         """Close every handle; what was put and not flushed goes to disk first. Closing twice is fine."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from rocksdict import WriteBatch
@@ -158,14 +159,21 @@ class RocksSegment:
     def scan(
         self, lower: bytes | None = None, upper: bytes | None = None, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Read pairs in unsigned byte order of their keys, converted where they are old."""
+        """Read pairs in unsigned byte order of their keys, converted where they are old.
+
+        New ones past the far end follow: the caller, who looks at each, stops sooner than a filter here.
+        """
+        start = upper if backward else lower
         if self._old is None:
-            return iter(()) if self._new is None else scan(self._new, lower, upper, backward=backward)
-        pairs = scan(self._old, lower, upper, backward=backward)
+            return iter(()) if self._new is None else scan(self._new, start, backward=backward)
+        pairs = takewhile(
+            lambda pair: (lower is None or pair[0] >= lower) and (upper is None or pair[0] <= upper),
+            scan(self._old, start, backward=backward),
+        )
         old = ((key, self._converted(value)) for key, value in pairs)
         if self._new is None:
             return old
-        return merged(scan(self._new, lower, upper, backward=backward), old, backward=backward)
+        return merged(scan(self._new, start, backward=backward), old, backward=backward)
 
     def _converted(self, old: bytes) -> bytes:
         assert self._old_family is not None

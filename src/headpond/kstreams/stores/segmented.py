@@ -409,6 +409,8 @@ def _of_one_key(
     whole = size + SUFFIX_BYTES
     for segment in segments:
         for stored, value in segment.scan(lower, upper, backward=backward):
+            if stored < lower or stored > upper:
+                break
             if len(stored) == whole:
                 timestamp, seqnum = _SUFFIX.unpack_from(stored, size)
                 yield _new(WindowKey, (key, timestamp, seqnum)), value
@@ -428,6 +430,8 @@ def _kept(
     time_from, time_to = times
     for segment in segments:
         for stored, value in segment.scan(lower, upper, backward=backward):
+            if (lower is not None and stored < lower) or (upper is not None and stored > upper):
+                break
             found = decode_store_key(stored)
             if (
                 time_from <= found.timestamp <= time_to
