@@ -247,6 +247,11 @@ def test_a_file_that_is_no_toml_is_refused_with_the_place() -> None:
     )
 
 
+def test_an_archive_given_as_a_pipeline_file_is_recognised() -> None:
+    """JSON is not TOML, and the next step is not to correct it."""
+    assert "It looks like JSON; for an archive, `headpond init`" in refusal('{"data": "e30="}')
+
+
 def test_a_file_that_is_nested_without_end_is_refused() -> None:
     """A hostile file is a wrong file, not a crash."""
     assert "is not valid TOML: it is nested too deeply." in refusal("a = " + "[" * 100_000)

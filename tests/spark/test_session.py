@@ -93,8 +93,13 @@ def test_a_running_session_is_handed_out_again(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.spark
-def test_a_start_is_silent_and_its_failure_is_one_sentence(tmp_path: Path) -> None:
-    """A setting the JVM refuses ends in SparkNotStarted with the JVM's own reason, and nothing on stderr."""
+@pytest.mark.parametrize(
+    ("changed", "reason"), [({}, "plenty"), ({"PATH": "/nowhere"}, "bash")], ids=["the JVM's", "the shell's"]
+)
+def test_a_start_is_silent_and_its_failure_is_one_sentence(
+    tmp_path: Path, changed: dict[str, str], reason: str
+) -> None:
+    """What keeps the JVM from starting is the reason that SparkNotStarted has, and nothing is on stderr."""
     code = (
         "import sys\n"
         "from headpond.spark.session.start import SparkNotStarted, spark_session\n"
@@ -106,10 +111,10 @@ def test_a_start_is_silent_and_its_failure_is_one_sentence(tmp_path: Path) -> No
         capture_output=True,
         text=True,
         check=True,
-        env=dict(os.environ),
+        env=os.environ | changed,
         timeout=120,
     )
     assert done.stderr == ""
     assert done.stdout.startswith("Spark did not start: ")
-    assert "plenty" in done.stdout
+    assert reason in done.stdout
     assert done.stdout.count("\n") == 1

@@ -111,7 +111,7 @@ def load(
     except UnicodeDecodeError as error:
         raise ConfigurationError(
             f"The pipeline file {file} is not valid UTF-8 (byte {error.start}).",
-            next_step="Save it as UTF-8 text.",
+            next_step="Save it as UTF-8 text; for an archive, `headpond init` writes a pipeline file.",
             file=str(file),
         ) from error
     return loads(text, file.parent, file=str(file), environ=environ, tables_needed=tables_needed)
@@ -135,9 +135,12 @@ def loads(
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        next_step = "Correct the file at that place; strings and names with dots need quotes."
+        if text.lstrip().startswith("{"):
+            next_step = "It looks like JSON; for an archive, `headpond init` writes a pipeline file."
         raise ConfigurationError(
             f"{file or 'The pipeline file'} is not valid TOML: {reason}.",
-            next_step="Correct the file at that place; strings and names with dots need quotes.",
+            next_step=next_step,
             file=file,
         ) from error
     reader = Reader(os.environ if environ is None else environ, Path(base).absolute())

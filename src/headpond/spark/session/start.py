@@ -74,7 +74,7 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _MISSING_PACKAGE = re.compile(r"\[(?:unresolved dependency|download failed): (.*?)\]")
 
-_COMPLAINT = re.compile(r"(?i)exception|error|could not|unrecognized|invalid")
+_COMPLAINT = re.compile(r"(?i)exception|error|could not|cannot|no such file|not found|unrecognized|invalid")
 
 
 class SparkNotStarted(MissingRequirement):
