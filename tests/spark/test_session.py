@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +36,18 @@ def test_only_a_local_master_is_bound_to_loopback() -> None:
     """A cluster's driver must be reachable from the cluster."""
     assert session._defaults({}, quick=False)["spark.driver.host"] == "127.0.0.1"
     assert "spark.driver.host" not in session._defaults({"spark.master": "spark://h:7077"}, quick=False)
+
+
+def test_workers_are_spoken_to_by_sockets_without_delay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By a Unix socket of this machine, unless its name would not fit into an address."""
+    key = "spark.python.unix.domain.socket.enabled"
+    assert session._defaults({}, quick=False)[key] == "true"
+    assert key not in session._defaults({"spark.master": "yarn"}, quick=False)
+    longest = tmp_path / ("x" * (session.MAX_SOCKET_FOLDER_BYTES + 1))
+    monkeypatch.setattr(session, "_passing", lambda: SimpleNamespace(path=str(longest)))
+    assert key not in session._defaults({}, quick=False)
 
 
 def test_checkpoints_on_a_disk_are_written_without_starting_programs(tmp_path: Path) -> None:

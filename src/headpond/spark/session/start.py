@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from headpond.spark.session.java import Java
 
 LOOPBACK = "127.0.0.1"
+MAX_SOCKET_FOLDER_BYTES = 60
+"""What fits into a socket's address, 104 bytes on macOS, with the name that Spark gives it (43)."""
 
 QUICK_JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -XX:MetaspaceSize=256m "
@@ -293,6 +295,9 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
             "spark.sql.adaptive.enabled": "false",
             CHECKPOINTS_CLASS: LOCAL_CHECKPOINTS,
         }
+        if len(os.fsencode(passing)) <= MAX_SOCKET_FOLDER_BYTES:
+            # By TCP a task that moves little waits 40 ms for a delayed acknowledgement.
+            settings["spark.python.unix.domain.socket.enabled"] = "true"
         if quick:
             settings["spark.python.daemon.module"] = "headpond.spark.session.workers"
             jars = _spark_places()[1] / "jars"
