@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 MAX_SOCKET_FOLDER_BYTES = 60
-"""What fits into a socket's address, 104 bytes on macOS, with the name that Spark gives it (43)."""
+"""Of a Unix socket: with the name that Spark gives it (43) it must fit into an address (104 on macOS)."""
 
 QUICK_JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -XX:MetaspaceSize=256m "
@@ -296,7 +296,7 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
             CHECKPOINTS_CLASS: LOCAL_CHECKPOINTS,
         }
         if len(os.fsencode(passing)) <= MAX_SOCKET_FOLDER_BYTES:
-            # By TCP a task that moves little waits 40 ms for a delayed acknowledgement.
+            # Over TCP, a task that moves little waits 40 ms for a delayed acknowledgement.
             settings["spark.python.unix.domain.socket.enabled"] = "true"
         if quick:
             settings["spark.python.daemon.module"] = "headpond.spark.session.workers"
