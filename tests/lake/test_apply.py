@@ -226,6 +226,7 @@ def test_names_that_clash_in_one_batch_do_not_depend_on_its_order(tmp_path: Path
     assert named[0] == named[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["", "keep = 'history'", "keep = 'log'", "deletes = 'soft'"])
 @pytest.mark.parametrize("marks", ["", "\ndeletion_vectors = true"])
 def test_names_that_clash_over_batches_are_those_of_any_order(tmp_path: Path, form: str, marks: str) -> None:

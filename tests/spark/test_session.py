@@ -48,6 +48,7 @@ def test_workers_are_reached_over_unix_sockets(monkeypatch: pytest.MonkeyPatch) 
         assert key not in session._defaults({"spark.master": "yarn"}, quick=False)
 
 
+@pytest.mark.spark
 def test_a_socket_in_the_longest_folder_has_an_address(spark: SparkSession) -> None:
     """Spark's names take 43 bytes; macOS has room for 104 with the one that ends them."""
     folder = Path(session._passing().path)
