@@ -32,6 +32,7 @@ What a table ends with does not depend on the order of changes, on cuts, or on a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,7 @@ import pyarrow.compute as pc
 
 from headpond.core.arrow import taken
 from headpond.core.formats import quarantined_changes
-from headpond.core.schemas import DELETED_SCHEMA, QUARANTINE_SCHEMA, whole
+from headpond.core.schemas import DELETED_SCHEMA, QUARANTINE_SCHEMA, VALUE, whole
 from headpond.dsql.versions import decode_version, encode_time
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -116,8 +117,8 @@ COUNTERS = ("upserts", "deletes", "duplicates", "conflicting_duplicates", "stale
 class LatestOutcome:
     """What a batch asks of a table.
 
-    `deletes` has one row per key whose live row must go: the key columns hold the key, `m:version` (and
-    `m:ts_ns`, `m:tx_id`) are those of the delete that wins. Every row of the batch is one of `COUNTERS`.
+    `deletes` has one row per key whose live row must go: the columns of the key, and facts; `m:version`
+    (and `m:ts_ns`, `m:tx_id`) is that of the delete that wins. Every row of the batch is one of `COUNTERS`.
     """
 
     upserts: pa.Table  # rows of the batch to write, at most one per key
@@ -127,11 +128,11 @@ class LatestOutcome:
     counters: dict[str, int]
 
 
-def latest_step(state: pa.Table, rows: pa.Table) -> LatestOutcome:
+def latest_step(state: pa.Table, rows: pa.Table, keyed_by: Sequence[str] = ()) -> LatestOutcome:
     """Decide what a typed batch changes.
 
     `state` has `STATE_SCHEMA` rows of the batch's keys (others are ignored): per key at most one live row and
-    one tombstone.
+    one tombstone. `keyed_by` are the columns of the key, named as at the source.
     """
     ranks = _Ranks(state, rows)
     count = rows.num_rows
@@ -153,8 +154,8 @@ def latest_step(state: pa.Table, rows: pa.Table) -> LatestOutcome:
     overtaken = (tomb[of] >= 0) & (final_live > final_tomb)
     return LatestOutcome(
         upserts=taken(rows, np.sort(upserts)),
-        deletes=_deletes(rows, best[gone], ranks.versions_of(final_tomb[gone])),
-        tombstones_put=_tombstones(taken(rows, np.sort(puts))),
+        deletes=_deletes(rows, keyed_by, best[gone], ranks.versions_of(final_tomb[gone])),
+        tombstones_put=taken(_tombstones(rows), np.sort(puts)),
         tombstones_drop=pa.table({"key": rows["m:key"].take(pa.array(best[overtaken]))}),
         counters=_counters(ranks, order, tomb, live, live_hash),
     )
@@ -209,8 +210,9 @@ class _Ranks:
     def versions_of(self, ranks: Ints) -> pa.Array:
         """Return the versions that have these ranks."""
         every = np.concatenate([self.version, self._known_version])
-        order = np.argsort(every)
-        return self._versions.take(pa.array(order[np.searchsorted(every, ranks, sorter=order)]))
+        having = np.zeros(len(every), np.int64)  # ranks are numbers from 0, none of them left out
+        having[every] = np.arange(len(every))
+        return self._versions.take(pa.array(having[ranks]))
 
 
 def _counters(ranks: _Ranks, order: Ints, tomb: Ints, live: Ints, live_hash: Ints) -> dict[str, int]:
@@ -237,8 +239,10 @@ def _counters(ranks: _Ranks, order: Ints, tomb: Ints, live: Ints, live_hash: Int
     }
 
 
-def _deletes(rows: pa.Table, at: Ints, versions: pa.Array) -> pa.Table:
-    found = rows.take(pa.array(at))
+def _deletes(rows: pa.Table, keyed_by: Sequence[str], at: Ints, versions: pa.Array) -> pa.Table:
+    named = {VALUE + key for key in keyed_by}
+    kept = [name for name in rows.column_names if not name.startswith(VALUE) or name in named]
+    found = rows.select(kept).take(pa.array(at))
     columns: dict[str, pa.Array] = {
         "m:version": versions.cast(pa.binary()),
         "m:delete": pa.repeat(pa.scalar(value=True), found.num_rows),
@@ -309,7 +313,7 @@ def history_step(state: pa.Table, rows: pa.Table) -> HistoryOutcome:
         inserts=line.taken(inserts),
         corrections=line.taken(corrections),
         ends=line.ended(ends),
-        deletes=_tombstones(rows.take(pa.array(np.sort(line.winner[remembered])))),
+        deletes=taken(_tombstones(rows), np.sort(line.winner[remembered])),
         counters={
             "upserts": int(inserts.sum()),
             "deletes": int(remembered.sum()),

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import taken
 from headpond.core.derived import Derived, bucket_of, derived_in, derived_of
 from headpond.core.errors import ConfigurationError
 from headpond.core.formats import TableEntry
@@ -33,7 +31,6 @@ from headpond.lake.naming import (
     column_name,
     folded,
 )
-from headpond.lake.newest import key_codes
 from headpond.lake.renames import rename
 
 
@@ -324,10 +321,6 @@ def rows_of_keys(
     """
     columns = {typed.column(key): changes[VALUE + key] for key in keys}
     rows = pa.table({"m:key": changes["m:key"], **columns})
-    codes, different = key_codes([rows["m:key"]])
-    first = np.empty(different, np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
-    rows = taken(rows, np.sort(first))
     on = [*typed.found_by, *columns]
     if typed.buckets:
         rows = rows.append_column(BUCKET, bucket_of(rows["m:key"], typed.buckets))

@@ -97,7 +97,7 @@ class CurrentTable(RowTable):
             changes, late = too_late(state, changes, horizon)
         # Facts that the table does not keep stay behind.
         kept = [name for name in changes.column_names if name in _DECIDES or name.startswith(VALUE)]
-        outcome = latest_step(state, changes.select(kept))
+        outcome = latest_step(state, changes.select(kept), self.keys)
         return Decision(
             lambda transaction: self.write(outcome, transaction=transaction),
             refused=late,
@@ -135,9 +135,7 @@ class CurrentTable(RowTable):
         # Columns that only changes without effect bring are added too.
         layout = self.typed.fit(outcome.upserts.schema)
         if outcome.upserts.num_rows + outcome.deletes.num_rows:
-            facts = (f"m:{name}" for name in layout.own)
-            gone = outcome.deletes.select([*(VALUE + key for key in self.keys), "m:key", *facts])
-            rows = layout.marked(DELETE, [(outcome.upserts, False), (gone, True)])
+            rows = layout.marked(DELETE, [(outcome.upserts, False), (outcome.deletes, True)])
             merge = Merge(rows, self.identity, ("_ts_ns", "_tx_id", "_image_hash"), wins, gone=rows[DELETE])
             self.typed.file.merge(merge, transaction=transaction)
         return Counter(outcome.counters)

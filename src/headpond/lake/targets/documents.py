@@ -211,10 +211,9 @@ class DocumentTable(Target):
         layout = self.typed.fit(upserts.schema)
         if upserts.num_rows + deletes.num_rows == 0:
             return figures
-        gone = deletes.select([name for name in deletes.column_names if not name.startswith(VALUE)])
-        at = gone.schema.get_field_index("m:revision")
-        versions = [decode_version(version).revision for version in gone["m:version"].to_pylist()]
-        gone = gone.set_column(at, "m:revision", pa.array(versions, pa.int64()))
+        at = deletes.schema.get_field_index("m:revision")
+        versions = [decode_version(version).revision for version in deletes["m:version"].to_pylist()]
+        gone = deletes.set_column(at, "m:revision", pa.array(versions, pa.int64()))
         parts = [
             (rows.append_column("m:redacted", pc.equal(rows["m:kind"], REDACTED)), deleted)
             for rows, deleted in ((upserts, False), (gone, True))
