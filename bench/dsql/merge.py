@@ -78,7 +78,8 @@ def make(folder: Path, rows: int, buckets: int, width: int, *, marks: bool) -> t
     draw = np.random.default_rng(1)
     for start in range(0, rows, AT_ONCE):
         ids = np.arange(start, min(start + AT_ONCE, rows))
-        typed.file.append(typed.physical(changes(spec, ids, 1, draw, width)))
+        first = changes(spec, ids, 1, draw, width)
+        typed.file.append(typed.fit(first.schema).physical(first))
     return lake, spec
 
 

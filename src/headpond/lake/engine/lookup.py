@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from headpond.core.arrow import int64_array
 from headpond.core.schemas import whole
+from headpond.lake.engine import vectors
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import DataFile
 from headpond.lake.engine.parquet import Reader, opened
@@ -169,8 +170,8 @@ class _Search:
             cuts = np.searchsorted(at, ends)
             for (group, first, part), begin, start, stop in zip(held, ends, cuts, cuts[1:], strict=False):
                 here = at[start:stop] - begin
-                if len(here) and len(reader.dead):
-                    here = here[~np.isin(here + first, reader.dead)]
+                if len(here):
+                    here = here[~vectors.among(reader.dead, here + first)]
                 if len(here):
                     yield group, first, here, part.take(pa.array(here))
             held.clear()
@@ -221,7 +222,7 @@ class OneOf:
         self._values = values
         self._bits: np.ndarray[Any, np.dtype[np.bool_]] | None = None
         if pa.types.is_integer(values.type) and not values.null_count:
-            width = min(_MOST_BITS, max(_LEAST_BITS, (16 * len(values)).bit_length()))
+            width = min(_MOST_BITS, max(_LEAST_BITS, (64 * len(values)).bit_length()))
             self._shift = np.uint64(64 - width)
             self._bits = np.zeros(1 << width, bool)
             self._bits[self._hashes(values)] = True

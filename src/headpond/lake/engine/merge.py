@@ -371,7 +371,7 @@ class Engine:
             total = file.stats.get("numRecords")
             may = snapshot.marks and file.size > SMALL_BYTES
             if may and total is not None and len(rows) + file.dead <= MOST_DEAD * int(total):
-                dead = np.union1d(vectors.read(self.folder, file.vector), rows)
+                dead = vectors.union(vectors.read(self.folder, file.vector), rows)
                 plan.marked.append((file, dead))
             else:
                 plan.rewritten.append((file, rows))

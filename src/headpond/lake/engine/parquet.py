@@ -140,7 +140,7 @@ class Reader:
         self, columns: Sequence[str], gone: vectors.Positions = vectors.NONE
     ) -> Iterator[tuple[pa.Table, vectors.Positions]]:
         """Yield columns of the rows that are there, but for some that go, by groups, and their numbers."""
-        dead = np.union1d(self.dead, gone) if len(self.dead) else gone
+        dead = vectors.union(self.dead, gone)
         for group, first, count in self.groups():
             stays = np.ones(count, bool)
             stays[dead[slice(*np.searchsorted(dead, (first, first + count)))] - first] = False

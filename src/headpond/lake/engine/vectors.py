@@ -98,3 +98,20 @@ def write(folder: Folder, gone: Sequence[Positions]) -> tuple[str, list[dict[str
     path = f"deletion_vector_{name}.bin"
     folder.write(path, bytes(content))
     return path, vectors
+
+
+def among(positions: Positions, rows: Positions) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return which rows are among positions."""
+    at = np.searchsorted(positions, rows)
+    found = np.zeros(len(rows), bool)
+    inside = at < len(positions)
+    found[inside] = positions[at[inside]] == rows[inside]
+    return found
+
+
+def union(positions: Positions, others: Positions) -> Positions:
+    """Return the positions of both; a stable sort merges two that are in order in one pass."""
+    both = np.sort(np.concatenate([positions, others]), kind="stable")
+    new = np.ones(len(both), bool)
+    new[1:] = both[1:] != both[:-1]
+    return both[new]
