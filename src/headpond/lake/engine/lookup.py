@@ -37,7 +37,7 @@ _AT_ONCE = 1 << 20  # rows of a file whose key is read at a time
 _SAMPLE, _FEW = 4096, 16  # values that tell how many different ones there are, and where they lie
 _LEAST_BITS, _MOST_BITS = 10, 20  # of hashes
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # near 2⁶⁴ divided by the golden ratio, which deals numbers out evenly
-_NONE = np.empty(0, bool)
+_WIDE, _NONE = 8, np.empty(0, bool)
 
 
 @dataclass(frozen=True)
@@ -231,14 +231,19 @@ class OneOf:
         """Return a mask of the values that are."""
         if self._bits is None or column.null_count:
             return np.asarray(pc.is_in(column, value_set=self._values).to_numpy())
-        mask = np.concatenate([self._bits[self._hashes(part)] for part in column.chunks] or [_NONE])
-        at = np.flatnonzero(mask)
-        mask[at] = pc.is_in(column.take(pa.array(at)), value_set=self._values).to_numpy()
+        masks = [self._bits.take(self._hashes(part)) for part in column.chunks]
+        ats = [int64_array(np.flatnonzero(mask)) for mask in masks]
+        maybe = [part.take(at) for part, at in zip(column.chunks, ats, strict=True)]
+        mask = np.concatenate([_NONE, *masks])
+        mask[mask] = pc.is_in(pa.chunked_array(maybe, column.type), value_set=self._values).to_numpy()
         return mask
 
-    def _hashes(self, values: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        numbers: np.ndarray[Any, np.dtype[np.uint64]] = values.to_numpy().astype(np.uint64, copy=False)
-        return (numbers * _ODD) >> self._shift
+    def _hashes(self, values: pa.Array) -> Ints:
+        """Return a number for each value that `_bits` has a place for."""
+        numbers = values.to_numpy()
+        wide = numbers.view(np.uint64) if numbers.itemsize == _WIDE else numbers.astype(np.uint64)
+        found: Ints = ((wide * _ODD) >> self._shift).view(np.int64)
+        return found
 
 
 def places(rows: pa.Table, among: pa.Table, on: Sequence[str]) -> Ints:

@@ -1,0 +1,126 @@
+"""What a lookup goes by: masks of what is wanted, bounds that may hold it, rows that are gone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headpond.lake.delta import DeltaFile
+from headpond.lake.engine import lookup, vectors
+from headpond.lake.engine.lookup import OneOf, Wanted, _Range
+from headpond.lake.engine.merge import Merge, always
+
+KINDS = {pa.int8(): 7, pa.int32(): 31, pa.int64(): 63, pa.string(): 8}
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> tuple[pa.Array, pa.ChunkedArray]:
+    """Draw what is wanted and a column in chunks, of one type, with nulls perhaps."""
+    kind = draw(st.sampled_from(list(KINDS)))
+    some = st.integers(-(1 << KINDS[kind]), (1 << KINDS[kind]) - 1)
+    near = (
+        st.one_of(st.integers(-3, 3), some) if pa.types.is_integer(kind) else st.text("ab\u00e9", max_size=3)
+    )
+    values = st.one_of(near, st.none()) if draw(st.booleans()) else near
+    wanted = pa.array(draw(st.lists(values, max_size=20)), kind)
+    chunks = draw(st.lists(st.lists(values, max_size=8), max_size=4))
+    return wanted, pa.chunked_array([pa.array(chunk, kind) for chunk in chunks], kind)
+
+
+@given(columns())
+def test_one_of_says_what_arrow_says(drawn: tuple[pa.Array, pa.ChunkedArray]) -> None:
+    wanted, column = drawn
+    assert OneOf(wanted)(column).tolist() == pc.is_in(column, value_set=wanted).to_pylist()
+
+
+@pytest.mark.parametrize("step", [1, 1 << 20, 1 << 44])
+def test_keys_that_differ_in_their_high_bits_alone(step: int) -> None:
+    wanted = pa.array(np.arange(0, 1000, 2) * step)
+    column = pa.chunked_array([np.arange(1000) * step])
+    assert OneOf(wanted)(column).tolist() == [row % 2 == 0 for row in range(1000)]
+
+
+@given(columns())
+def test_bounds_that_hold_what_is_wanted_are_never_passed_over(
+    drawn: tuple[pa.Array, pa.ChunkedArray],
+) -> None:
+    wanted, column = drawn
+    if not len(wanted):  # nothing is looked for then
+        return
+    ends = pc.min_max(column)
+    least, most = ends["min"].as_py(), ends["max"].as_py()
+    holds = any(
+        value is not None and least <= value <= most for value in wanted.to_pylist() if least is not None
+    )
+    meets = _Range("k", pa.chunked_array([wanted])).meets(least, most)
+    assert meets or not holds
+    if least is not None and not wanted.null_count:
+        assert meets == holds
+
+
+positions = st.sets(st.integers(0, 40)).map(lambda rows: np.array(sorted(rows), np.int64))
+
+
+@given(positions, positions)
+def test_rows_that_are_gone(positions: vectors.Positions, rows: vectors.Positions) -> None:
+    assert vectors.among(positions, rows).tolist() == [row in positions for row in rows.tolist()]
+    assert vectors.union(positions, rows).tolist() == sorted({*positions.tolist(), *rows.tolist()})
+
+
+NAMES = [None, "a", "b"]
+
+
+def drawn_rows(draw: random.Random, count: int, most: int) -> pa.Table:
+    pairs = {(draw.choice(NAMES), draw.randrange(-most, most)) for _ in range(count)}
+    listed = draw.sample(sorted(pairs, key=str), len(pairs))
+    return pa.table(
+        {
+            "name": pa.array([name for name, _ in listed], pa.string()),
+            "number": pa.array([number for _, number in listed], pa.int64()),
+            "v": pa.array([draw.randrange(1000) for _ in listed], pa.int64()),
+        }
+    )
+
+
+def keyed(rows: pa.Table) -> dict[tuple[str | None, int], int]:
+    return {(row["name"], row["number"]): row["v"] for row in rows.to_pylist()}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_found_is_what_a_dictionary_finds(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(seed)
+    monkeypatch.setattr(lookup, "_AT_ONCE", draw.choice([1, 40, 1 << 20]))
+    file = DeltaFile(str(tmp_path))
+    on, most = ("name", "number"), draw.choice([5, 50, 1 << 40])
+    model = keyed(first := drawn_rows(draw, 60, most))
+    file.create(first.schema, partition_by=draw.choice([[], ["name"]]))
+    file.allow_marks(allowed=True)
+    file.engine.group_bytes = draw.choice([100, 400, 1 << 20])
+    file.append(first)
+    for _ in range(3):
+        more = drawn_rows(draw, 40, most)
+        gone = pa.array([draw.random() < 0.3 for _ in range(more.num_rows)])
+        file.merge(Merge(more, on, wins=always, gone=gone))
+        for key, value, goes in zip(keyed(more), more["v"].to_pylist(), gone.to_pylist(), strict=True):
+            model.pop(key, None)
+            model |= {} if goes else {key: value}
+        several = drawn_rows(draw, 20, most).select(on)
+        one_name = several.filter(pc.equal(several["name"], "a"))
+        for wanted in (several, one_name, pa.concat_tables([several, several.slice(0, 5)])):
+            keys = set(zip(*(column.to_pylist() for column in wanted.columns), strict=True))
+            found = file.look_up(Wanted(wanted, on, ("v", "v")))
+            assert keyed(found) == {key: model[key] for key in keys & model.keys()}
+            assert found.num_rows == len(keys & model.keys())
+        numbers = several.select(["number"])
+        found = keyed(file.look_up(Wanted(numbers, ["number"], ("name", "v"))))
+        wanted_numbers = set(numbers["number"].to_pylist())
+        assert found == {key: value for key, value in model.items() if key[1] in wanted_numbers}
