@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headpond.core.schemas import whole
 from headpond.lake.engine import vectors
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import DataFile, milliseconds
@@ -42,7 +43,8 @@ _INDEXED = 32  # columns of which the log has statistics, with headpond's own
 LONGEST_BOUND = 64  # bytes of a text
 EXACT_DIGITS = 15  # of a decimal, in a double
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_SAMPLE = 4096  # rows by which it is decided whether a dictionary pays
+_SAMPLE = 4096  # rows by which it is decided whether a dictionary pays, and compression
+_WORTH = 0.9  # of a column's bytes, what compression must leave at most
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ class Writer:
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
-            compression="snappy",
+            compression={name: "snappy" if _shrinks(rows[name]) else "none" for name in schema.names},
             use_dictionary=repeated,
             column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED") or None,
             store_schema=False,
@@ -257,6 +259,12 @@ class Writer:
             "stats": orjson.dumps(statistics(self._written[0], self._shape.stored)).decode(),
         }
         self.added.append({"add": action})
+
+
+def _shrinks(values: pa.ChunkedArray) -> bool:
+    """Return whether compression makes values smaller: not hashes, for one."""
+    sample = pa.record_batch([whole(values.slice(0, _SAMPLE))], [""]).serialize()
+    return len(pa.compress(sample, "snappy")) < _WORTH * len(sample)
 
 
 def _repeats(values: pa.ChunkedArray) -> bool:
