@@ -129,6 +129,7 @@ def compare(
     # Modules compiled once, as an installation has them, wherever this one keeps them.
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     compiled["HEADPOND_CACHE_DIR"] = str(folder / "cache")
+    shutil.rmtree(folder / "w", ignore_errors=True)
     start = run_headpond(pipeline_file(folder / "w", one, tables), compiled)
     print(f"first start: {start.wall_s:.1f} s, CPU {start.cpu_s:.1f} s")
     loops, starts, ours = [], [], []
