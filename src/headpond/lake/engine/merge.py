@@ -219,7 +219,8 @@ class Engine:
 
     def look_up(self, wanted: Wanted) -> pa.Table:
         """Return the rows of the newest version that are wanted; see `lookup.look_up`."""
-        return self._found(self.log.newest(), wanted)
+        found, may_be_more = self._found(self.log.newest(), wanted)
+        return found.filter(pa.array(places(found, wanted.rows, wanted.on) >= 0)) if may_be_more else found
 
     def merge(
         self, merge: Merge, *, transaction: tuple[str, int] | None = None, alone: Alone | None = None
@@ -266,7 +267,7 @@ class Engine:
         snapshot.refuse_unknown()
         schema = snapshot.schema
         rows = merge.rows if merge.on else merge.rows.slice(0, 0)
-        found = self._found(snapshot, Wanted(rows, merge.on, merge.reads if merge.on else ()))
+        found, _ = self._found(snapshot, Wanted(rows, merge.on, merge.reads if merge.on else ()))
         at = places(found, merge.rows, merge.on)
         met = found.take(pa.array(np.flatnonzero(at >= 0)))
         at = at[at >= 0]
@@ -347,19 +348,18 @@ class Engine:
             snapshot.refuse_unknown()
             self.log.commit(snapshot, actions)
 
-    def _found(self, snapshot: Snapshot, wanted: Wanted) -> pa.Table:
-        """Return the rows that are wanted, of what was looked up before if that says it."""
+    def _found(self, snapshot: Snapshot, wanted: Wanted) -> tuple[pa.Table, bool]:
+        """Return the rows that are wanted; what was looked up before, if that says it, which may be more."""
         snapshot.refuse_unknown()
         self.admits(snapshot)
         name = id(snapshot), snapshot.version
         self._known = [each for each in self._known if each.snapshot == name]
         for known in self._known:
             if known.says(wanted):
-                mine = places(known.found, wanted.rows, wanted.on) >= 0
-                return known.found.filter(pa.array(mine))
+                return known.found, True
         found = look_up(self.folder, snapshot.schema, enumerate(snapshot.files.values()), wanted)
         self._known.append(_Known(name, wanted, found))
-        return found
+        return found, False
 
     def _plan(self, snapshot: Snapshot, going: Mapping[str, vectors.Positions]) -> Plan:
         plan = Plan()

@@ -144,15 +144,18 @@ def _sightings(batch: pa.Table, declared: Mapping[str, str]) -> Iterator[tuple[t
         tx_ids = tx_id.take(pa.array(at[times == first]))
         return _Seen(int(first), pc.min(tx_ids).as_py(), int(times.max()) // MINUTE_NS * MINUTE_NS)
 
-    yield ("", TABLE), seen(live)
+    whole_table, rows = seen(live), np.count_nonzero(live)
+    yield ("", TABLE), whole_table
     named = _Named(batch)
     for name in batch.column_names:
         if name.startswith(VALUE):
             column = name[len(VALUE) :]
             raw = declared.get(column, "any") == "any"
             for kind, of_kind in _kinds(batch[name], raw=raw):
-                if (there := of_kind & live).any():
-                    yield (column, kind), seen(there)
+                there = of_kind & live
+                if count := np.count_nonzero(there):
+                    # As a rule every row has a value.
+                    yield (column, kind), whole_table if count == rows else seen(there)
             if batch[name].null_count:
                 null = named.in_row(column) & _mask(batch[name].is_null()) & live
                 if null.any():
