@@ -74,6 +74,18 @@ def test_rows_that_are_gone(positions: vectors.Positions, rows: vectors.Position
     assert vectors.union(positions, rows).tolist() == sorted({*positions.tolist(), *rows.tolist()})
 
 
+def test_one_value_beside_nulls(tmp_path: Path) -> None:
+    rows = pa.table({"name": pa.array([None, "a", "b", None]), "number": [1, 1, 1, 2], "v": [1, 2, 3, 4]})
+    file = DeltaFile(str(tmp_path))
+    file.create(rows.schema)
+    file.append(rows)
+    wanted = pa.table({"name": ["a", "a"], "number": [1, 2]})
+    assert keyed(file.look_up(Wanted(wanted, ("name", "number"), ("v",)))) == {("a", 1): 2}
+    nulls = pa.table({"name": pa.array([None, None], pa.string()), "number": [1, 2]})
+    found = keyed(file.look_up(Wanted(nulls, ("name", "number"), ("v",))))
+    assert found == {(None, 1): 1, (None, 2): 4}
+
+
 NAMES = [None, "a", "b"]
 
 
@@ -117,9 +129,11 @@ def test_what_is_found_is_what_a_dictionary_finds(
         one_name = several.filter(pc.equal(several["name"], "a"))
         for wanted in (several, one_name, pa.concat_tables([several, several.slice(0, 5)])):
             keys = set(zip(*(column.to_pylist() for column in wanted.columns), strict=True))
-            found = file.look_up(Wanted(wanted, on, ("v", "v")))
-            assert keyed(found) == {key: model[key] for key in keys & model.keys()}
-            assert found.num_rows == len(keys & model.keys())
+            # One that looks for the first time, and one that knows what the one before looked for.
+            for each in (DeltaFile(str(tmp_path)), file):
+                found = each.look_up(Wanted(wanted, on, ("v", "v")))
+                assert keyed(found) == {key: model[key] for key in keys & model.keys()}
+                assert found.num_rows == len(keys & model.keys())
         numbers = several.select(["number"])
         found = keyed(file.look_up(Wanted(numbers, ["number"], ("name", "v"))))
         wanted_numbers = set(numbers["number"].to_pylist())

@@ -193,7 +193,7 @@ class _Search:
             for name in names:
                 found = found.append_column(name, read[name])
         for name, value in self._only.items():
-            same = pc.equal(found[name], value).to_numpy()
+            same = pc.fill_null(pc.equal(found[name], value), fill_value=False).to_numpy()
             found, at = found.filter(pa.array(same)), at[same]
         if not self._is_exact:
             matched = np.flatnonzero(places(found, self.keys, wanted.on) >= 0)
