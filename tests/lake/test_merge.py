@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -12,6 +13,7 @@ import obstore
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -150,6 +152,28 @@ OTHERS: dict[str, Callable[[str], Any]] = {
     "compaction": lambda uri: DeltaTable(uri).optimize.compact(),
     "columns": lambda uri: DeltaFile(uri).add_columns([pa.field("w", pa.string())]),
 }
+
+
+def test_what_compression_does_not_make_smaller_is_not_compressed(tmp_path: Path) -> None:
+    count = 5000
+    columns = {
+        "id": pa.array(range(count)),
+        "v": pa.array(["the same"] * count),
+        "hash": pa.array([hashlib.sha256(b"%d" % row).digest() for row in range(count)]),
+    }
+    lists = {"l": pa.array([[row] for row in range(count)])}
+    codecs = {}
+    for name, data in (("plain", pa.table(columns)), ("nested", pa.table(columns | lists))):
+        file = DeltaFile(str(tmp_path / name))
+        file.create(data.schema)
+        file.append(data)
+        (path,) = Path(file.uri).glob("*.parquet")
+        group = pq.ParquetFile(path).metadata.row_group(0)
+        found = [group.column(at) for at in range(group.num_columns)]
+        codecs[name] = {each.path_in_schema.split(".")[0]: each.compression for each in found}
+        assert file.read().sort_by("id").equals(data)
+    assert codecs["plain"] == {"id": "SNAPPY", "v": "SNAPPY", "hash": "UNCOMPRESSED"}
+    assert set(codecs["nested"].values()) == {"SNAPPY"}
 
 
 @pytest.mark.parametrize("marks", [False, True])

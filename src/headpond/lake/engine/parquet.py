@@ -236,7 +236,7 @@ class Writer:
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
-            compression={name: "snappy" if _shrinks(rows[name]) else "none" for name in schema.names},
+            compression=_compression(rows),
             use_dictionary=repeated,
             column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED") or None,
             store_schema=False,
@@ -261,8 +261,14 @@ class Writer:
         self.added.append({"add": action})
 
 
+def _compression(rows: pa.Table) -> str | dict[str, str]:
+    """Return how columns are compressed: those that get smaller by it, which hashes do not."""
+    if any(pa.types.is_nested(each.type) for each in rows.schema):
+        return "snappy"  # by column it would have to be said of each leaf
+    return {name: "snappy" if _shrinks(rows[name]) else "none" for name in rows.column_names}
+
+
 def _shrinks(values: pa.ChunkedArray) -> bool:
-    """Return whether compression makes values smaller: not hashes, for one."""
     sample = pa.record_batch([whole(values.slice(0, _SAMPLE))], [""]).serialize()
     return len(pa.compress(sample, "snappy")) < _WORTH * len(sample)
 
