@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,25 @@ def test_bounds_that_hold_what_is_wanted_are_never_passed_over(
     assert meets or not holds
     if least is not None and not wanted.null_count:
         assert meets == holds
+
+
+@pytest.mark.parametrize("as_key", [int, "key-{:06}".format])
+def test_bounds_between_what_is_wanted_hold_nothing(as_key: Callable[[int], int | str]) -> None:
+    every = _Range("k", pa.chunked_array([[as_key(number) for number in range(0, 2000, 2)]]))
+    for number in (-1, 500, 501, 502, 503, 1998, 1999):
+        is_wanted = number % 2 == 0
+        assert every.meets(as_key(number), as_key(number)) == is_wanted
+
+
+def test_one_other_value_that_a_sample_leaves_out(tmp_path: Path) -> None:
+    count = 10_000
+    rows = pa.table({"name": ["a", "b", "b"], "number": [0, 1, 2], "v": [1, 2, 3]})
+    file = DeltaFile(str(tmp_path))
+    file.create(rows.schema)
+    file.append(rows)
+    names = ["a", "b", *["a"] * (count - 2)]  # every second one is looked at
+    wanted = pa.table({"name": names, "number": range(count)})
+    assert keyed(file.look_up(Wanted(wanted, ("name", "number"), ("v",)))) == {("a", 0): 1, ("b", 1): 2}
 
 
 positions = st.sets(st.integers(0, 40)).map(lambda rows: np.array(sorted(rows), np.int64))

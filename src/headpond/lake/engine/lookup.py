@@ -36,8 +36,7 @@ FILE, ROW = "%file", "%row"
 _AT_ONCE = 1 << 20  # rows of a file whose key is read at a time
 _SAMPLE, _FEW = 4096, 16  # values that tell how many different ones there are, and where they lie
 _LEAST_BITS, _MOST_BITS = 10, 20  # of hashes
-_ODD = np.uint64(0x9E3779B97F4A7C15)  # near 2⁶⁴ divided by the golden ratio, which deals numbers out evenly
-_WIDE, _NONE = 8, np.empty(0, bool)
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ / golden ratio: spreads consecutive numbers evenly
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class _Range:
         kind = str if self.is_text else int
         if not self._simple or self._null or not isinstance(least, kind) or not isinstance(most, kind):
             return True
-        # Of random keys nearly all bounds hold one of any few: then the others need not be put in order.
+        # Bounds of random keys hold nearly always one of a few values: sorting them all is rarely needed.
         least, most = _comparable(least), _comparable(most)
         if any(least <= _comparable(value) <= most for value in self._some):
             return True
@@ -163,7 +162,7 @@ class _Search:
         held: list[tuple[int, int, pa.ChunkedArray]] = []
 
         def judged() -> Iterator[tuple[int, int, Ints, pa.ChunkedArray]]:
-            # Many groups at once: what is wanted is put into a table of hashes each time.
+            # Many groups at once, because each look builds a hash table of what is wanted.
             column = pa.chunked_array([c for _, _, part in held for c in part.chunks], reader.kind(self.by))
             at = np.flatnonzero(self._one_of(column))
             ends = np.cumsum([0, *(len(part) for _, _, part in held)])
@@ -184,7 +183,7 @@ class _Search:
         yield from judged()
 
     def rows(self, reader: Reader, group: int, first: int, at: Ints, values: pa.ChunkedArray) -> pa.Table:
-        """Return those rows of a row group, of some that may be wanted, that are."""
+        """Return the wanted rows among some of a row group that may be."""
         wanted = self.wanted
         names = [name for name in dict.fromkeys([*wanted.on, *wanted.reads]) if name != self.by]
         found = pa.table({self.by: values})
@@ -212,10 +211,10 @@ class _Search:
 
 
 class OneOf:
-    """Says of many values which are among those that are wanted.
+    """Tells which of many values are wanted.
 
-    Of integers most are refused by a bit of a small table that their hash names, a tenth of the time that
-    Arrow's own table of hashes takes.
+    Most integers are ruled out by one bit of a small table, which takes a tenth of the time of Arrow's hash
+    table.
     """
 
     def __init__(self, values: pa.Array) -> None:
@@ -234,15 +233,14 @@ class OneOf:
         masks = [self._bits.take(self._hashes(part)) for part in column.chunks]
         ats = [int64_array(np.flatnonzero(mask)) for mask in masks]
         maybe = [part.take(at) for part, at in zip(column.chunks, ats, strict=True)]
-        mask = np.concatenate([_NONE, *masks])
+        mask = np.concatenate([np.empty(0, bool), *masks])
         mask[mask] = pc.is_in(pa.chunked_array(maybe, column.type), value_set=self._values).to_numpy()
         return mask
 
     def _hashes(self, values: pa.Array) -> Ints:
-        """Return a number for each value that `_bits` has a place for."""
-        numbers = values.to_numpy()
-        wide = numbers.view(np.uint64) if numbers.itemsize == _WIDE else numbers.astype(np.uint64)
-        found: Ints = ((wide * _ODD) >> self._shift).view(np.int64)
+        """Return each value's place in `_bits`."""
+        numbers = values.to_numpy().astype(np.int64, copy=False).view(np.uint64)
+        found: Ints = ((numbers * _ODD) >> self._shift).view(np.int64)
         return found
 
 

@@ -188,7 +188,7 @@ class _Known:
         mine = self.wanted
         if not set(mine.on) <= set(other.on) or not set(mine.columns) >= set(other.columns):
             return False
-        # What another table's changes ask of the same one is as a rule told apart by its first row.
+        # Most other questions are about other keys altogether, so the first row is enough to say no.
         first = other.rows.slice(0, 1)
         if not all(pc.any(pc.is_in(mine.rows[on], value_set=whole(first[on]))).as_py() for on in mine.on):
             return not first.num_rows
