@@ -36,7 +36,7 @@ def planning() -> list[psutil.Process]:
     found = []
     for process in tree():
         try:
-            if "streaming_source_runner" in " ".join(process.cmdline()):
+            if process.name() == "python_streamin":
                 found.append(process)
         except psutil.NoSuchProcess:
             continue

@@ -160,18 +160,21 @@ class Job:
 def _is(process: psutil.Process, what: str) -> bool:
     """Say whether a process is an executor, a Python worker of a task, or one that plans."""
     try:
+        runs, parent = _runs(process), process.parent()
+        forked = parent is not None and runs == _runs(parent)
         words = " ".join(process.cmdline())
-        parent = process.parent()
-        forked = parent is not None and _daemon(words) and _daemon(" ".join(parent.cmdline()))
     except psutil.NoSuchProcess:
         return False
     # What Spark asks while it plans runs in forked workers, too, but is not asked again: the query ends.
-    plans = "python_streaming_source_runner" in words or (forked and "pyspark.sql.worker." in words)
+    plans = runs.startswith("python_streamin") or (forked and "data_sou" in runs)
     if what == "executor":
         return "CoarseGrainedExecutorBackend" in words
-    return plans if what == "planner" else forked and not plans
+    return plans if what == "planner" else forked and runs == "worker"
 
 
-def _daemon(words: str) -> bool:
-    # What launches the JVM has the module's name among its settings, and is not a worker.
-    return "-m headpond.spark.session.workers" in words or "-m pyspark.daemon" in words
+def _runs(process: psutil.Process) -> str:
+    """Say what a Python of Spark's runs, in 15 characters; what the parent forks has it as its name."""
+    words = process.cmdline()
+    if "headpond.spark.session.workers" in words:
+        return process.name()
+    return words[-1].rpartition(".")[2][:15] if words[1:2] == ["-m"] else ""

@@ -171,12 +171,11 @@ def test_the_driver_killed_at_random_moments(tmp_path: Path) -> None:
 
 
 def workers(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The Python workers below the job: what Spark's daemon forked."""
+    """The Python workers below the job: what Spark's daemon forked, which is a fork itself."""
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         try:
-            forked = "headpond.spark.session.workers" in " ".join(child.cmdline())
-            if forked and "headpond.spark.session.workers" in " ".join(child.parent().cmdline()):  # type: ignore[union-attr]
+            if child.name() == child.parent().name() == "worker":  # type: ignore[union-attr]
                 found.append(child)
         except (psutil.NoSuchProcess, AttributeError):
             continue

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -74,10 +74,10 @@ def test_checkpoints_on_a_disk_are_written_without_starting_programs(tmp_path: P
     assert remote[key].endswith(".FileContextBasedCheckpointFileManager")
 
 
-def test_quick_means_lighter_compilation_and_imports_before_the_fork() -> None:
+def test_quick_means_lighter_compilation_and_an_ordered_class_path() -> None:
     """Only where asked for, and workers of another machine are left as they are."""
     quick, usual = session._defaults({}, quick=True), session._defaults({}, quick=False)
-    only_here = {"spark.python.daemon.module", "spark.driver.extraClassPath"}
+    only_here = {"spark.driver.extraClassPath"}
     assert set(quick) - set(usual) == only_here
     assert session.QUICK_JAVA_OPTIONS in quick["spark.driver.extraJavaOptions"]
     assert session.QUICK_JAVA_OPTIONS not in usual["spark.driver.extraJavaOptions"]
@@ -141,3 +141,22 @@ def test_a_start_is_silent_and_its_failure_is_one_sentence(
     assert done.stdout.startswith("Spark did not start: ")
     assert reason in done.stdout
     assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.spark
+def test_queries_that_begin_at_once_share_the_workers_variables(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark writes into the map while it serializes tasks of another query: it must be made for that."""
+    from pyspark.sql.datasource import DataSourceRegistration
+
+    from headpond.spark import register
+
+    context: Any = spark.sparkContext
+    before, found = context.environment, []
+    monkeypatch.setattr(
+        DataSourceRegistration, "register", lambda *_: found.append(context.environment.getClass().getName())
+    )
+    register(spark)
+    assert set(found) == {"java.util.concurrent.ConcurrentHashMap"}
+    assert context.environment is before

@@ -30,7 +30,7 @@ from headpond.spark.session.cluster import refuse_connect
 from headpond.spark.session.settings import redact_options
 from headpond.spark.sources.archive import DecodedArchiveSource
 from headpond.spark.sources.cells import Folder
-from headpond.spark.sources.rows import DecodingDataSource, Rules
+from headpond.spark.sources.rows import DecodingDataSource, Rules, register_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ def decoded_changes(
         if is_remote(source.archive) and pipeline.target.storage_options:
             options["storageOptions"] = json.dumps(pipeline.target.storage_options)
     redact_options(spark)
-    spark.dataSource.register(kind.with_rules(rules))
+    register_source(spark, kind.with_rules(rules))
     return spark.readStream.format(kind.name()).options(**options).load()
 
 

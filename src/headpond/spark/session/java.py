@@ -179,14 +179,14 @@ def _ask(executable: Path, env: Mapping[str, str]) -> _Answer | str:
         facts = executable.stat()
     except OSError:
         return "no such file"
-    known = (str(executable), facts.st_ino, facts.st_mtime_ns, facts.st_size, frozenset(env.items()))
+    known = (facts.st_dev, facts.st_ino, facts.st_mtime_ns, facts.st_size)
     if known not in _ASKED:
         _ASKED[known] = _asked(executable, env)
     return _ASKED[known]
 
 
-_ASKED: dict[tuple[object, ...], _Answer | str] = {}
-"""What each Java said: a run asks before anything else is checked, and again when Spark starts."""
+_ASKED: dict[tuple[int, ...], _Answer | str] = {}
+"""What each Java said, by its file: a run asks before anything is checked, and again when Spark starts."""
 
 
 def _asked(executable: Path, env: Mapping[str, str]) -> _Answer | str:

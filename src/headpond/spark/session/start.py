@@ -38,7 +38,7 @@ from headpond.spark.session.settings import (
     check_checkpoint,
     session_settings,
 )
-from headpond.spark.session.workers import worker_python
+from headpond.spark.session.workers import start_parent, worker_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -153,9 +153,6 @@ class Starting:
 
     def _start(self, conf: dict[str, str], log: Path) -> None:
         try:
-            importlib.import_module("pyspark")  # takes a while, in which checks may fail
-            if self._given_up:
-                return
             context = started_context("headpond", conf=conf, log_path=log, quick=True)
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
@@ -226,6 +223,7 @@ def start_early(pipeline: Pipeline, log: Path) -> Starting | None:
         find_java()
     except HeadpondError:
         return None
+    importlib.import_module("pyspark")  # in the thread it would take turns with the imports of the checks
     return Starting(conf, log)
 
 
@@ -295,15 +293,19 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
             "spark.sql.adaptive.enabled": "false",
             CHECKPOINTS_CLASS: LOCAL_CHECKPOINTS,
         }
-        if len(os.fsencode(passing)) <= MAX_SOCKET_FOLDER_BYTES:
+        if _has_sockets(master):
             # Over TCP, a task that moves little waits 40 ms for a delayed acknowledgement.
             settings["spark.python.unix.domain.socket.enabled"] = "true"
         if quick:
-            settings["spark.python.daemon.module"] = "headpond.spark.session.workers"
             jars = _spark_places()[1] / "jars"
             first = [str(jar) for name in FIRST_JARS for jar in sorted(jars.glob(f"{name}*.jar"))]
             settings["spark.driver.extraClassPath"] = os.pathsep.join(first)
     return settings | ({_JAVA_OPTIONS: " ".join(options)} if options else {})
+
+
+def _has_sockets(master: str) -> bool:
+    """Return whether all runs on this machine, with a temporary folder that sockets can be in."""
+    return master.startswith("local") and len(os.fsencode(_passing().path)) <= MAX_SOCKET_FOLDER_BYTES
 
 
 def _set_environment(settings: Mapping[str, str], java: Java) -> None:
@@ -338,6 +340,8 @@ def _start_context(settings: Mapping[str, str], log: Path) -> SparkContext:
                 # In a session of its own: Ctrl-C and a supervisor's signal to the group are for this process,
                 # which ends its batch first. The JVM ends when its standard input does, with this process.
                 apart = {"stdout": out, "stderr": out, "start_new_session": True}
+                if _has_sockets(settings["spark.master"]) and os.environ["PYSPARK_PYTHON"] != sys.executable:
+                    start_parent(Path(_passing().path), out)
                 gateway = launch_gateway(conf, popen_kwargs=apart)
                 warm(partial(gateway.jvm.java.lang.Class.forName, SLOWEST_CLASS))
             jvm = gateway.jvm if gateway is not None else None

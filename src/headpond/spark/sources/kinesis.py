@@ -49,6 +49,7 @@ from headpond.spark.sources.rows import (
     DecodingDataSource,
     as_spark,
     chosen_columns,
+    register_source,
     source_schema,
 )
 
@@ -312,6 +313,6 @@ def register(spark: SparkSession) -> None:
         spark.sparkContext.environment[APPLICATION] = spark.sparkContext.applicationId
     use_this_python(spark)
     for source in (KinesisDataSource, ShortNamedKinesisDataSource, ArchiveDataSource):
-        spark.dataSource.register(source)
+        register_source(spark, source)
     redact_options(spark)
     sentences_for_people()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
@@ -23,16 +23,37 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from headpond.core.errors import ConfigurationError
 from headpond.kpl.records import ENCRYPTION_TYPE, user_record_schema
 from headpond.spark.errors import carried
+from headpond.spark.session.cluster import over_connect
 from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sources.cells import FRAME_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
     from headpond.core.formats import ChangeFormat
+
+
+def register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a source, for several queries at once.
+
+    Spark keeps the variables of the worker's environment in one map for all queries over a source, and adds
+    to it whenever a query begins. A task of another query that is serialized meanwhile can never be read
+    (`OptionalDataException`), so it gets a map that threads may share.
+    """
+    if over_connect(spark):
+        spark.dataSource.register(source)
+        return
+    context: Any = spark.sparkContext
+    given = context.environment
+    context.environment = context._jvm.java.util.concurrent.ConcurrentHashMap(given)  # noqa: SLF001
+    try:
+        spark.dataSource.register(source)
+    finally:
+        context.environment = given
 
 
 def source_schema(*, tags: bool, encryption_type: bool = False) -> StructType:
