@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headpond.core.bucket import Bucket
 from headpond.core.errors import ConfigurationError
-from headpond.kinesis.api.retry import Bucket
 from headpond.kinesis.api.shards import Shard
 from headpond.kinesis.producer import ProducerSettings
 from headpond.kinesis.producer.lanes import Lane, Router, ShardLimiter, backoff_ms, choose

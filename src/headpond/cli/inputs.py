@@ -17,9 +17,9 @@ import click
 from headpond.cli.output import ConsoleOutput, JsonOutput, Output
 from headpond.core.errors import HeadpondError, InvalidData, MissingRequirement, UsageError
 from headpond.core.options import parse_span
+from headpond.core.times import parse_time_ms
 from headpond.kinesis.archive.compressed import MAGIC, opened
 from headpond.kinesis.archive.lines import count_lines
-from headpond.kinesis.reading.positions import parse_time_ms
 
 _READ_BYTES = 1 << 20
 

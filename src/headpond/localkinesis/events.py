@@ -20,7 +20,7 @@ from zlib import crc32
 
 import orjson
 
-from headpond.kinesis.api.retry import Bucket
+from headpond.core.bucket import Bucket
 from headpond.localkinesis.answers import children_json
 from headpond.localkinesis.model import Start
 from headpond.localkinesis.settings import ServiceRefusalError, invalid_argument

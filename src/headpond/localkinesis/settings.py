@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from headpond.kinesis.api.retry import Bucket
+from headpond.core.bucket import Bucket
 
 
 class ServiceRefusalError(Exception):

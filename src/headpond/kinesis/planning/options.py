@@ -11,9 +11,10 @@ from typing import Literal, NamedTuple, cast
 
 from headpond.core.errors import ConfigurationError
 from headpond.core.options import Options
+from headpond.core.times import as_utc
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.reading.cursor import MOST_RECORDS_PER_PAGE
-from headpond.kinesis.reading.positions import Start, as_utc, read_end, read_start
+from headpond.kinesis.reading.positions import Start, read_end, read_start
 from headpond.kpl.model import HashRangeFilter
 
 CONNECTION_OPTIONS = (

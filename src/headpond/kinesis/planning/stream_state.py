@@ -23,10 +23,11 @@ from dataclasses import replace
 from threading import Lock
 
 from headpond.core.errors import ConfigurationError
+from headpond.core.times import as_utc
 from headpond.kinesis.api.calls import ServiceCalls, StreamFacts
 from headpond.kinesis.planning.options import SourceSettings
 from headpond.kinesis.reading.cursor import LossRule
-from headpond.kinesis.reading.positions import END, Listing, Offset, Position, as_utc, listing
+from headpond.kinesis.reading.positions import END, Listing, Offset, Position, listing
 
 _FACTS_HOLD_S = 60.0  # an account may ask 20 times a second, for all its streams together
 _SHARE = 4  # of the retention: how old a note in the offset may grow

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from headpond.kinesis.api.retry import Bucket
+from headpond.core.bucket import Bucket
 from headpond.kinesis.producer.records import Bundle, Pending
 from headpond.kinesis.producer.settings import ProducerSettings
 from headpond.kinesis.producer.shard_map import OpenShards

@@ -29,10 +29,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
 from headpond.core.errors import ConfigurationError, InvalidData
+from headpond.core.times import as_utc, parse_time_ms
 from headpond.kinesis.api.shards import Shard
 
 VERSIONS = (1, 2)
@@ -46,7 +46,6 @@ CLOCK_SKEW_MS = 60_000
 _DIGITS = re.compile(r"[0-9]{1,200}", re.ASCII)
 _FIELDS = {"SEQ": {"p", "s", "t"}, "AT": {"p", "s"}, "END": {"p"}, "TS": {"p", "t"}, "HORIZON": {"p"}}
 _NOTES = {"SEQ": {"u", "f"}, "AT": set[str](), "END": {"f"}, "TS": {"u"}, "HORIZON": {"u"}}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +84,6 @@ class Position:
         """The sequence number as a number, to be compared; only SEQ and AT have one."""
         assert self.sequence_number is not None
         return int(self.sequence_number)
-
-
-def as_utc(time_ms: int) -> str:
-    """Write a time for a message, to the second."""
-    try:
-        return f"{_EPOCH + timedelta(seconds=time_ms // 1000):%Y-%m-%dT%H:%M:%SZ}"
-    except OverflowError:
-        return f"{time_ms} ms"
 
 
 HORIZON = Position("HORIZON")
@@ -274,17 +265,6 @@ def read_end(text: str) -> int | None:
             next_step="Use LATEST, or AT_TIMESTAMP 2026-01-01T00:00:00Z.",
             option="endingPosition",
         ) from error
-
-
-def parse_time_ms(text: str) -> int:
-    """Read a time in ISO 8601 with its zone, in milliseconds since 1970; a ValueError says what is wrong."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a time in ISO 8601") from None
-    if moment.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone, such as Z or +02:00")
-    return max(0, (moment - _EPOCH) // timedelta(milliseconds=1))
 
 
 def refuse_far_future(time_ms: int, now_ms: int, whose: str) -> None:

@@ -28,12 +28,12 @@ from headpond.core.errors import (
     ServiceFailure,
 )
 from headpond.core.schemas import PENDING_SCHEMA
+from headpond.core.times import parse_time_ms
 from headpond.dsql.records import Change, parse
 from headpond.kinesis.api.calls import calls_of, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.archive.lines import BAD_LINE
 from headpond.kinesis.consumers import consumer_of
-from headpond.kinesis.reading.positions import parse_time_ms
 from headpond.lake.apply import Applied
 from headpond.lake.maintenance.catch_up import CaughtUp, configured
 from headpond.lake.maintenance.rebuild import widen
