@@ -18,40 +18,15 @@ from headpond.kinesis.reading.positions import Start, read_end, read_start
 from headpond.kpl.model import HashRangeFilter
 
 CONNECTION_OPTIONS = (
-    "streamName",
-    "streamARN",
-    "region",
-    "profile",
-    "endpointUrl",
-    "roleArn",
-    "roleExternalId",
-    "roleSessionName",
-    "stsEndpointUrl",
-)
+    "streamName", "streamARN", "region", "profile", "endpointUrl", "roleArn", "roleExternalId",
+    "roleSessionName", "stsEndpointUrl",
+)  # fmt: skip
 OPTIONS = (
-    *CONNECTION_OPTIONS,
-    "startingPosition",
-    "endingPosition",
-    "kclLeases",
-    "deaggregate",
-    "includeTags",
-    "includeEncryptionType",
-    "onMalformed",
-    "hashRangeFilter",
-    "shardOrdering",
-    "consumerMode",
-    "consumerName",
-    "registerConsumer",
-    "maxRecordsPerTrigger",
-    "maxBytesPerTrigger",
-    "maxSpanPerTrigger",
-    "inStep",
-    "maxRecordsPerFetch",
-    "shardsPerTask",
-    "probeLag",
-    "shardDiscoveryInterval",
-    "failOnDataLoss",
-)
+    *CONNECTION_OPTIONS, "startingPosition", "endingPosition", "kclLeases", "deaggregate", "includeTags",
+    "includeEncryptionType", "onMalformed", "hashRangeFilter", "shardOrdering", "consumerMode",
+    "consumerName", "registerConsumer", "maxRecordsPerTrigger", "maxBytesPerTrigger", "maxSpanPerTrigger", "inStep",
+    "maxRecordsPerFetch", "shardsPerTask", "probeLag", "shardDiscoveryInterval", "failOnDataLoss",
+)  # fmt: skip
 
 DEFAULT_MAX_SPAN_MS = 600_000
 """At a shard's limit of 1 MiB/s, 600 MiB of it: five minutes of reading at its 2 MiB/s."""
