@@ -24,8 +24,8 @@ CONNECTION_OPTIONS = (
 OPTIONS = (
     *CONNECTION_OPTIONS, "startingPosition", "endingPosition", "kclLeases", "deaggregate", "includeTags",
     "includeEncryptionType", "onMalformed", "hashRangeFilter", "shardOrdering", "consumerMode",
-    "consumerName", "registerConsumer", "maxRecordsPerTrigger", "maxBytesPerTrigger", "maxSpanPerTrigger", "inStep",
-    "maxRecordsPerFetch", "shardsPerTask", "probeLag", "shardDiscoveryInterval", "failOnDataLoss",
+    "consumerName", "registerConsumer", "maxRecordsPerTrigger", "maxBytesPerTrigger", "maxSpanPerTrigger",
+    "inStep", "maxRecordsPerFetch", "shardsPerTask", "probeLag", "shardDiscoveryInterval", "failOnDataLoss",
 )  # fmt: skip
 
 DEFAULT_MAX_SPAN_MS = 600_000
