@@ -156,6 +156,7 @@ def start_parent(folder: Path, log: IO[bytes]) -> None:
         )
     os.environ[worker_script.PARENT] = place
     atexit.register(parent.communicate)
+    atexit.register(parent.kill)  # before that: it may still be importing
 
 
 def main() -> None:
@@ -199,7 +200,7 @@ def _become(connection: socket.socket) -> NoReturn:
     sys.argv = [name, *arguments]
     for stream in (sys.stdout, sys.stderr):
         cast("TextIOWrapper", stream).reconfigure(line_buffering=True)
-    sys.path[:0] = [each for each in os.environ["PYTHONPATH"].split(os.pathsep) if each not in sys.path]
+    sys.path[1:1] = [each for each in os.environ["PYTHONPATH"].split(os.pathsep) if each not in sys.path]
     sys.modules.pop(name, None)  # it runs once more, as the program
     with contextlib.suppress(OSError):  # what `top` and `ps -e` show; Linux has it
         Path("/proc/self/comm").write_text(sys.argv[-1].rpartition(".")[2])
