@@ -59,10 +59,11 @@ def test_sparks_archives_are_dropped_and_the_rest_is_kept(tmp_path: Path) -> Non
 
 
 def test_the_interpreter_itself_where_the_script_could_do_harm(tmp_path: Path) -> None:
-    """Another Spark's jars, a pyspark that a fresh Python would not find, no folder to write to."""
+    """Another Spark's jars, pyspark or Python not where they are by themselves, no folder to write to."""
     env = environ(tmp_path)
     assert worker_python(PACKAGE, tmp_path, env) == sys.executable
     assert worker_python(tmp_path / "pyspark", tmp_path / "pyspark", env) == sys.executable
+    assert worker_python(PACKAGE, PACKAGE, {**env, "PYTHONHOME": sys.prefix}) == sys.executable
     (tmp_path / "file").touch()
     taken = {"HEADPOND_CACHE_DIR": str(tmp_path / "file")}
     assert worker_python(PACKAGE, PACKAGE, taken) == sys.executable

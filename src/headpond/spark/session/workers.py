@@ -106,7 +106,7 @@ def use_this_python(spark: SparkSession) -> None:
 
 def _found_by_itself(folder: Path, env: Mapping[str, str]) -> bool:
     """Return whether a fresh interpreter looks for packages in this folder."""
-    if os.pathsep in sys.executable or not sys.executable:
+    if os.pathsep in sys.executable or not sys.executable or "PYTHONHOME" in env:
         return False
     places = [*site.getsitepackages(), *env.get("PYTHONPATH", "").split(os.pathsep)]
     if site.ENABLE_USER_SITE:
