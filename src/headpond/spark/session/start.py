@@ -223,7 +223,8 @@ def start_early(pipeline: Pipeline, log: Path) -> Starting | None:
         find_java()
     except HeadpondError:
         return None
-    importlib.import_module("pyspark")  # in the thread it would take turns with the imports of the checks
+    with contextlib.suppress(ImportError):  # where it is not installed, what the checks find comes first
+        importlib.import_module("pyspark")  # in the thread it would take turns with the imports of the checks
     return Starting(conf, log)
 
 
