@@ -101,7 +101,6 @@ class Family:
             capture_output=True,
             text=True,
             input="from Spark",
-            cwd=self.folder,
             env=self.environ | {"PYTHONPATH": str(self.folder)} | given,
             timeout=60,
         )
@@ -110,7 +109,7 @@ class Family:
 TELL = """
 import json, os, sys
 import headpond
-print(json.dumps({"said": sys.stdin.read(), "arguments": sys.argv[1:], "folder": os.getcwd(),
+print(json.dumps({"said": sys.stdin.read(), "arguments": sys.argv[1:],
     "a": os.environ.get("A"), "home": os.environ.get("HOME"), "name": __name__, "hash": hash("a"),
     "forked": "headpond.spark.sources.kinesis" in sys.modules}), flush=True)
 print("to the log", file=sys.stderr)
@@ -154,7 +153,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Family]:
 
 
 def test_a_fork_is_what_spark_asked_for(family: Family) -> None:
-    """Streams, arguments, environment, folder, exit code: as of an interpreter, without its imports."""
+    """Streams, arguments, environment, exit code: as of an interpreter, without its imports."""
     done = family.run("tell_headpond", "3", "a b", A="1")
     told = json.loads(done.stdout)
     assert told.pop("forked")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from headpond.api.records import inspect, table_of
@@ -74,7 +75,7 @@ def _place(lake: Place, options: Mapping[str, str] | None) -> tuple[str, Mapping
     if isinstance(lake, Pipeline) or (not is_remote(os.fspath(lake)) and os.fspath(lake).endswith(".toml")):
         target = pipeline_of(lake).target
         return target.path, target.storage_options if options is None else options
-    if not (is_remote(os.fspath(lake)) or os.path.isdir(lake)):  # noqa: PTH112
+    if not (is_remote(os.fspath(lake)) or Path(lake).is_dir()):
         raise UsageError(
             f"There is no lake at {lake}.", next_step="Give a pipeline file (.toml) or the folder of a lake."
         )

@@ -99,9 +99,9 @@ def apply_batch(
 
     lake.before_write("quarantine")
     quarantine = pa.concat_tables([batch.quarantine, refused])
-    for part in (quarantine, *whole.refused_parts()):
+    for found in (quarantine, *whole.refused_parts()):
         # What no form of its table takes is one record all the same.
-        part = first_of_each(part, lake.quarantine.identity)  # noqa: PLW2901
+        part = first_of_each(found, lake.quarantine.identity)
         lake.quarantine.add(part, transaction=transaction)
         applied.quarantined.update(part["reason"].to_pylist())
         applied.quarantine.append(part)

@@ -4,7 +4,7 @@ Run by path, with the standard library alone (`-IS`). It tells the parent (`work
 with, and stays as the fork's stand-in: Spark sees its streams, may end it, and is told how it ended::
 
     ──►  length of the rest (4 bytes, with standard input, output and error), then it, in JSON:
-         arguments, environment, folder
+         arguments, environment
     ◄──  process number of the fork (4 bytes) … its exit code (1 byte), unless it was killed
 
 Where there is no parent, or it has ended, or this is to be another Python than one that runs a module, it
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
 
 def _stand_in(connection: socket.socket, place: str, arguments: list[str]) -> int:
     connection.connect(place)
-    told = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}  # noqa: PTH109 (nothing imported that need not be)
+    told = {"arguments": arguments, "environment": dict(os.environ)}
     content = json.dumps(told).encode()
     socket.send_fds(connection, [struct.pack("!I", len(content))], [0, 1, 2])
     connection.sendall(content)

@@ -183,7 +183,7 @@ def _wait_for_ended(*_: object) -> None:
 
 
 def _become(connection: socket.socket) -> NoReturn:
-    """Be the Python that was asked for: its streams, environment, folder, arguments; then run its module."""
+    """Be the Python that was asked for: its streams, environment and arguments; then run its module."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, fds, _, _ = socket.recv_fds(connection, 4, 3)
     for target, given in enumerate(fds):
@@ -193,7 +193,6 @@ def _become(connection: socket.socket) -> NoReturn:
         asked = json.loads(opened.read(*struct.unpack("!I", size)))
     connection.sendall(struct.pack("!I", os.getpid()))
     os.register_at_fork(after_in_child=connection.close)  # its end tells of this process alone
-    os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
     _, name, *arguments = asked["arguments"]
