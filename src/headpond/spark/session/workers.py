@@ -38,6 +38,7 @@ import socket
 import struct
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn, cast
@@ -166,6 +167,8 @@ def main() -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
+    # From 3.12 on Python warns of a fork beside threads, of which NumPy's and Arrow's hook into it.
+    warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
     signal.signal(signal.SIGCHLD, _wait_for_ended)
     with socket.socket(fileno=int(sys.argv[1])) as listening:
         while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:
