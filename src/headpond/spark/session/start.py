@@ -341,7 +341,9 @@ def _start_context(settings: Mapping[str, str], log: Path) -> SparkContext:
                 # In a session of its own: Ctrl-C and a supervisor's signal to the group are for this process,
                 # which ends its batch first. The JVM ends when its standard input does, with this process.
                 apart = {"stdout": out, "stderr": out, "start_new_session": True}
-                if _has_sockets(settings["spark.master"]) and os.environ["PYSPARK_PYTHON"] != sys.executable:
+                master, python = settings["spark.master"], os.environ["PYSPARK_PYTHON"]
+                # Executors of their own (`local-cluster`) start Pythons as they do on other machines.
+                if _has_sockets(master) and "cluster" not in master and python != sys.executable:
                     start_parent(Path(_passing().path), out)
                 gateway = launch_gateway(conf, popen_kwargs=apart)
                 warm(partial(gateway.jvm.java.lang.Class.forName, SLOWEST_CLASS))
