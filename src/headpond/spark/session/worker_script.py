@@ -1,14 +1,13 @@
 """What Spark starts for each Python it wants: asks for a fork of one that has imported everything already.
 
 Run by path, with the standard library alone (`-IS`). It tells the parent (`workers`) what it was started
-with, and stays as the fork's stand-in: Spark sees its streams, may end it, and is told how it ended::
+with, and then stands in for the fork: Spark sees its streams, can end it, and learns how it ended::
 
     ──►  length of the rest (4 bytes, with standard input, output and error), then it, in JSON:
          arguments, environment
     ◄──  process number of the fork (4 bytes) … its exit code (1 byte), unless it was killed
 
-Where there is no parent, or it has ended, or this is to be another Python than one that runs a module, it
-runs the interpreter itself.
+Without a parent that answers, or where Spark wants anything but a module run, it runs the interpreter itself.
 """
 
 from __future__ import annotations
@@ -32,21 +31,27 @@ def main(arguments: list[str]) -> None:
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(each for each in given if not _OF_SPARK.fullmatch(each))
     if arguments[:1] == ["-m"] and (place := os.environ.get(PARENT)):
-        try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                sys.exit(_stand_in(connection, place, arguments))
-        except (OSError, struct.error):
-            pass
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                fork = _forked(connection, place, arguments)
+            except (OSError, struct.error):
+                pass
+            else:
+                sys.exit(_stand_in(connection, fork))
     os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 (this interpreter)
 
 
-def _stand_in(connection: socket.socket, place: str, arguments: list[str]) -> int:
+def _forked(connection: socket.socket, place: str, arguments: list[str]) -> int:
     connection.connect(place)
     told = {"arguments": arguments, "environment": dict(os.environ)}
     content = json.dumps(told).encode()
     socket.send_fds(connection, [struct.pack("!I", len(content))], [0, 1, 2])
     connection.sendall(content)
-    (fork,) = struct.unpack("!I", connection.recv(4))
+    fork: int = struct.unpack("!I", connection.recv(4))[0]
+    return fork
+
+
+def _stand_in(connection: socket.socket, fork: int) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: os.kill(fork, number))
     code = connection.recv(1)
     connection.recv(1)  # its end
