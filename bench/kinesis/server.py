@@ -27,6 +27,8 @@ PER_AGGREGATE = 400
 KEYS = 10
 DISTINCT = 32
 DAY_MS = 86_400_000
+SHARD_BYTES_PER_MS = (1 << 20) / 1000
+"""What a shard takes."""
 
 
 def create_older(engine: Engine, stream: str, shards: int) -> None:
@@ -38,7 +40,10 @@ def create_older(engine: Engine, stream: str, shards: int) -> None:
 
 
 def fill(engine: Engine, line: str) -> int:
-    """Make a stream of user records, spread evenly over its shards; gives its Kinesis records."""
+    """Make a stream of user records, spread evenly over its shards; gives its Kinesis records.
+
+    They arrived half a day ago, as fast as shards take them, however fast this machine makes them.
+    """
     stream, told_shards, kind, *numbers = line.split()
     shards, (count, size) = int(told_shards), map(int, numbers)
     draw = random.Random(f"{kind} {size}")
@@ -53,9 +58,14 @@ def fill(engine: Engine, line: str) -> int:
             for _ in range(DISTINCT)
         ]
         records = count // PER_AGGREGATE
+    now = engine.clock
+    a_round_ms, begin_ms = len(blobs[0]) / SHARD_BYTES_PER_MS, now() - DAY_MS // 2
     for number in range(records):
-        place = (number % shards << 128) // shards
-        engine.put(stream, "a", blobs[number % DISTINCT], explicit_hash_key=place)
+        turn, place = divmod(number, shards)
+        arrival_ms = begin_ms + int(turn * a_round_ms)
+        engine.clock = lambda arrival_ms=arrival_ms: arrival_ms
+        engine.put(stream, "a", blobs[number % DISTINCT], explicit_hash_key=(place << 128) // shards)
+    engine.clock = now
     return records
 
 

@@ -80,7 +80,7 @@ def test_a_task_finds_its_place_and_reads(
 def test_a_first_run_looks_at_each_beginning_once(kinesis: LocalKinesis, clock: ManualClock) -> None:
     """Up to now: two calls a shard to plan, where a look tells all, and two to read."""
     clock.advance(25 * HOUR_MS)  # so that the beginning is a moment
-    put(kinesis, 12)
+    put(kinesis, 9)
     driver = Counting(kinesis, maxSpanPerTrigger="1 min")
     start = driver.initial()
     driver.planner.fix_ends()
@@ -129,3 +129,34 @@ def test_what_expired_meanwhile_is_told_as_ever(
     else:
         assert sorted(driver.read(start, end)) == held(kinesis)
         assert len(held(kinesis)) == 30
+
+
+def test_where_nothing_follows_a_cut_the_end_is_looked_for_before_it(
+    kinesis: LocalKinesis, clock: ManualClock
+) -> None:
+    """A stream that has been idle for twelve hours: nobody halves these twelve hours again and again."""
+    clock.advance(HOUR_MS)
+    for _ in range(30):
+        put(kinesis, 60, 50_000)
+        clock.advance(1_000)
+    clock.advance(12 * HOUR_MS)
+    driver = Counting(kinesis)
+    start = driver.initial()
+    driver.planner.fix_ends()
+    end = driver.next(start)
+    assert sorted(driver.read(start, end)) == held(kinesis)
+    assert driver.made["iterator"] <= 20 * SHARDS
+
+
+def test_a_little_behind_a_cut_takes_no_batch_of_its_own(kinesis: LocalKinesis, clock: ManualClock) -> None:
+    """An hour after the backlog's span, three more in each shard: one look sees that they are all."""
+    put(kinesis, 30)
+    clock.advance(HOUR_MS)
+    put(kinesis, 9)
+    clock.advance(HOUR_MS)
+    driver = Counting(kinesis, maxSpanPerTrigger="1 min")
+    start = driver.initial()
+    driver.planner.fix_ends()
+    end = driver.next(start)
+    assert sorted(driver.read(start, end)) == held(kinesis)
+    assert driver.next(end) == end

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.kinesis.planning.in_step import APPLICATION
+from headpond.core.in_step import APPLICATION
 from headpond.localkinesis.testing import local_kinesis
 from tests.kinesis.source_kit import Driver
 

@@ -3,7 +3,7 @@
 ::
 
     session     start · settings · java · workers · cluster (executors, Spark Connect)
-    sources     kinesis · archive · archive_files · rows · decoded · cells
+    sources     kinesis · archive · archive_files · tasks · rows · decoded · cells
     sinks       kinesis
     following   query · run · parts · distributed · upkeep · checkpoint · stopping
     join        api · columns · pack · task · checkpoint

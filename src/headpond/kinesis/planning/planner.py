@@ -22,9 +22,9 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TypeVar
 
+from headpond.core.in_step import InStep
 from headpond.kinesis.api.calls import MOST_PARALLEL_CALLS, ServiceCalls
 from headpond.kinesis.leases import read_leases
-from headpond.kinesis.planning.in_step import InStep
 from headpond.kinesis.planning.options import Limits, SourceSettings
 from headpond.kinesis.planning.shard_state import CLOCK_ERROR_MS, UNBOUNDED, ShardState
 from headpond.kinesis.planning.stream_state import StreamState

@@ -32,9 +32,8 @@ LOOK_BYTES = 1 << 20
 """What a shard takes in a second at its limit; costs less to look at than a few more calls."""
 
 LOOK_RECORDS = 5_000  # at most, however small they are
-_FEW, _FEW_BYTES = 1_250, LOOK_BYTES // 4  # where the shard may have more: this many are always taken
-_PROBE_BYTES = LOOK_BYTES // 16  # enough to tell how dense records are
-FIRST_LOOK = 10  # while their size is not known: a reply may have 10 MiB
+_FEW, _FEW_BYTES = 1_250, LOOK_BYTES // 16  # enough to tell how dense records are
+FIRST_LOOK = 4  # while their size is not known: a reply may have 10 MiB
 _FIRST_SPAN_MS = 4_000
 _SPAN_GROWTH = 8
 CLOCK_ERROR_MS = 2_000
@@ -166,7 +165,7 @@ class ShardState:
     def reach(self, span_ms: int | None, about_bytes: int | None = None) -> None:
         """Take up to the newest record that counts, or with `span_ms` up to the first one so much later.
 
-        A quarter of a MiB is always taken. As a shard takes a MiB a second at most, a span bounds the bytes
+        A few records are always taken. As a shard takes a MiB a second at most, a span bounds the bytes
         of a batch; with `about_bytes` it is as much shorter as the records that were looked at are dense.
         """
         # The first look tells how large records are, and may be all it takes.
@@ -176,18 +175,25 @@ class ShardState:
         self.take()
         if self.is_done or self.position == self.begun:
             return
+        miss_ms = min(self._calls.date_ms(), self._newest_ms)
         if span_ms is not None:
             cut_ms = self._first_ms + self._span_ms(span_ms, about_bytes)
             if (self.position.time_ms or 0) >= cut_ms:
                 return
-            if cut_ms < self._calls.date_ms() and self._jump(cut_ms, 1):  # times to come are refused
-                self.take(1)
-                return
-        self._close_in()
+            if cut_ms < self._calls.date_ms():  # times to come are refused
+                if self._jump(cut_ms, 1 + self._worth(_FEW_BYTES, LOOK_RECORDS)):
+                    # What is left behind the cut may be too little for another batch.
+                    self.take(UNBOUNDED if self._has_seen_all else 1)
+                    return
+                miss_ms = min(miss_ms, cut_ms)
+        self._close_in(miss_ms)
 
-    def _close_in(self) -> None:
-        """Go to the newest record that counts; what may be a MiB, by what was seen, is read through."""
-        miss_ms, span_ms = min(self._calls.date_ms(), self._newest_ms), _FIRST_SPAN_MS
+    def _close_in(self, miss_ms: int) -> None:
+        """Go to the newest record that counts, which is older than a moment.
+
+        What may be a MiB, by what was seen, is read through.
+        """
+        span_ms = _FIRST_SPAN_MS
         while not self.is_done:
             hit_ms = self.position.time_ms or 0
             if (miss_ms - hit_ms) * self._bytes_per_ms <= LOOK_BYTES:
@@ -196,7 +202,7 @@ class ShardState:
                 moment_ms = max((hit_ms + miss_ms) // 2, miss_ms - span_ms)
                 span_ms *= _SPAN_GROWTH
                 # Two at least, or they would not tell how dense they are.
-                if not self._jump(moment_ms, 1 + self._worth(_PROBE_BYTES, LOOK_RECORDS)):
+                if not self._jump(moment_ms, 1 + self._worth(_FEW_BYTES, LOOK_RECORDS)):
                     miss_ms = moment_ms
             self.take()
 

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,11 +43,6 @@ REPLY_BYTES = 10 << 20
 
 TIP_PATIENCE = 300
 """Empty replies to polling at the tip, about a minute, before the end is given up."""
-
-MOST_SHARDS_AT_ONCE = 32
-"""That one task reads from: at 2 MiB/s each more than a core opens; each holds a reply of 10 MiB at most."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,56 +117,6 @@ def read_pages(
             last=last,
             oldest=oldest,
         )
-
-
-def interleaved(parts: Iterable[Iterator[T]], most: int = MOST_SHARDS_AT_ONCE) -> Iterator[T]:
-    """Yield what several iterators give, each in its order: while one waits for the service others go on.
-
-    `most` of them are begun at a time, and none is asked for its next item before its last one was taken.
-    """
-    later = deque(parts)
-    if len(later) == 1:
-        yield from later[0]
-        return
-    with ThreadPoolExecutor(most, thread_name_prefix="headpond-read") as pool:
-
-        def ask(part: Iterator[T]) -> Future[list[T]]:
-            return pool.submit(lambda: list(islice(part, 1)))
-
-        asked = {ask(part): part for part in (later.popleft() for _ in range(min(most, len(later))))}
-        try:
-            while asked:
-                for each in wait(asked, return_when=FIRST_COMPLETED).done:
-                    part = asked.pop(each)
-                    found = each.result()
-                    yield from found
-                    if found:
-                        asked[ask(part)] = part
-                    elif later:
-                        part = later.popleft()
-                        asked[ask(part)] = part
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-_TASK_BYTES = 4 << 20  # what a task costs beside its shards, as if it were read
-_SHARD_BYTES = 64 << 10  # what a shard costs beside its records
-
-
-def deal(sizes: list[int], most: int) -> list[list[int]]:
-    """Deal numbered shares out to tasks: as many as their sizes are worth, `most` at most, about even.
-
-    >>> deal([9 << 20, 5 << 20, 1 << 20], 2)
-    [[0], [1, 2]]
-    """
-    worth = sum(sizes) + _SHARD_BYTES * len(sizes)
-    tasks: list[list[int]] = [[] for _ in range(min(len(sizes), most, 1 + worth // _TASK_BYTES))]
-    loads = [0] * len(tasks)
-    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
-        least = loads.index(min(loads))
-        tasks[least].append(number)
-        loads[least] += sizes[number] + _SHARD_BYTES
-    return [sorted(task) for task in tasks]
 
 
 def in_batches(

@@ -21,23 +21,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from headpond.core.in_step import APPLICATION
 from headpond.kinesis.api.calls import calls_of
 from headpond.kinesis.consumers import consumer_of
 from headpond.kinesis.fanout import MOST_IDLE_EVENTS, reading_calls
-from headpond.kinesis.planning.in_step import APPLICATION
 from headpond.kinesis.planning.options import Limits, SourceSettings, read_options
 from headpond.kinesis.planning.planner import Planner
 from headpond.kinesis.planning.stream_state import refuse_another
 from headpond.kinesis.reading.cursor import LossRule
 from headpond.kinesis.reading.positions import Offset, read_offset
-from headpond.kinesis.reading.reader import (
-    TIP_PATIENCE,
-    ShardRange,
-    deal,
-    in_batches,
-    interleaved,
-    read_pages,
-)
+from headpond.kinesis.reading.reader import TIP_PATIENCE, ShardRange, in_batches, read_pages
 from headpond.kpl.batch import OpenCounters
 from headpond.kpl.records import open_records
 from headpond.spark.errors import carried, sentences_for_people
@@ -52,6 +45,7 @@ from headpond.spark.sources.rows import (
     register_source,
     source_schema,
 )
+from headpond.spark.sources.tasks import deal, interleaved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

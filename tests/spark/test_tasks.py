@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headpond.kinesis.reading.reader import deal, interleaved
+from headpond.spark.sources.tasks import deal, interleaved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
