@@ -149,10 +149,12 @@ def test_where_nothing_follows_a_cut_the_end_is_looked_for_before_it(
 
 
 def test_a_little_behind_a_cut_takes_no_batch_of_its_own(kinesis: LocalKinesis, clock: ManualClock) -> None:
-    """An hour after the backlog's span, three more in each shard: one look sees that they are all."""
-    put(kinesis, 30)
+    """An hour after the backlog's span, two more in each shard: one look sees that they are all."""
+    put(kinesis, 60, 50_000)
     clock.advance(HOUR_MS)
-    put(kinesis, 9)
+    for shard in range(SHARDS):
+        for _ in range(2):
+            kinesis.engine.put(STREAM, "late", b"late", explicit_hash_key=(shard << 128) // SHARDS)
     clock.advance(HOUR_MS)
     driver = Counting(kinesis, maxSpanPerTrigger="1 min")
     start = driver.initial()
