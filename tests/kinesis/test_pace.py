@@ -79,21 +79,6 @@ def test_a_lone_reader_is_not_refused(
             assert least_s <= paced.slept_s <= most_s
 
 
-@pytest.mark.parametrize(("known", "pages"), [(0, [34, 26]), (60, [26, 34])])
-def test_the_last_reply_is_a_whole_one(known: int, pages: list[int]) -> None:
-    """Where it is known how much there is: nobody waits for the seconds that the last reply costs."""
-    size_bytes = 300_000
-    with local_kinesis(STREAM, clock=ManualClock()) as kinesis:
-        for first in range(0, 60, 10):
-            put(kinesis, 10, size_bytes, first)
-        kinesis.engine.split_shard(STREAM, SHARD)
-        calls = ServiceCalls(ConnectionSettings(stream_name=STREAM, endpoint_url=kinesis.endpoint_url))
-        wanted = ShardRange(SHARD, HORIZON, END, records=known, size_bytes=known * size_bytes)
-        found = [len(page) for page in read_pages(calls, wanted, LossRule(STREAM, 86_400_000))]
-        calls.close()
-    assert found == pages
-
-
 def test_a_throttled_shard_is_asked_again_within_a_second() -> None:
     """Its debt is paid by then; to wait longer would leave it idle."""
     assert max(Patience().wait_s(attempt) for attempt in range(40)) <= 1.0

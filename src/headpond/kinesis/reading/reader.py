@@ -38,9 +38,6 @@ EMPTY_REPLY_PAUSE_S = 0.2
 BATCH_BYTES = 10 << 20
 """Of records as they came, in base64: what is put together is about as large as the largest reply."""
 
-REPLY_BYTES = 10 << 20
-"""The most that a reply holds; the service's limit."""
-
 TIP_PATIENCE = 300
 """Empty replies to polling at the tip, about a minute, before the end is given up."""
 
@@ -77,15 +74,11 @@ def read_pages(
     cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss)
     until = wanted.end.number if wanted.end.kind == "SEQ" else None
     idle, left = 0, wanted.records
-    # A reply is paid for by the seconds after it, and nobody waits for those of the last one: that is to be
-    # a whole one, and the first what remains beside such.
-    whole = max(1, REPLY_BYTES * left // max(1, wanted.size_bytes))
-    limit = min(left % whole or whole, records_per_page)
     last: str | None = None
     oldest: str | None = None
     while not cursor.closed:
-        records = cursor.next_page(min(limit, left) if left > 0 else records_per_page)
-        left, limit = left - len(records), records_per_page
+        records = cursor.next_page(min(records_per_page, left) if left > 0 else records_per_page)
+        left -= len(records)
         if until is not None and records and records[-1].number >= until:
             kept = [record for record in records if record.number <= until]
             oldest = None if len(kept) == len(records) else records[len(kept)].sequence_number
