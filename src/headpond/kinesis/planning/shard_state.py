@@ -80,7 +80,8 @@ class ShardState:
         self._marks: deque[Mark] = deque()
         self._held_bytes = 0
         self._record_bytes = 0.0  # of a record, by the page seen last; 0: none yet
-        self._first_ms, self._bytes_per_ms = 0, LOOK_BYTES / 1000  # of the batch's first record; seen last
+        self._bytes_per_ms = LOOK_BYTES / 1000  # by what was seen last
+        self._first_ms, self._first_per_ms = 0, self._bytes_per_ms  # of the batch's first records
         self.waited, self.idle_until_s = 0, float("-inf")
         self.begin()
 
@@ -124,7 +125,7 @@ class ShardState:
         if self.records is not None:
             return self.records, self.size_bytes
         to_ms = self._calls.now_ms() if self.position == END else self.position.time_ms or 0
-        size_bytes = max(self.size_bytes, int((to_ms - self._first_ms) * self._lasting_per_ms))
+        size_bytes = max(self.size_bytes, int((to_ms - self._first_ms) * self._first_per_ms))
         return int(size_bytes / self._record_bytes), size_bytes
 
     @property
@@ -172,6 +173,7 @@ class ShardState:
         while not self._has_seen_all and self._held_bytes < _FEW_BYTES and len(self._marks) < _FEW:
             self._see(self._worth(LOOK_BYTES, LOOK_RECORDS))
         self._first_ms = self._marks[0].arrival_ms if self._marks else 0
+        self._first_per_ms = self._lasting_per_ms
         self.take()
         if self.is_done or self.position == self.begun:
             return
@@ -181,7 +183,7 @@ class ShardState:
             if (self.position.time_ms or 0) >= cut_ms:
                 return
             if cut_ms < self._calls.date_ms():  # times to come are refused
-                if self._jump(cut_ms, 1 + self._worth(_FEW_BYTES, LOOK_RECORDS)):
+                if self._jump(cut_ms):
                     # What is left behind the cut may be too little for another batch.
                     self.take(UNBOUNDED if self._has_seen_all else 1)
                     return
@@ -201,16 +203,17 @@ class ShardState:
             else:
                 moment_ms = max((hit_ms + miss_ms) // 2, miss_ms - span_ms)
                 span_ms *= _SPAN_GROWTH
-                # Two at least, or they would not tell how dense they are.
-                if not self._jump(moment_ms, 1 + self._worth(_FEW_BYTES, LOOK_RECORDS)):
+                if not self._jump(moment_ms):
                     miss_ms = moment_ms
             self.take()
 
     def _see(self, limit: int) -> None:
         self._hold(self._cursor, self._cursor.next_records(min(limit, self._per_page)))
 
-    def _jump(self, moment_ms: int, limit: int) -> bool:
+    def _jump(self, moment_ms: int) -> bool:
         """See on from the first record since a moment; return whether it counts and is not planned yet."""
+        # Two at least, or they would not tell how dense they are.
+        limit = 1 + self._worth(_FEW_BYTES, LOOK_RECORDS)
         cursor = ShardCursor(self._calls, self.shard_id, at_time(moment_ms), self._loss)
         found = cursor.next_records(min(limit, self._per_page))
         if not found or not self._counts(found[0]):
