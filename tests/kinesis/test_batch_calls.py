@@ -165,3 +165,15 @@ def test_a_little_behind_a_cut_takes_no_batch_of_its_own(kinesis: LocalKinesis, 
     assert sum(each.size_bytes for each in driver.planner.ranges(start, end)) > 60 * 50_000 / 2
     assert sorted(driver.read(start, end)) == held(kinesis)
     assert driver.next(end) == end
+
+
+def test_what_a_plan_estimated_is_read_in_one_reply(kinesis: LocalKinesis, clock: ManualClock) -> None:
+    """An estimate a record short takes no second one, which would wait for what the first one took."""
+    for _ in range(300):
+        put(kinesis, SHARDS, 25_000)
+        clock.advance(23)
+    driver = Counting(kinesis, maxSpanPerTrigger="5 s")
+    start = driver.initial()
+    end = driver.next(start)
+    assert 600 < len(driver.read(start, end)) < 800
+    assert driver.calls_of_reading(start, end) == {"iterator": SHARDS, "page": SHARDS}

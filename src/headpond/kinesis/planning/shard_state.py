@@ -121,12 +121,16 @@ class ShardState:
 
     @property
     def about(self) -> tuple[int, int]:
-        """About how many records and bytes the batch has; what was not seen is taken to be like what was."""
+        """About how many records and bytes the batch has; what was not seen is taken to be like what was.
+
+        Of an estimate a sixteenth more records are told: so many are asked for, and one that is short would
+        cost a reply more, which the shard's limits make wait.
+        """
         if self.records is not None:
             return self.records, self.size_bytes
         to_ms = self._calls.now_ms() if self.position == END else self.position.time_ms or 0
         size_bytes = max(self.size_bytes, int((to_ms - self._first_ms) * self._first_per_ms))
-        return int(size_bytes / self._record_bytes), size_bytes
+        return int(size_bytes / self._record_bytes * 17 / 16) + 1, size_bytes
 
     @property
     def _lasting_per_ms(self) -> float:
@@ -235,7 +239,7 @@ class ShardState:
             self._record_bytes = max(1.0, page_bytes / len(page))
         if len(page) > 1:
             seen_ms = max(1, marks[-1].arrival_ms - marks[0].arrival_ms)
-            self._bytes_per_ms = page_bytes / seen_ms
+            self._bytes_per_ms = (page_bytes - marks[0].size_bytes) / seen_ms  # what came after the first one
         self._stands = cursor.at_tip or not page
         if not page and not cursor.at_tip and not cursor.closed and self._over_gaps:
             raise ServiceFailure(
