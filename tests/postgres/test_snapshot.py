@@ -15,6 +15,7 @@ from headpond.core.errors import AccessDenied, InvalidData, ServiceFailure, Usag
 from headpond.lake.apply import apply_batch
 from headpond.lake.maintenance.compare import Compare
 from headpond.lake.maintenance.from_database import DatabaseLoad, DatabaseRows
+from headpond.postgres import connection as connections
 from headpond.postgres.catalog import tables_of
 from headpond.postgres.connection import Database
 from headpond.postgres.reading import snapshot
@@ -318,14 +319,25 @@ def test_what_a_role_has_set_changes_no_row(dsn: str, tmp_path: Path) -> None:
         "CREATE ROLE odd LOGIN",
         "GRANT SELECT ON f TO odd",
         "ALTER ROLE odd SET extra_float_digits = -10",
-        "ALTER ROLE odd SET statement_timeout = '1ms'",
+        "ALTER ROLE odd SET statement_timeout = '250ms'",
         "ALTER ROLE odd SET DateStyle = 'SQL, DMY'",
     )
     odd = dsn.replace("postgres@", "odd@")
     assert read(odd, "f", rows_at_once=1) == read(dsn, "f")
+    with Database(odd).connect() as connection:
+        connection.execute("SELECT pg_sleep(0.3)")
     run(dsn, "ALTER TABLE f ENABLE ROW LEVEL SECURITY", "CREATE POLICY few ON f USING (v = 'a')")
     with pytest.raises(AccessDenied, match="row-level security"):
         read(odd, "f")
+
+
+def test_a_connection_that_ends_before_it_is_used_is_closed(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a role's time-out is shorter than its first statement takes; a load tries again."""
+    monkeypatch.setattr(connections, "_EXACT", "SET statement_timeout = 10; SELECT pg_sleep(1)")
+    with pytest.raises(ServiceFailure, match="statement timeout"):
+        Database(dsn).connect()
 
 
 class Killed(Exception):

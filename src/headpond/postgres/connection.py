@@ -87,6 +87,7 @@ class Database:
 
         Raises:
             EndpointUnreachable, AccessDenied: nobody answers, or the user is not accepted.
+            ServiceFailure: it ended at once; another one may go on.
             UsageError: the server is too old.
         """
         settings: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S, **self._given}
@@ -121,7 +122,12 @@ class Database:
                     "14 or newer is needed.",
                     next_step="Load the table from Parquet files instead.",
                 )
-            connection.execute(_EXACT)
+            try:
+                with self.errors():
+                    connection.execute(_EXACT)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     @contextmanager
