@@ -1,7 +1,7 @@
 """The Kinesis source on Spark against plain loops over boto3, and what planning costs; ratios in one run.
 
-    python bench/kinesis/run.py [--rounds 3] [--parts abcdep] [--millions 8] [--plain-millions 10]
-                                [--json FILE]
+    python bench/kinesis/run.py [--rounds 3] [--parts abcdefp] [--millions 8] [--plain-millions 10]
+                                [--backlog-mib 64] [--json FILE]
 
 a  KPL aggregates of 100-byte records into the noop sink, the whole query on two cores, against a loop of
    boto3 and aws-kinesis-agg on one
@@ -265,14 +265,14 @@ def part_d(server: Asked, spark: Asked) -> dict[str, Any]:
     return planned
 
 
-def part_f(server: Asked, spark: Asked, rounds: int) -> dict[str, Any]:
+def part_f(server: Asked, spark: Asked, rounds: int, mib: int) -> dict[str, Any]:
     """A backlog in shards that give no more than the service's."""
 
     def measured(**options: str) -> dict[str, float]:
         # The first one is not counted: its buffers use memory that the machine may not have touched yet.
         return medians([query(spark, "f", **options) for _ in range(1 + rounds)][1:])
 
-    shards, mib, size = 64, 24, 25_000
+    shards, size = 64, 25_000
     fill = f"fill f {shards} plain {shards * mib * MIB // size} {size}"
     server.ask(fill)
     free = measured()
@@ -313,6 +313,7 @@ def main() -> None:
     arguments.add_argument("--parts", default="abcdefp")
     arguments.add_argument("--millions", type=float, default=8)
     arguments.add_argument("--plain-millions", type=float, default=10)
+    arguments.add_argument("--backlog-mib", type=int, default=64, help="of each of the 64 shards of part f")
     arguments.add_argument("--json", type=Path)
     chosen = arguments.parse_args()
     peer_python()
@@ -337,7 +338,7 @@ def main() -> None:
         if "p" in chosen.parts:
             figures["p"] = part_p(server, spark, chosen.rounds, chosen.plain_millions)
         if "f" in chosen.parts:
-            figures["f"] = part_f(server, spark, chosen.rounds)
+            figures["f"] = part_f(server, spark, chosen.rounds, chosen.backlog_mib)
     if "e" in chosen.parts:
         figures["e"] = part_e()
     print(f"\nload after: {os.getloadavg()[0]:.1f}")
