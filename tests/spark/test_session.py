@@ -14,6 +14,7 @@ import pytest
 
 from headpond.pipeline import loads
 from headpond.spark.session import start as session
+from headpond.spark.session import worker_script
 from headpond.spark.session.settings import session_settings
 
 if TYPE_CHECKING:
@@ -36,6 +37,25 @@ def test_only_a_local_master_is_bound_to_loopback() -> None:
     """A cluster's driver must be reachable from the cluster."""
     assert session._defaults({}, quick=False)["spark.driver.host"] == "127.0.0.1"
     assert "spark.driver.host" not in session._defaults({"spark.master": "spark://h:7077"}, quick=False)
+
+
+def test_another_sessions_parent_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that a session's driver started inherits where that one's Pythons are forked from."""
+    from pyspark import SparkContext
+
+    monkeypatch.setenv(worker_script.PARENT, str(tmp_path / "python"))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    told = []
+
+    def launched(*_: object, **__: object) -> None:
+        told.append(os.environ.get(worker_script.PARENT))
+        raise RuntimeError("it was launched")
+
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launched)
+    with pytest.raises(session.SparkNotStarted, match="it was launched"):
+        session._start_context({"spark.master": "local-cluster[2,1,1024]"}, tmp_path / "spark.log")
+    assert told == [None]
 
 
 def test_workers_are_reached_over_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ from headpond.spark.session.settings import (
     check_checkpoint,
     session_settings,
 )
+from headpond.spark.session.worker_script import PARENT
 from headpond.spark.session.workers import start_parent, worker_python
 
 if TYPE_CHECKING:
@@ -342,7 +343,9 @@ def _start_context(settings: Mapping[str, str], log: Path) -> SparkContext:
                 # which ends its batch first. The JVM ends when its standard input does, with this process.
                 apart = {"stdout": out, "stderr": out, "start_new_session": True}
                 master, python = settings["spark.master"], os.environ["PYSPARK_PYTHON"]
-                # Executors of their own (`local-cluster`) start Pythons as they do on other machines.
+                # Executors of their own (`local-cluster`) start Pythons as on other machines. The parent of
+                # another session, whose driver may have begun this process, forks for none of ours.
+                os.environ.pop(PARENT, None)
                 if _has_sockets(master) and "cluster" not in master and python != sys.executable:
                     start_parent(Path(_passing().path), out)
                 gateway = launch_gateway(conf, popen_kwargs=apart)
