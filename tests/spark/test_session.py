@@ -46,16 +46,16 @@ def test_another_sessions_parent_is_not_asked(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv(worker_script.PARENT, str(tmp_path / "python"))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    told = []
+    inherited = []
 
     def launched(*_: object, **__: object) -> None:
-        told.append(os.environ.get(worker_script.PARENT))
+        inherited.append(os.environ.get(worker_script.PARENT))
         raise RuntimeError("it was launched")
 
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launched)
     with pytest.raises(session.SparkNotStarted, match="it was launched"):
         session._start_context({"spark.master": "local-cluster[2,1,1024]"}, tmp_path / "spark.log")
-    assert told == [None]
+    assert inherited == [None]
 
 
 def test_workers_are_reached_over_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
