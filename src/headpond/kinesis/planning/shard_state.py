@@ -123,8 +123,8 @@ class ShardState:
     def about(self) -> tuple[int, int]:
         """About how many records and bytes the batch has; what was not seen is taken to be like what was.
 
-        An estimated count is raised by a sixteenth: tasks ask for that many records, and if it fell short they
-        would need another reply, which the shard's limits delay.
+        An estimated count is raised by a sixteenth: tasks ask for that many records, and if it fell short,
+        they would need another reply, which the shard's limits delay.
         """
         if self.records is not None:
             return self.records, self.size_bytes
