@@ -35,17 +35,31 @@ def columns(draw: st.DrawFn) -> tuple[pa.Array, pa.ChunkedArray]:
     return wanted, pa.chunked_array([pa.array(chunk, kind) for chunk in chunks], kind)
 
 
-@given(columns())
-def test_one_of_says_what_arrow_says(drawn: tuple[pa.Array, pa.ChunkedArray]) -> None:
+@pytest.mark.parametrize("order", ["any", "ascending"])
+@given(drawn=columns())
+def test_one_of_finds_what_arrow_finds(drawn: tuple[pa.Array, pa.ChunkedArray], order: str) -> None:
     wanted, column = drawn
-    assert OneOf(wanted)(column).tolist() == pc.is_in(column, value_set=wanted).to_pylist()
+    if order == "ascending":
+        column = pa.chunked_array([part.take(pc.sort_indices(part)) for part in column.chunks], column.type)
+    mask = pc.is_in(column, value_set=wanted).to_pylist()
+    assert OneOf(wanted).rows(column).tolist() == [row for row, is_wanted in enumerate(mask) if is_wanted]
+
+
+def test_order_is_not_taken_from_a_sample() -> None:
+    """A long column, in order but for values that a sample of it leaves out."""
+    numbers = np.arange(100_000)
+    numbers[[1, 50_001]] = numbers[[50_001, 1]]
+    wanted = pa.array([1, 7, 50_001])
+    assert OneOf(wanted).rows(pa.chunked_array([numbers])).tolist() == [1, 7, 50_001]
 
 
 @pytest.mark.parametrize("step", [1, 1 << 20, 1 << 44])
 def test_keys_that_differ_in_their_high_bits_alone(step: int) -> None:
     wanted = pa.array(np.arange(0, 1000, 2) * step)
     column = pa.chunked_array([np.arange(1000) * step])
-    assert OneOf(wanted)(column).tolist() == [row % 2 == 0 for row in range(1000)]
+    assert OneOf(wanted).rows(column).tolist() == list(range(0, 1000, 2))
+    backwards = pa.chunked_array([np.arange(1000)[::-1].copy() * step])
+    assert OneOf(wanted).rows(backwards).tolist() == list(range(1, 1000, 2))
 
 
 @given(columns())

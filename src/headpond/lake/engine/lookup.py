@@ -162,9 +162,9 @@ class _Search:
         held: list[tuple[int, int, pa.ChunkedArray]] = []
 
         def judged() -> Iterator[tuple[int, int, Ints, pa.ChunkedArray]]:
-            # Many groups at once, because each look builds a hash table of what is wanted.
+            # Many groups at once: for texts each look builds a hash table of what is wanted.
             column = pa.chunked_array([c for _, _, part in held for c in part.chunks], reader.kind(self.by))
-            at = np.flatnonzero(self._one_of(column))
+            at = self._one_of.rows(column)
             ends = np.cumsum([0, *(len(part) for _, _, part in held)])
             cuts = np.searchsorted(at, ends)
             for (group, first, part), begin, start, stop in zip(held, ends, cuts, cuts[1:], strict=False):
@@ -211,37 +211,55 @@ class _Search:
 
 
 class OneOf:
-    """Tells which of many values are wanted.
+    """Finds those of many values that are wanted.
 
-    Most integers are ruled out by one bit of a small table, which takes a tenth of the time of Arrow's hash
-    table.
+    Integers in order, as those of a table's keys often are, are searched for what is wanted. Of others most
+    are ruled out by one bit of a small table, which takes a tenth of the time of Arrow's hash table.
     """
 
     def __init__(self, values: pa.Array) -> None:
         self._values = values
-        self._bits: np.ndarray[Any, np.dtype[np.bool_]] | None = None
-        if pa.types.is_integer(values.type) and not values.null_count:
+        self._is_simple = pa.types.is_integer(values.type) and not values.null_count
+        if self._is_simple:
+            self._sorted = np.unique(_numbers(values))
             width = min(_MOST_BITS, max(_LEAST_BITS, (64 * len(values)).bit_length()))
             self._shift = np.uint64(64 - width)
             self._bits = np.zeros(1 << width, bool)
-            self._bits[self._hashes(values)] = True
+            self._bits[self._hashes(self._sorted)] = True
 
-    def __call__(self, column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return a mask of the values that are."""
-        if self._bits is None or column.null_count:
-            return np.asarray(pc.is_in(column, value_set=self._values).to_numpy())
-        masks = [self._bits.take(self._hashes(part)) for part in column.chunks]
-        ats = [int64_array(np.flatnonzero(mask)) for mask in masks]
-        maybe = [part.take(at) for part, at in zip(column.chunks, ats, strict=True)]
-        mask = np.concatenate([np.empty(0, bool), *masks])
-        mask[mask] = pc.is_in(pa.chunked_array(maybe, column.type), value_set=self._values).to_numpy()
-        return mask
+    def rows(self, column: pa.ChunkedArray) -> Ints:
+        """Return the numbers of the values that are, in order."""
+        if not self._is_simple or column.null_count:
+            return np.flatnonzero(pc.is_in(column, value_set=self._values).to_numpy())
+        starts = np.cumsum([0, *map(len, column.chunks)])
+        parts = [(start, _numbers(part)) for start, part in zip(starts, column.chunks, strict=False)]
+        found = [start + self._among(numbers) for start, numbers in parts if len(numbers)]
+        return np.concatenate([np.empty(0, np.int64), *found])
 
-    def _hashes(self, values: pa.Array) -> Ints:
-        """Return each value's place in `_bits`."""
-        numbers = values.to_numpy().astype(np.int64, copy=False).view(np.uint64)
-        found: Ints = ((numbers * _ODD) >> self._shift).view(np.int64)
+    def _among(self, numbers: Ints) -> Ints:
+        if _rises(numbers[:: max(1, len(numbers) // _SAMPLE)]) and _rises(numbers):
+            least, most = np.searchsorted(self._sorted, numbers[[0, -1]])
+            wanted = self._sorted[least : most + 1]
+            firsts, ends = (np.searchsorted(numbers, wanted, side) for side in ("left", "right"))
+            counts = ends - firsts
+            return np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
+        maybe = np.flatnonzero(self._bits.take(self._hashes(numbers)))
+        found: Ints = maybe[vectors.among(self._sorted, numbers[maybe])]
         return found
+
+    def _hashes(self, numbers: Ints) -> Ints:
+        """Return each number's place in `_bits`."""
+        found: Ints = ((numbers.view(np.uint64) * _ODD) >> self._shift).view(np.int64)
+        return found
+
+
+def _numbers(values: pa.Array) -> Ints:
+    found: Ints = values.to_numpy().astype(np.int64, copy=False)
+    return found
+
+
+def _rises(numbers: Ints) -> bool:
+    return bool((numbers[1:] >= numbers[:-1]).all())
 
 
 def places(rows: pa.Table, among: pa.Table, on: Sequence[str]) -> Ints:
