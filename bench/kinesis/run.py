@@ -280,17 +280,17 @@ def part_f(server: Asked, spark: Asked, rounds: int, mib: int) -> dict[str, Any]
     with running(sys.executable, HERE / "server.py", "limited") as limited:
         limited.ask(fill)
         held = measured(endpointUrl=limited.greeting)
-    # The first two MiB are there at once, and nobody waits for what the last reply of 10 MiB costs.
-    least_s = (mib - 2 - 10) / 2
+    # A second's worth is there at once. The last reply may be one of 10 MiB, which nobody has to wait for.
+    rated_s, least_s = (mib - 2) / 2, (mib - 2 - 10) / 2
     print(f"\nf  {shards} shards of {mib} MiB each, records of {size:,} B, read on two cores")
-    print(f"   least by the limits: {least_s:5.1f} s")
-    print(f"   at 2 MiB a second:   {(mib - 2) / 2:5.1f} s, where a batch follows and waits for that reply")
     print(f"   without limits:      {free['seconds']:5.1f} s, {free['cpu_seconds']:5.1f} s of CPU")
     print(f"   with them:           {held['seconds']:5.1f} s, {held['cpu_seconds']:5.1f} s of CPU")
-    bound = "the limits" if least_s > free["seconds"] else "the machine"
-    ratio = held["seconds"] / max(least_s, free["seconds"])
-    print(f"      times what bound it ({bound}): {within(ratio, 1.3)}")
-    return {"least_s": least_s, "free": free, "limited": held}
+    for name, bound_s in {"2 MiB a second": rated_s, "a last reply that is free": least_s}.items():
+        word = "the limits" if bound_s > free["seconds"] else "the machine"
+        ratio = held["seconds"] / max(bound_s, free["seconds"])
+        print(f"   by {name}: {bound_s:5.1f} s; bound by {word}")
+        print(f"      times that:              {within(ratio, 1.3)}")
+    return {"rated_s": rated_s, "least_s": least_s, "free": free, "limited": held}
 
 
 def part_e() -> dict[str, Any]:
@@ -313,7 +313,9 @@ def main() -> None:
     arguments.add_argument("--parts", default="abcdefp")
     arguments.add_argument("--millions", type=float, default=8)
     arguments.add_argument("--plain-millions", type=float, default=10)
-    arguments.add_argument("--backlog-mib", type=int, default=64, help="of each of the 64 shards of part f")
+    arguments.add_argument(
+        "--backlog-mib", type=int, default=64, help="in each shard of part f, where memory has room for 3 times"
+    )
     arguments.add_argument("--json", type=Path)
     chosen = arguments.parse_args()
     peer_python()
