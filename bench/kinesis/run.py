@@ -314,7 +314,7 @@ def main() -> None:
     arguments.add_argument("--millions", type=float, default=8)
     arguments.add_argument("--plain-millions", type=float, default=10)
     arguments.add_argument(
-        "--backlog-mib", type=int, default=64, help="in each shard of part f, where memory has room for 3 times"
+        "--backlog-mib", type=int, default=64, help="in each shard of part f; of all three times in memory"
     )
     arguments.add_argument("--json", type=Path)
     chosen = arguments.parse_args()
