@@ -89,3 +89,8 @@ def test_varints_as_the_scalar_reader(parts: list[bytes]) -> None:
             assert not whole[row]
         else:
             assert (numbers[row], after[row] - starts[row], whole[row]) == (number, at, True)
+
+
+@given(st.lists(st.integers(-3, 3)))
+def test_each_number_once(numbers: list[int]) -> None:
+    assert arrow.distinct(np.array(numbers, np.int64)).tolist() == sorted(set(numbers))

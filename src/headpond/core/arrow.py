@@ -13,7 +13,7 @@ second.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
+S = TypeVar("S", bound=np.generic)
 
 _MAX_VARINT_BYTES = 5
 _CONTINUED = 0x80
@@ -127,6 +128,20 @@ def ranges(starts: Ints, counts: Ints) -> Ints:
     before = np.cumsum(counts) - counts
     numbers: Ints = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
     return numbers
+
+
+def distinct(numbers: npt.NDArray[S]) -> npt.NDArray[S]:
+    """Return each number once, in order.
+
+    NumPy's own `unique` builds a table of hashes since 2.3, which takes ten to fifty times as long.
+
+    >>> distinct(np.array([3, 1, 3])).tolist()
+    [1, 3]
+    """
+    numbers = np.sort(numbers)
+    is_first = np.ones(len(numbers), bool)
+    np.not_equal(numbers[1:], numbers[:-1], out=is_first[1:])
+    return numbers[is_first]
 
 
 def zigzag_varints(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Bools]:

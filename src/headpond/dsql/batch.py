@@ -168,16 +168,15 @@ class Images:
         `rows` ascend; `max_columns` bounds the names of one image, and of all together; see `NameBound`.
         """
         image = np.where(is_delete, self.place[delete_image][rows], self.place["after"][rows])
-        found, first, codes = np.unique(self.codes[image], return_index=True, return_inverse=True)
-        by_first = np.argsort(first)
-        shapes = [self.shapes[code] for code in found[by_first].tolist()]
-        codes = np.argsort(by_first)[codes]
+        encoded = int64_array(self.codes[image]).dictionary_encode()
+        shapes = [self.shapes[code] for code in encoded.dictionary.to_pylist()]
+        codes = encoded.indices.to_numpy()
         bound = NameBound(max_columns, "the image names {} columns")
         refused = {
             code: why for code, shape in enumerate(shapes) if (why := bound.refuses(shape)) is not None
         }
         tokens = self._columns(image, [() if code in refused else s for code, s in enumerate(shapes)], codes)
-        return Members(shapes, codes.astype(np.int32), tokens, refused)
+        return Members(shapes, codes, tokens, refused)
 
     def _columns(self, image: Ints, shapes: list[tuple[str, ...]], codes: Any) -> dict[str, pa.Array]:
         """Return the tokens per name, of images of these shapes."""

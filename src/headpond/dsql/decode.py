@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import distinct
 from headpond.core.formats import Decoded, Newest, opened_records, quarantine_rows
 from headpond.core.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
 from headpond.dsql.batch import Images, images_of, open_batch
@@ -83,7 +84,7 @@ def sort_out(
     newest: Newest = {}
     # Whoever makes a table that no start knew of may have to quarantine its changes.
     whole = config if config.keep_data else replace(config, keep_data=True)
-    for code in np.unique(route[full]).tolist():
+    for code in distinct(route[full]).tolist():
         at = np.flatnonzero(full & (route == code))
         found = entries[pairs[code]]
         if not found and config.unknown_tables == "ignore":
@@ -143,7 +144,7 @@ def _route(
         for row in np.flatnonzero(routable & other.to_numpy(zero_copy_only=False)).tolist():
             found[row] = ("unexpected_cluster", f"cluster is {decoded.column('cluster')[row].as_py()!r}")
     pairs: dict[int, tuple[str, str]] = {}
-    for code in np.unique(route[routable]).tolist():
+    for code in distinct(route[routable]).tolist():
         at = divmod(code, width)
         pairs[code] = schemas.dictionary[at[0]].as_py(), tables.dictionary[at[1]].as_py()
     entries = config.entries_of(pairs.values())

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import distinct
 from headpond.core.formats import one_batch, unwritable
 from headpond.core.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUARANTINE_SCHEMA, filled, quote
 from headpond.dsql.batch import Images, Members
@@ -175,7 +176,7 @@ def _key_problems(rows: _Rows, members: Members, spec: TableSpec) -> dict[int, t
     # A stream that leaves nulls out has thousands of shapes in a batch, but deletes have one as a rule.
     mismatches: dict[int, str] = {}
     codes = members.codes[deletes]
-    for code in np.unique(codes).tolist():
+    for code in distinct(codes).tolist():
         if other := {spec.rename.get(name, name) for name in members.shapes[code]} - set(spec.keys):
             mismatches[code] = ", ".join(sorted(other))[:200]
     if mismatches:

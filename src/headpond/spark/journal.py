@@ -17,10 +17,10 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import distinct
 from headpond.core.errors import UsageError
 from headpond.core.schemas import filled
 from headpond.qldb.batch import decode_user_data
@@ -142,7 +142,7 @@ def _by_slice(facts: JournalFacts, slice_blocks: int) -> Iterator[dict[str, Any]
     strands = pa.chunked_array([*facts.blocks["strand_id"].chunks, *facts.revisions["strand_id"].chunks])
     for strand in pc.unique(strands).to_pylist():
         here = facts.where(lambda table, strand=strand: pc.equal(table["strand_id"], strand))  # type: ignore[misc]
-        slices = np.unique(numbers_of(here) // slice_blocks).tolist()
+        slices = distinct(numbers_of(here) // slice_blocks).tolist()
         for at, part in zip(slices, cut(here, [at * slice_blocks for at in slices[1:]]), strict=True):
             packed = {name: _packed(table) for name, table in zip(_FACTS, part, strict=True)}
             yield {"group": f"slice {strand} {at}", **packed}
@@ -184,7 +184,7 @@ def _check(table: pa.Table, *, closed: bool, deletes: bool) -> pa.Table:
 
 def _ranges(facts: JournalFacts) -> pa.Table:
     """Return blocks that follow each other as ranges, and the last block that a revision claims."""
-    ranges: list[tuple[int | None, int]] = list(ranges_of(np.unique(facts.blocks["sequence_no"].to_numpy())))
+    ranges: list[tuple[int | None, int]] = list(ranges_of(distinct(facts.blocks["sequence_no"].to_numpy())))
     if (claimed := pc.max(facts.revisions["sequence_no"]).as_py()) is not None:
         ranges.append((None, claimed))
     strand = pc.max((facts.blocks if facts.blocks.num_rows else facts.revisions)["strand_id"]).as_py()

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headpond.core.arrow import distinct
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.arrivals import Arranged, Arrivals, arranged, counted
@@ -256,7 +257,7 @@ class BatchJoin:
                 # What is behind the first that stays is never the first open one of its side.
                 marks.append(times if first is None else np.append(times[times <= first], first))
             for each in selections.values():
-                each.mark(np.unique(np.concatenate(marks)))
+                each.mark(distinct(np.concatenate(marks)))
                 each.mark_last()
         found = []
         for side, begin in fresh.items():

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from headpond.core.arrow import distinct
 from headpond.kstreams.join.pairs import Bool, Int64, Rows, longest_row
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def cut(rows: Rows, waiting: Bool, retention_ms: int, numbers: Iterator[int]) ->
     np.maximum(slices, int(slices.max()) - SLICES, out=slices)
     per_row = max(1, rows.records.nbytes // len(rows))
     most = max(1, MAX_CHUNK_BYTES // per_row)
-    for time_slice in np.unique(slices):
+    for time_slice in distinct(slices):
         chosen = np.flatnonzero(slices == time_slice)
         for start in range(0, len(chosen), most):
             part = chosen[start : start + most]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
+from headpond.core.arrow import distinct
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.chunks import bounds_of
 from headpond.kstreams.join.results import repeated
@@ -200,7 +201,7 @@ class Selection:
         self._closed_before = closed_before
         self._chosen: dict[int, list[Int64]] = {}
         self._waiting = [place for place, each in enumerate(kept) if each.waits.count]
-        hit = np.unique(hit)
+        hit = distinct(hit)
         cuts = np.searchsorted(hit, self._bases)
         for place in self._waiting:
             chunk, waits = kept[place]
@@ -210,7 +211,7 @@ class Selection:
             if chunk.min_ts < closed_before:
                 self._add(place, np.flatnonzero(waits.flags & (chunk.data.ts < closed_before)))
         self._hits = {
-            place: rows[0] if len(rows) == 1 else np.unique(np.concatenate(rows))
+            place: rows[0] if len(rows) == 1 else distinct(np.concatenate(rows))
             for place, rows in self._chosen.items()
         }
 
@@ -249,7 +250,7 @@ class Selection:
             rows, ts = self._staying(place)
             behind = np.searchsorted(ts, marks, side="right")
             at = np.flatnonzero(np.isin(ts, marks))
-            self._add(place, rows[np.union1d(at, behind[behind < len(rows)])])
+            self._add(place, rows[distinct(np.append(at, behind[behind < len(rows)]))])
             begin = int(np.searchsorted(ts, marks[0]))
             if begin < len(ts):
                 first = int(ts[begin]) if first is None else min(first, int(ts[begin]))
@@ -272,7 +273,7 @@ class Selection:
         found: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in range(3)]
         for place in sorted(self._chosen):
             parts = self._chosen[place]
-            rows = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+            rows = parts[0] if len(parts) == 1 else distinct(np.concatenate(parts))
             data = self._kept[place].chunk.data
             columns = rows + self._bases[place], data.ts[rows], data.seq[rows]
             for part, column in zip(found, columns, strict=True):

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import int64_array
+from headpond.core.arrow import distinct, int64_array
 from headpond.kstreams.bytes.headers_arrow import merge_headers_columns
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.chunks import bounds_of
@@ -140,7 +140,7 @@ class Source:
         if missing.all():
             return [pa.nulls(len(rows), self.schema.field(name).type) for name in names]
         place = np.searchsorted(self.bases, rows, side="right") - 1
-        used = np.unique(place[~missing]) if some_missing else np.unique(place)
+        used = distinct(place[~missing]) if some_missing else distinct(place)
         parts, at = [], 0
         indices = np.zeros(len(rows), np.int64)
         for each in used:

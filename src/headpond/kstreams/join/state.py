@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headpond.core.arrow import distinct
 from headpond.core.errors import UsageError
 from headpond.kstreams.join.alignment import dealt
 from headpond.kstreams.join.chunks import Kept, TaskState, compacted, cut
@@ -100,7 +101,7 @@ def _shares(states: Sequence[TaskState], side: Side, tasks: int) -> list[list[tu
             rows = chunk.data
             moved = Rows(rows.records, rows.ts, rows.seq * len(states) + number, rows.hashes)
             where = task_of(rows.records.column("key"), tasks)
-            for task in np.unique(where):
+            for task in distinct(where):
                 chosen = np.flatnonzero(where == task)
                 shares[task].append((moved.take(chosen), waits.flags[chosen]))
     return shares

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import int64_array
+from headpond.core.arrow import distinct, int64_array, ranges
 from headpond.core.schemas import whole
 from headpond.lake.engine import vectors
 from headpond.lake.engine.folder import Folder
@@ -221,7 +221,7 @@ class OneOf:
         self._values = values
         self._is_simple = pa.types.is_integer(values.type) and not values.null_count
         if self._is_simple:
-            self._sorted = np.unique(_numbers(values))
+            self._sorted = distinct(_numbers(values))
             width = min(_MOST_BITS, max(_LEAST_BITS, (64 * len(values)).bit_length()))
             self._shift = np.uint64(64 - width)
             self._bits = np.zeros(1 << width, bool)
@@ -241,8 +241,7 @@ class OneOf:
             least, most = np.searchsorted(self._sorted, numbers[[0, -1]])
             wanted = self._sorted[least : most + 1]
             firsts, ends = (np.searchsorted(numbers, wanted, side) for side in ("left", "right"))
-            counts = ends - firsts
-            return np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
+            return ranges(firsts, ends - firsts)
         maybe = np.flatnonzero(self._bits.take(self._hashes(numbers)))
         found: Ints = maybe[vectors.among(self._sorted, numbers[maybe])]
         return found

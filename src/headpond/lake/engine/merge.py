@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import distinct
 from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import filled, whole
 from headpond.lake.engine import vectors
@@ -255,7 +256,7 @@ class Engine:
                 self.folder.remove(paths_of(added))
                 raise Overtaken
             plan = self._plan(
-                snapshot, {path: np.unique(np.concatenate(rows)) for path, rows in going.items()}
+                snapshot, {path: distinct(np.concatenate(rows)) for path, rows in going.items()}
             )
             self._commit(snapshot, plan, snapshot.schema.empty_table(), "MERGE", transaction, done, added)
         return done
@@ -456,7 +457,7 @@ class Engine:
         parts, order = [schema.empty_table()], [np.empty(0, np.int64)]
         files = list(snapshot.files.values())
         numbers, rows = (found[name].to_numpy() for name in (FILE, ROW))
-        for number in np.unique(numbers).tolist():
+        for number in distinct(numbers).tolist():
             mine = np.flatnonzero(numbers == number)
             with opened(self.folder, files[number], schema) as reader:
                 for group, first, count in reader.groups():
@@ -518,8 +519,8 @@ def _fit(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def _by_file(files: Sequence[str], going: pa.Table) -> Iterator[tuple[str, vectors.Positions]]:
     """Yield the files that rows go from, with the numbers of these in order."""
     numbers, rows = (going[name].to_numpy() for name in (FILE, ROW))
-    for number in np.unique(numbers).tolist():
-        yield files[number], np.unique(rows[numbers == number])
+    for number in distinct(numbers).tolist():
+        yield files[number], distinct(rows[numbers == number])
 
 
 def crowded(files: Sequence[DataFile], most: int) -> list[DataFile]:

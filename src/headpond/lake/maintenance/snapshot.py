@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import distinct
 from headpond.core.errors import HeadpondError, InvalidData, UsageError
 from headpond.core.schemas import OWN_FIELDS, filled
 from headpond.dsql.config import RowChanges, TableSpec
@@ -165,7 +166,7 @@ class Parts:
         """Write rows (`key`, …) to the files of their keys."""
         keys = rows["key"].to_pylist()
         parts = np.fromiter(map(hash, keys), np.int64, len(keys)) % len(self._places)
-        for number in np.unique(parts).tolist():
+        for number in distinct(parts).tolist():
             if number not in self._writers:
                 file = pa.OSFile(self._places[number], "wb")
                 self._writers[number] = file, pa.ipc.new_stream(file, rows.schema)

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import distinct
 from headpond.core.schemas import format_versions
 from headpond.lake.delta import DeltaFile
 from headpond.lake.engine.lookup import places
@@ -58,8 +59,8 @@ class JournalTables:
         if len(numbers) == 0:
             return
         # A block's chain is checked at the later one: that after a touched block is looked at, too.
-        touched = np.unique(np.concatenate([numbers.to_numpy(), numbers.to_numpy() + 1]))
-        around = np.unique(np.concatenate([touched, touched - 1]))
+        touched = distinct(np.concatenate([numbers.to_numpy(), numbers.to_numpy() + 1]))
+        around = distinct(np.concatenate([touched, touched - 1]))
         documents = _unique([facts[JOURNAL[3]]] if JOURNAL[3] in facts else [], "document_id", pa.string())
         near = self._read("sequence_no", pa.array(around))
         known = self._read("document_id", documents, names=JOURNAL[3:])

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import distinct
 from headpond.qldb.journal.facts import BLOCK, BLOCK_CHECKS, REVISION, JournalFacts, count_contents, once
 
 ANOMALIES = pa.schema(
@@ -85,7 +86,7 @@ def check_documents(revisions: pa.Table) -> pa.Table:
 
 def check_gaps(strand_id: str, known: Iterable[int], *, reach: int | None = None) -> pa.Table:
     """Return the blocks missing between those known, or up to `reach`, the last there must be."""
-    have = np.unique(np.fromiter(known, np.int64))
+    have = distinct(np.fromiter(known, np.int64))
     if reach is not None and len(have) and reach > have[-1]:
         have = np.append(have, reach + 1)
     at = np.flatnonzero(np.diff(have) > 1)

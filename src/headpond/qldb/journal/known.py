@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import Ints
+from headpond.core.arrow import Ints, distinct
 from headpond.qldb.batch import DecodedQldb
 from headpond.qldb.journal.check import check_documents, check_gaps, check_slice
 from headpond.qldb.journal.facts import BLOCK, REVISION, JournalFacts, count_contents, journal_facts, once
@@ -196,7 +196,7 @@ class Journal:
 
 def numbers_of(facts: JournalFacts) -> Ints:
     """Return the sequence numbers that blocks have and revisions claim, each once, in order."""
-    return np.unique(
+    return distinct(
         np.concatenate([part["sequence_no"].to_numpy() for part in (facts.blocks, facts.revisions)])
     )
 
@@ -277,7 +277,7 @@ def summarize(facts: JournalFacts) -> Summary:
 
 
 def _strand(blocks: pa.Table, strand_id: str) -> Strand:
-    numbers = np.unique(blocks.filter(pc.equal(blocks["strand_id"], strand_id))["sequence_no"].to_numpy())
+    numbers = distinct(blocks.filter(pc.equal(blocks["strand_id"], strand_id))["sequence_no"].to_numpy())
     ranges = ranges_of(numbers)
     return Strand(strand_id, ranges[0][0], ranges[-1][1], tuple(ranges))
 

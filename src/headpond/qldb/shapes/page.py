@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import Bools, Bytes, Ints, Words, bytes_of, offsets_of, slices
+from headpond.core.arrow import Bools, Bytes, Ints, Words, bytes_of, distinct, offsets_of, slices
 
 PADDING = 16
 """Bytes behind the last datum, so that a word can be read at any place."""
@@ -173,7 +173,7 @@ def timestamp_texts(times: Timestamps) -> pa.Array:
     whole = pa.array(times.ns).cast(pa.timestamp("ns")).cast(pa.string())  # 2019-09-18 17:00:14.601000001
     whole = pc.replace_substring(whole, " ", "T")
     texts = whole
-    for digits in np.unique(times.digits).tolist():
+    for digits in distinct(times.digits).tolist():
         cut = pc.utf8_slice_codeunits(whole, 0, 20 + digits if digits else 19)
         texts = pc.if_else(pa.array(times.digits == digits), cut, texts)
     return pc.binary_join_element_wise(texts, "Z", "")

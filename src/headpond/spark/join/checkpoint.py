@@ -24,6 +24,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import distinct
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.headers import decode_headers
 from headpond.kstreams.bytes.join_buffer import Side
@@ -300,7 +301,7 @@ class _Dealer:
                 else:
                     rows = decode_chunk(data, schema_of_chunk(data))
                     where = task_of(rows.records.column("key"), self.tasks)
-                    chosen = [(int(new), np.flatnonzero(where == new)) for new in np.unique(where)]
+                    chosen = [(int(new), np.flatnonzero(where == new)) for new in distinct(where)]
                     pieces = [
                         (new, mine.tobytes(), encode_chunk(rows.take(mine), ValueFormat.PLAIN_HEADERS))
                         for new, mine in chosen
