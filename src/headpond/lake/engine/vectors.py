@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from pyroaring import BitMap64
 
+from headpond.core.arrow import distinct
 from headpond.core.errors import InvalidData
 from headpond.lake.engine.folder import Folder
 
@@ -110,8 +111,5 @@ def among(positions: Positions, rows: Positions) -> np.ndarray[Any, np.dtype[np.
 
 
 def union(positions: Positions, others: Positions) -> Positions:
-    """Return the positions of both; a stable sort merges two that are in order in one pass."""
-    both = np.sort(np.concatenate([positions, others]), kind="stable")
-    new = np.ones(len(both), bool)
-    new[1:] = both[1:] != both[:-1]
-    return both[new]
+    """Return the positions of both."""
+    return distinct(np.concatenate([positions, others]))
