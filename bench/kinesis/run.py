@@ -265,21 +265,19 @@ def part_d(server: Asked, spark: Asked) -> dict[str, Any]:
     return planned
 
 
-def part_f(server: Asked, spark: Asked, rounds: int, mib: int) -> dict[str, Any]:
+def part_f(spark: Asked, rounds: int, mib: int) -> dict[str, Any]:
     """A backlog in shards that give no more than the service's."""
-
-    def measured(**options: str) -> dict[str, float]:
-        # The first one is not counted: its buffers use memory that the machine may not have touched yet.
-        return medians([query(spark, "f", **options) for _ in range(1 + rounds)][1:])
-
     shards, size = 64, 25_000
-    fill = f"fill f {shards} plain {shards * mib * MIB // size} {size}"
-    server.ask(fill)
-    free = measured()
-    server.ask("drop f")
-    with running(sys.executable, HERE / "server.py", "limited") as limited:
-        limited.ask(fill)
-        held = measured(endpointUrl=limited.greeting)
+
+    def measured(*words: str) -> dict[str, float]:
+        # A server of its own, which gives its memory back at its end: there is not room for two.
+        with running(sys.executable, HERE / "server.py", *words) as server:
+            server.ask(f"fill f {shards} plain {shards * mib * MIB // size} {size}")
+            # The first one is not counted: its buffers use memory that the machine may not have touched yet.
+            runs = [query(spark, "f", endpointUrl=server.greeting) for _ in range(1 + rounds)]
+        return medians(runs[1:])
+
+    free, held = measured(), measured("limited")
     # A second's worth is there at once. The last reply may be one of 10 MiB, which nobody has to wait for.
     rated_s, least_s = (mib - 2) / 2, (mib - 2 - 10) / 2
     print(f"\nf  {shards} shards of {mib} MiB each, records of {size:,} B, read on two cores")
@@ -340,7 +338,7 @@ def main() -> None:
         if "p" in chosen.parts:
             figures["p"] = part_p(server, spark, chosen.rounds, chosen.plain_millions)
         if "f" in chosen.parts:
-            figures["f"] = part_f(server, spark, chosen.rounds, chosen.backlog_mib)
+            figures["f"] = part_f(spark, chosen.rounds, chosen.backlog_mib)
     if "e" in chosen.parts:
         figures["e"] = part_e()
     print(f"\nload after: {os.getloadavg()[0]:.1f}")
