@@ -111,5 +111,5 @@ def among(positions: Positions, rows: Positions) -> np.ndarray[Any, np.dtype[np.
 
 
 def union(positions: Positions, others: Positions) -> Positions:
-    """Return the positions of both."""
+    """Return the positions of both, each once, in order."""
     return distinct(np.concatenate([positions, others]))
