@@ -7,6 +7,7 @@ import re
 import shutil
 from base64 import b64decode
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,11 +19,11 @@ from headpond.kpl import Aggregate, InvalidUserRecord, decode
 from headpond.localkinesis.testing import local_kinesis, read_all
 from headpond.spark import register, without_repeats
 from headpond.spark.errors import headpond_error_of
+from headpond.spark.sinks.dead_letters import DeadLetters, Place, settle
 from headpond.spark.sinks.kinesis import SINK_OPTIONS, RowsNotPut, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -320,6 +321,25 @@ def test_a_write_that_fails_leaves_no_dead_letters(
     assert dead_letters(tmp_path) == []
     write(rows, kinesis, deadLetterPath=str(tmp_path))
     assert sorted(b64decode(line["data"]) for line in dead_letters(tmp_path)) == [b"0", b"1"]
+
+
+def test_a_task_that_ends_after_its_write_has_failed(tmp_path: Path) -> None:
+    """Its dead letters have no name yet, and the next try takes them away."""
+    early, late, again = (Place.of(f"{tmp_path}/w/0", "0.jsonl") for _ in range(3))
+
+    def put_aside(place: Place, key_data: tuple[str, bytes]) -> None:
+        with DeadLetters(place, 1000, {}) as letters:
+            assert list(letters.sorted_out([key_data])) == []
+        assert dead_letters(tmp_path) == []
+
+    put_aside(early, ("", b"early"))
+    settle(early.folder, (), {})  # the write has failed
+    assert not Path(early.folder).exists()
+    put_aside(late, ("", b"late"))
+    put_aside(again, ("", b"again"))
+    settle(again.folder, [again], {})
+    assert [b64decode(line["data"]) for line in dead_letters(tmp_path)] == [b"again"]
+    assert [path.name for path in Path(again.folder).iterdir()] == ["0.jsonl"]
 
 
 def test_dead_letters_of_a_batch_that_is_tried_again(

@@ -7,8 +7,9 @@
     {"reason": "data", "detail": "A user record's data has …", "partitionKey": "k", "explicitHashKey": null,
      "data": "8wt2…"}
 
-A task writes its file when all its other rows are in the stream; tried again, it writes the same file. When a
-batch is committed its folder holds the files of that try and no others; a batch that failed leaves none.
+A task writes a file of a hidden name; when the batch is committed, those of the tries that count get their
+names, and nothing else stays in the folder. So a batch that failed shows none, whether its tasks ended before
+it did or end later.
 """
 
 from __future__ import annotations
@@ -33,19 +34,25 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where the dead letters of a task go: the folder of its batch, and its file in there."""
+    """Where the dead letters of one try of a task go: a file in its batch's folder, under both its names."""
 
     folder: str
     file: str
+    hidden: str
+
+    @classmethod
+    def of(cls, folder: str, file: str) -> Self:
+        """Return a place for one more try."""
+        return cls(folder, file, f".{uuid.uuid4().hex}")
 
 
 class DeadLetters:
-    """The rows that one task puts aside; leaving the block without an error gives the file its name."""
+    """The rows that one try of a task puts aside; leaving the block with an error removes them."""
 
     def __init__(self, place: Place, most_bytes: int, options: Mapping[str, str]) -> None:
         self._most_bytes, self._url, self._options = most_bytes, place.folder, options
         self._files, self._folder = file_system(place.folder, options)
-        self._name, self._written = f"{self._folder}/{place.file}", f"{self._folder}/.{uuid.uuid4().hex}"
+        self._written = f"{self._folder}/{place.hidden}"
         self._stream: Any = None
         self.count = 0
 
@@ -59,9 +66,7 @@ class DeadLetters:
             return
         with storage_errors(self._url, self._options):
             self._stream.close()
-            if error is None:
-                self._files.move(self._written, self._name)
-            else:
+            if error is not None:
                 self._files.delete_file(self._written)
 
     def sorted_out(self, rows: Iterable[Puttable]) -> Iterator[Puttable]:
@@ -98,13 +103,16 @@ class DeadLetters:
         self.count += 1
 
 
-def keep_only(folder: str, files: set[str], options: Mapping[str, str]) -> None:
-    """Remove what other tries of a batch left in its folder; an empty one goes, too."""
+def settle(folder: str, places: Iterable[Place], options: Mapping[str, str]) -> None:
+    """Name the files of a batch, and remove what other tries left in its folder; an empty one goes, too."""
     store, path = file_system(folder, options)
+    named = {each.hidden: each.file for each in places}
     with storage_errors(folder, options):
+        for hidden, file in named.items():
+            store.move(f"{path}/{hidden}", f"{path}/{file}")
         found = store.get_file_info(pafs.FileSelector(path, allow_not_found=True))
         for each in found:
-            if each.base_name not in files:
+            if each.base_name not in named.values():
                 store.delete_file(each.path)
-        if found and not files:
+        if found and not named:
             store.delete_dir(path)

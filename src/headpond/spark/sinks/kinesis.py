@@ -41,7 +41,7 @@ from headpond.kinesis.producer import BlockingProducer, ProducerSettings, PutFai
 from headpond.kpl import Tag
 from headpond.spark.errors import carried
 from headpond.spark.session.workers import freeze_worker_heap
-from headpond.spark.sinks.dead_letters import DeadLetters, Place, keep_only
+from headpond.spark.sinks.dead_letters import DeadLetters, Place, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -255,11 +255,11 @@ class _Writing:
         return ((Tag(IDENTITY_TAG, f"{prefix}{place}"),) for place in count())
 
     def _place(self) -> Place | None:
-        """Return where a task's dead letters go; the same when the task is tried again."""
+        """Return where the dead letters of this try of a task go."""
         if self.settings.dead_letters is None:
             return None
         write, batch, partition = self._task()
-        return Place(f"{self.settings.dead_letters.rstrip('/')}/{write}/{batch}", f"{partition}.jsonl")
+        return Place.of(f"{self.settings.dead_letters.rstrip('/')}/{write}/{batch}", f"{partition}.jsonl")
 
     def _task(self) -> tuple[str, str, str]:
         """Return query (or write), batch and partition."""
@@ -310,10 +310,10 @@ class _Writing:
         written = [each for each in messages if isinstance(each, Written)]
         rows, aside = sum(each.rows for each in written), sum(each.aside for each in written)
         logger.info("%s: %d rows are in stream %s.", what, rows, self.settings.connection.stream)
-        files = {each.place.file for each in written if each.place is not None and each.aside and well}
+        places = {each.place for each in written if each.place is not None and each.aside and well}
         for folder in {each.place.folder for each in written if each.place is not None}:
-            keep_only(folder, files, self.settings.storage_options)
-            if files:
+            settle(folder, places, self.settings.storage_options)
+            if places:
                 logger.warning("%d rows can never be in the stream and are in %s.", aside, folder)
 
 
