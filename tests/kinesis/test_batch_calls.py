@@ -68,17 +68,53 @@ BOUNDS = [{}, {"maxBytesPerTrigger": "64 MiB"}, {"maxSpanPerTrigger": "none"}]
 def test_a_task_finds_its_place_and_reads(
     kinesis: LocalKinesis, options: dict[str, str], position: str
 ) -> None:
-    """Each shard's part takes two calls, and is the same to who did not plan it."""
+    """Each shard's part takes one call, and is the same to who did not plan it."""
     driver = Counting(kinesis, **options)
     start, end = batch_from(driver, kinesis, position)
     rows = driver.read(start, end)
-    assert driver.calls_of_reading(start, end) == {"iterator": SHARDS, "page": SHARDS}
+    assert driver.calls_of_reading(start, end) == {"page": SHARDS}
     assert Counting(kinesis, **options).read(start, end) == rows
     assert len(rows) == 30
 
 
+@pytest.mark.parametrize("position", ["horizon", "after records"])
+def test_a_task_whose_iterators_are_too_old_finds_its_place(
+    kinesis: LocalKinesis, clock: ManualClock, position: str
+) -> None:
+    """A batch that is tried again after six minutes takes two calls a shard more, and has the same rows."""
+    driver = Counting(kinesis)
+    start, end = batch_from(driver, kinesis, position)
+    rows = driver.read(start, end)
+    clock.advance(6 * 60_000)
+    assert driver.calls_of_reading(start, end) == {"page": 2 * SHARDS, "iterator": SHARDS}
+    assert driver.read(start, end) == rows
+
+
+@pytest.mark.parametrize("position", ["horizon", "after records"])
+def test_an_iterator_of_the_planners_that_is_refused_is_no_loss(kinesis: LocalKinesis, position: str) -> None:
+    """Such a refusal says nothing of the shard: the task asks for an iterator of its own first."""
+    driver = Counting(kinesis)
+    start, end = batch_from(driver, kinesis, position)
+    rows = driver.read(start, end)
+    kinesis.faults.refuse("InvalidArgumentException", calls=("GetRecords",), times=1)
+    assert driver.calls_of_reading(start, end) == {"page": SHARDS + 1, "iterator": 1}
+    assert driver.read(start, end) == rows
+
+
+def test_a_part_that_begins_within_a_reply(kinesis: LocalKinesis) -> None:
+    """What a batch had no room for was seen with an iterator that would give more than is left."""
+    put(kinesis, 90)
+    driver = Counting(kinesis, maxRecordsPerTrigger="30")
+    start, end = batch_from(driver, kinesis, "after records")
+    assert len(driver.read(start, end)) == 30
+    for wanted in driver.planner.ranges(start, end):
+        assert (wanted.iterator is None) == (wanted.start.kind == "SEQ")
+    start, batches = driver.run(driver.initial())
+    assert sorted(row for rows in batches for row in rows) == held(kinesis)
+
+
 def test_a_first_run_looks_at_each_beginning_once(kinesis: LocalKinesis, clock: ManualClock) -> None:
-    """Up to now: two calls a shard to plan, where a look tells all, and two to read."""
+    """Up to now: two calls a shard to plan, where a look tells all, and one to read."""
     clock.advance(25 * HOUR_MS)  # so that the beginning is a moment
     put(kinesis, 9)
     driver = Counting(kinesis, maxSpanPerTrigger="1 min")
@@ -87,7 +123,7 @@ def test_a_first_run_looks_at_each_beginning_once(kinesis: LocalKinesis, clock: 
     assert dict(driver.made) == {}
     end = driver.next(start)
     assert dict(driver.made) == {"iterator": SHARDS, "page": SHARDS}
-    assert driver.calls_of_reading(start, end) == {"iterator": SHARDS, "page": SHARDS}
+    assert driver.calls_of_reading(start, end) == {"page": SHARDS}
     assert sorted(driver.read(start, end)) == held(kinesis)
 
 
@@ -176,4 +212,4 @@ def test_what_a_plan_estimated_is_read_in_one_reply(kinesis: LocalKinesis, clock
     start = driver.initial()
     end = driver.next(start)
     assert 600 < len(driver.read(start, end)) < 800
-    assert driver.calls_of_reading(start, end) == {"iterator": SHARDS, "page": SHARDS}
+    assert driver.calls_of_reading(start, end) == {"page": SHARDS}

@@ -330,6 +330,7 @@ class Planner:
             # That batch only writes down what LATEST meant; its END marks were passed, not read up to.
             return []
         states = self._states if self._planned == (start, end) else {}
+        polls = self._settings.consumer_name is None
         # Which keys are a shard's never changes: a batch tried again is filtered as it was at first.
         shards: Listing = {} if self._settings.hash_range_filter == "off" else self._stream.shards()
         found = []
@@ -346,6 +347,9 @@ class Planner:
                 begin = replace(begin, until_ms=state.begun.until_ms)
                 records, size_bytes = state.about
                 wanted = replace(wanted, start=begin, records=records, size_bytes=size_bytes)
+                if polls and state.first is not None and state.first.iterator is not None:
+                    begin = before(state.first.sequence_number)
+                    wanted = replace(wanted, start=begin, iterator=state.first.iterator)
             found.append(wanted)
         if self._planned is None or self._planned[1] != end:
             # Planned by a query that was stopped: what expired since is found here rather than in a task.
@@ -387,4 +391,4 @@ def _with_first(state: ShardState) -> Position:
     end = state.position
     if not state.begun.is_moving or end.kind not in ("SEQ", "END"):
         return end
-    return replace(end, first=state.first or NO_RECORD)
+    return replace(end, first=NO_RECORD if state.first is None else state.first.sequence_number)

@@ -46,6 +46,7 @@ class Mark(NamedTuple):
     sequence_number: str
     size_bytes: int  # of data and partition key, as the service counts
     arrival_ms: int
+    iterator: str | None = None  # what reads on from this record, where one is at hand
 
 
 class ShardState:
@@ -60,7 +61,7 @@ class ShardState:
         begun: Where the batch that is being planned begins.
         records: How many it has so far; None: not all of them were seen.
         size_bytes: Of them, as the service counts.
-        first: Number of the first one; None: there is none, or none yet.
+        first: The first one; None: there is none, or none yet.
         waited: For how many batches the next record has had no room.
         idle_until_s: Until then nothing that counts can follow.
     """
@@ -96,7 +97,7 @@ class ShardState:
         self.begun = self.position
         self.records: int | None = 0
         self.size_bytes = 0
-        self.first: str | None = None
+        self.first: Mark | None = None
         self._stands = False  # whether this batch has seen as far as it can
 
     @property
@@ -233,6 +234,8 @@ class ShardState:
         self._cursor = cursor
         marks = [Mark(record.sequence_number, record.size_bytes, record.arrival_ms) for record in page]
         page_bytes = sum(mark.size_bytes for mark in marks)
+        if marks:
+            marks[0] = marks[0]._replace(iterator=cursor.page_iterator)
         self._marks.extend(marks)
         self._held_bytes += page_bytes
         if page:
@@ -276,7 +279,7 @@ class ShardState:
             if over and (taken or not at_least_one):
                 break
             last = self._marks.popleft()
-            self.first = self.first or mark.sequence_number
+            self.first = self.first or mark
             taken, taken_bytes = taken + 1, taken_bytes + mark.size_bytes
         self._held_bytes -= taken_bytes
         if last is not None:

@@ -70,11 +70,16 @@ class ShardCursor:
         closed: The shard was read to its end.
         behind_ms: How far the last reply was behind the shard's tip; 0 with no records: at the tip.
         last: Sequence number of the last record given out; None before the first.
+        page_iterator: What reads the last page again; None where it would give more than that page did.
     """
 
-    def __init__(self, calls: StreamCalls, shard_id: str, start: Position, loss: LossRule) -> None:
+    def __init__(
+        self, calls: StreamCalls, shard_id: str, start: Position, loss: LossRule, iterator: str | None = None
+    ) -> None:
+        """Make a cursor; `iterator` is one of `start` that another cursor had, of use while it is young."""
         self._calls, self._shard_id, self._start, self._loss = calls, shard_id, start, loss
-        self._iterator: str | None = None
+        self._iterator = self._given = iterator
+        self.page_iterator: str | None = None
         self._begun = start.kind not in ("SEQ", "AT", "TS")  # whether what the start says was found
         self._refused: str | None = None  # the code, until the records that are left were seen
         self._from_horizon = False  # whether the next place is the oldest record, whatever the start was
@@ -100,7 +105,7 @@ class ShardCursor:
         # One more where the start's own record will be dropped.
         dropped = not self._begun and self._start.kind == "SEQ"
         page = self._page(min(limit + dropped, MOST_RECORDS_PER_PAGE))
-        self._iterator, self.behind_ms = page.next_iterator, page.behind_ms
+        read_with, self._iterator, self.behind_ms = self._iterator, page.next_iterator, page.behind_ms
         self.closed = page.next_iterator is None and page is not _TO_COME
         records = page.records
         if self._refused is not None and (records or self.closed or self.at_tip):
@@ -109,6 +114,7 @@ class ShardCursor:
             records = self._begin(records)
         if records:
             self.last, self._from_horizon = records[-1].sequence_number, False
+        self.page_iterator = read_with if len(records) == len(page.records) else None
         return records
 
     def next_records(self, limit: int) -> list[Record]:
@@ -131,7 +137,9 @@ class ShardCursor:
             except IteratorExpired:
                 self._iterator = None
             except PositionRejected as refused:
-                self._iterator = None
+                given, self._given, self._iterator = self._given, None, None
+                if given is not None:
+                    continue  # whatever is wrong with it, one of our own tells what is true of the start
                 self._loss.check()
                 if refused.code == INVALID_ARGUMENT and self._is_to_come():
                     return _TO_COME

@@ -52,6 +52,7 @@ class ShardRange:
     hash_keys: HashKeyRange = FULL_RANGE  # the shard's own, where a filter asks for it
     records: int = 0  # about how many there are, where that is known: no more are asked for at first
     size_bytes: int = 0  # about how much it is
+    iterator: str | None = None  # of the start, from who planned the batch: a call less while it is young
 
 
 def read_pages(
@@ -71,7 +72,7 @@ def read_pages(
         DataLoss: Records of the range are gone and loss is fatal.
         ServiceFailure: A shard that must have ended, or must hold the end, gives nothing.
     """
-    cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss)
+    cursor = ShardCursor(calls, wanted.shard_id, wanted.start, loss, wanted.iterator)
     until = wanted.end.number if wanted.end.kind == "SEQ" else None
     idle, left = 0, wanted.records
     last: str | None = None
