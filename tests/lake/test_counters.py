@@ -132,6 +132,13 @@ def test_every_counter_counts_what_its_name_says(tmp_path: Path) -> None:
     assert told["pending"] == 2
 
 
+def test_a_batch_that_changes_nothing_leaves_the_next_one_to_look_for_itself(tmp_path: Path) -> None:
+    """What it did not have to know of a row, the next one may have to: here the transaction."""
+    kept, older = change(20, {"id": 1, "v": "kept"}), change(10, {"id": 1, "v": "older"})
+    told = run(*lake_in(tmp_path, TABLES), [kept], [older], [kept])
+    assert figures(told, "public.t") == CURRENT | {"upserts": 1, "stale": 1, "duplicates": 1}
+
+
 @pytest.mark.slow
 def test_open_groups_are_those_that_wait_now(tmp_path: Path) -> None:
     """Not those that waited after each batch, added up; also in batches that do not touch them."""

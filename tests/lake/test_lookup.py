@@ -17,6 +17,7 @@ from headpond.lake.delta import DeltaFile
 from headpond.lake.engine import lookup, vectors
 from headpond.lake.engine.lookup import OneOf, Wanted, _Range
 from headpond.lake.engine.merge import Merge, always
+from headpond.lake.engine.parquet import Reader
 
 KINDS = {pa.int8(): 7, pa.int32(): 31, pa.int64(): 63, pa.string(): 8}
 
@@ -118,6 +119,34 @@ def test_one_value_beside_nulls(tmp_path: Path) -> None:
     nulls = pa.table({"name": pa.array([None, None], pa.string()), "number": [1, 2]})
     found = keyed(file.look_up(Wanted(nulls, ("name", "number"), ("v",))))
     assert found == {(None, 1): 1, (None, 2): 4}
+
+
+def test_numbers_that_are_all_less_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The greatest stands for them; where one may be more, or is not there, all are read."""
+    file = DeltaFile(str(tmp_path))
+    parts = [[1, 9, 3], [1, 10, 3], [1, None, 3]]
+    file.create(pa.schema([("number", pa.int64()), ("v", pa.int64())]))
+    for at, values in enumerate(parts):
+        file.append(pa.table({"number": [3 * at, 3 * at + 1, 3 * at + 2], "v": pa.array(values, pa.int64())}))
+    read: list[str] = []
+    reading = Reader.read
+    monkeypatch.setattr(Reader, "read", lambda *asked: (read.extend(asked[2]), reading(*asked))[1])
+    wanted = Wanted(pa.table({"number": [0, 3, 6]}), ["number"], ["v"], least={"v": 10})
+    found = file.look_up(wanted)
+    assert dict(zip(found["number"].to_pylist(), found["v"].to_pylist(), strict=True)) == {0: 9, 3: 1, 6: 1}
+    assert read.count("v") == 2
+
+
+def test_what_was_looked_up_is_let_go(tmp_path: Path) -> None:
+    """Of lookups after which nothing is written the last one is known, and no more."""
+    file = DeltaFile(str(tmp_path))
+    file.create(pa.schema([("number", pa.int64())]))
+    file.append(pa.table({"number": [1, 2, 3]}))
+    held = []
+    for start in range(0, 200_000, 10_000):
+        file.look_up(Wanted(pa.table({"number": list(range(start, start + 10_000))}), ["number"]))
+        held.append(pa.total_allocated_bytes())
+    assert held[-1] < held[1] + 10 * 10_000
 
 
 NAMES = [None, "a", "b"]

@@ -313,10 +313,11 @@ def rows_of_keys(
     later: Sequence[str] = (),
     needs: Test | None = None,
     keep: Test | None = None,
+    least: Mapping[str, int] | None = None,
 ) -> pa.Table:
     """Read `m:key` and own columns of the rows that have a key of a typed batch.
 
-    `keys` are named as at the source, the other columns as in Delta; `later`, `needs` and `keep` are as
+    `keys` are named as at the source, the other columns as in Delta; the other arguments are as
     `engine.lookup.Wanted` has them.
     """
     columns = {typed.column(key): changes[VALUE + key] for key in keys}
@@ -327,7 +328,7 @@ def rows_of_keys(
     for name in typed.found_by:
         if (each := typed.derived.get(name)) is not None:
             rows = rows.append_column(name, each.values(rows[typed.column(each.column)]))
-    found = typed.file.look_up(Wanted(rows, on, reads, later, needs, keep))
+    found = typed.file.look_up(Wanted(rows, on, reads, later, needs, keep, least or {}))
     of_keys = rows["m:key"].take(pa.array(places(found, rows, on)))
     return found.select([*reads, *later]).add_column(0, "m:key", of_keys)
 

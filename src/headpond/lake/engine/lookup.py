@@ -11,8 +11,8 @@ A function of files and Arrow tables alone: it may run anywhere.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -49,11 +49,18 @@ class Wanted:
     later: Sequence[str] = ()  # columns to read only of what `needs` says, null elsewhere
     needs: Test | None = None
     keep: Test | None = None  # which of the rows found count
+    least: Mapping[str, int] = field(default_factory=dict)
+    """By column of `reads` a number: lesser ones count as one, and any of them may stand for another."""
 
     @property
     def columns(self) -> list[str]:
         """All columns of what is found."""
         return list(dict.fromkeys([*self.on, *self.reads, *self.later]))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is found holds for any question, and not only for the one that is asked."""
+        return not (self.later or self.keep or self.least)
 
 
 class _Range:
@@ -185,8 +192,12 @@ class _Search:
     def rows(self, reader: Reader, group: int, first: int, at: Ints, values: pa.ChunkedArray) -> pa.Table:
         """Return the wanted rows among some of a row group that may be."""
         wanted = self.wanted
-        names = [name for name in dict.fromkeys([*wanted.on, *wanted.reads]) if name != self.by]
         found = pa.table({self.by: values})
+        for name, least in wanted.least.items():
+            greatest = reader.greatest(group, name)
+            if greatest is not None and greatest < least:
+                found = found.append_column(name, pa.repeat(pa.scalar(greatest, reader.kind(name)), len(at)))
+        names = [name for name in wanted.columns if name not in {*found.column_names, *wanted.later}]
         if names:
             read = reader.read(group, names).take(pa.array(at))
             for name in names:

@@ -184,10 +184,10 @@ class _Known:
     wanted: Wanted
     found: pa.Table
 
-    def says(self, other: Wanted) -> bool:
+    def says(self, snapshot: tuple[int, int], other: Wanted) -> bool:
         """Return whether what is wanted now is among it."""
-        mine = self.wanted
-        if not set(mine.on) <= set(other.on) or not set(mine.columns) >= set(other.columns):
+        mine, same = self.wanted, self.snapshot == snapshot
+        if not (same and set(mine.on) <= set(other.on) and set(mine.columns) >= set(other.columns)):
             return False
         # Most other questions are about other keys altogether, so the first row is enough to say no.
         first = other.rows.slice(0, 1)
@@ -199,7 +199,7 @@ class _Known:
 class Engine:
     """Looks up and replaces the rows of the table in a folder.
 
-    What was looked up is known until somebody commits: a batch that decides by it does not look again.
+    What was looked up last is known until somebody commits: a batch that decides by it does not look again.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -211,7 +211,7 @@ class Engine:
         """Writes the files of a commit here, or has them written."""
         self.admits: Callable[[Snapshot], None] = lambda _: None
         """Raises where a version of the table is not read or written any more as it is here."""
-        self._known: list[_Known] = []
+        self._known: _Known | None = None
 
     @property
     def version(self) -> int:
@@ -220,7 +220,7 @@ class Engine:
 
     def look_up(self, wanted: Wanted) -> pa.Table:
         """Return the rows of the newest version that are wanted; see `lookup.look_up`."""
-        found, may_be_more = self._found(self.log.newest(), wanted)
+        found, may_be_more = self._found(self.log.newest(), wanted, decided=False)
         return found.filter(pa.array(places(found, wanted.rows, wanted.on) >= 0)) if may_be_more else found
 
     def merge(
@@ -268,7 +268,8 @@ class Engine:
         snapshot.refuse_unknown()
         schema = snapshot.schema
         rows = merge.rows if merge.on else merge.rows.slice(0, 0)
-        found, _ = self._found(snapshot, Wanted(rows, merge.on, merge.reads if merge.on else ()))
+        wanted = Wanted(rows, merge.on, merge.reads if merge.on else ())
+        found, _ = self._found(snapshot, wanted, decided=True)
         at = places(found, merge.rows, merge.on)
         met = found.take(pa.array(np.flatnonzero(at >= 0)))
         at = at[at >= 0]
@@ -349,17 +350,18 @@ class Engine:
             snapshot.refuse_unknown()
             self.log.commit(snapshot, actions)
 
-    def _found(self, snapshot: Snapshot, wanted: Wanted) -> tuple[pa.Table, bool]:
-        """Return the rows that are wanted; what was looked up before, if that says it, which may be more."""
+    def _found(self, snapshot: Snapshot, wanted: Wanted, *, decided: bool) -> tuple[pa.Table, bool]:
+        """Return the rows that are wanted; what was looked up before, if that says it, which may be more.
+
+        With `decided` it was looked up to decide on these rows, and what that left out does not matter.
+        """
         snapshot.refuse_unknown()
         self.admits(snapshot)
-        name = id(snapshot), snapshot.version
-        self._known = [each for each in self._known if each.snapshot == name]
-        for known in self._known:
-            if known.says(wanted):
-                return known.found, True
+        name, known = (id(snapshot), snapshot.version), self._known
+        if known is not None and (decided or known.wanted.is_plain) and known.says(name, wanted):
+            return known.found, True
         found = look_up(self.folder, snapshot.schema, enumerate(snapshot.files.values()), wanted)
-        self._known.append(_Known(name, wanted, found))
+        self._known = _Known(name, wanted, found)
         return found, False
 
     def _plan(self, snapshot: Snapshot, going: Mapping[str, vectors.Positions]) -> Plan:

@@ -111,15 +111,23 @@ class Reader:
 
     def bounds(self, group: int, column: str) -> tuple[Any, Any]:
         """Return the least and the greatest value of a column in a row group; None where not known."""
+        known = self._statistics(group, column)
+        return (known.min, known.max) if known is not None and known.has_min_max else (None, None)
+
+    def greatest(self, group: int, column: str) -> Any:
+        """Return the greatest value of a column in a row group; None where not known, or one is null."""
+        known = self._statistics(group, column)
+        return None if known is None or known.null_count != 0 else self.bounds(group, column)[1]
+
+    def _statistics(self, group: int, column: str) -> Any:
         if column not in self._there:
-            return None, None
+            return None
         whole = self._file.metadata.row_group(group)
         for at in range(whole.num_columns):
             found = whole.column(at)
             if found.path_in_schema == column:
-                known = found.statistics if found.is_stats_set else None
-                return (known.min, known.max) if known is not None and known.has_min_max else (None, None)
-        return None, None
+                return found.statistics if found.is_stats_set else None
+        return None
 
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
         """Read columns of a row group, as the table has them."""

@@ -108,7 +108,8 @@ class CurrentTable(RowTable):
     def versions(self, changes: pa.Table, dead: pa.Table) -> pa.Table:
         """Read the live rows of a batch's keys, as `STATE_SCHEMA`; `dead` are the keys' tombstones.
 
-        Transaction and image only decide between equal times: where there are none they are not read.
+        Transaction and image only decide between equal times: where there are none they are not read. Nor are
+        times where all are older than the batch.
         """
         known = [decode_version(version)[0] for version in dead["version"].to_pylist()]
         times = pa.concat_arrays([*changes["m:ts_ns"].chunks, pa.array(known, pa.int64())]).unique()
@@ -119,6 +120,7 @@ class CurrentTable(RowTable):
             ("_ts_ns",),
             later=("_tx_id", "_image_hash"),
             needs=lambda found: pc.is_in(found["_ts_ns"], value_set=times),
+            least={"_ts_ns": pc.min(times).as_py()},
         )
         tx_ids = pc.fill_null(rows["_tx_id"], "")
         return pa.table(
