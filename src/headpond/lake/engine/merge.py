@@ -184,10 +184,12 @@ class _Known:
     wanted: Wanted
     found: pa.Table
 
-    def says(self, snapshot: tuple[int, int], other: Wanted) -> bool:
+    def says(self, snapshot: tuple[int, int], other: Wanted, *, decided: bool) -> bool:
         """Return whether what is wanted now is among it."""
         mine, same = self.wanted, self.snapshot == snapshot
         if not (same and set(mine.on) <= set(other.on) and set(mine.columns) >= set(other.columns)):
+            return False
+        if not (decided or mine.tells_apart(other)):
             return False
         # Most other questions are about other keys altogether, so the first row is enough to say no.
         first = other.rows.slice(0, 1)
@@ -358,7 +360,7 @@ class Engine:
         snapshot.refuse_unknown()
         self.admits(snapshot)
         name, known = (id(snapshot), snapshot.version), self._known
-        if known is not None and (decided or known.wanted.is_plain) and known.says(name, wanted):
+        if known is not None and known.says(name, wanted, decided=decided):
             return known.found, True
         found = look_up(self.folder, snapshot.schema, enumerate(snapshot.files.values()), wanted)
         self._known = _Known(name, wanted, found)
