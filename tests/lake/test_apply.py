@@ -136,6 +136,20 @@ def test_every_change_is_counted_once(tmp_path: Path) -> None:
     assert summary["quarantined"] == {}
 
 
+@pytest.mark.slow
+def test_many_batches_hold_no_more_memory_than_few(tmp_path: Path) -> None:
+    """Where tombstones are there and no more are added, too."""
+    lake, config = small_lake(tmp_path)
+    apply_batch(lake, decoded(config, SMALL))
+    assert tombstones(lake)
+    upserts = [line for line in SMALL if b'"op":"d"' not in line and b'"op": "d"' not in line]
+    held = []
+    for start in range(24):
+        apply_batch(lake, decoded(config, upserts[start : start + 40]))
+        held.append(pa.total_allocated_bytes())
+    assert max(held[12:]) < max(held[:12]) + 2_000
+
+
 @pytest.mark.parametrize("case", vector_lines("dsql/cases.jsonl"), ids=lambda case: case["name"])
 def test_each_case_ends_as_it_should(case: dict[str, Any], tmp_path: Path) -> None:
     """Rows, quarantine and what stays pending, for every case that needs no reassembly."""
