@@ -49,18 +49,18 @@ class Wanted:
     later: Sequence[str] = ()  # columns to read only of what `needs` says, null elsewhere
     needs: Test | None = None
     keep: Test | None = None  # which of the rows found count
-    least: Mapping[str, Any] = field(default_factory=dict)
-    """By column of `reads` a value: lesser ones count as one, and any of them may stand for another."""
+    least: Mapping[str, int] = field(default_factory=dict)
+    """By column of `reads` a number: lesser ones count as one, and any of them may stand for another."""
 
     @property
     def columns(self) -> list[str]:
         """All columns of what is found."""
         return list(dict.fromkeys([*self.on, *self.reads, *self.later]))
 
-    def tells_apart(self, other: Wanted) -> bool:
-        """Return whether what is found tells apart all that another question does."""
-        closer = all(name in other.least and least <= other.least[name] for name, least in self.least.items())
-        return closer and not (self.later or self.keep)
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is found holds for any question, and not only for the one that is asked."""
+        return not (self.later or self.keep or self.least)
 
 
 class _Range:

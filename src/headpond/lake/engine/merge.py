@@ -186,10 +186,9 @@ class _Known:
 
     def says(self, snapshot: tuple[int, int], other: Wanted, *, decided: bool) -> bool:
         """Return whether what is wanted now is among it."""
-        mine, same = self.wanted, self.snapshot == snapshot
+        mine = self.wanted
+        same = self.snapshot == snapshot and (decided or mine.is_plain)
         if not (same and set(mine.on) <= set(other.on) and set(mine.columns) >= set(other.columns)):
-            return False
-        if not (decided or mine.tells_apart(other)):
             return False
         # Most other questions are about other keys altogether, so the first row is enough to say no.
         first = other.rows.slice(0, 1)

@@ -93,17 +93,13 @@ class Tombstones(DeletedKeys):
         super().__init__(file, TOMBSTONE_SCHEMA, _MATCH)
         self._horizons: dict[str, int] | None = None
 
-    def of_keys(self, table: str, keys: pa.ChunkedArray, oldest: bytes | None = None) -> pa.Table:
-        """Read the newest tombstone of each of a batch's keys as `STATE_SCHEMA`.
-
-        One that is older than `oldest`, the least version of the batch, may come with another such version.
-        """
+    def of_keys(self, table: str, keys: pa.ChunkedArray) -> pa.Table:
+        """Read the newest tombstone of each of a batch's keys as `STATE_SCHEMA`."""
         found = TOMBSTONE_SCHEMA.empty_table().select(["key", "version"])
         if len(keys) and self.file.exists():
             different = keys.unique()
             rows = pa.table({"table": pa.repeat(table, len(different)), "key": different})
-            least = {} if oldest is None else {"version": oldest}
-            found = self.file.look_up(Wanted(rows, _MATCH, ("version",), least=least))
+            found = self.file.look_up(Wanted(rows, _MATCH, ("version",)))
             found = found.group_by("key").aggregate([("version", "max")]).rename_columns(["key", "version"])
         return pa.table(
             {
@@ -127,8 +123,7 @@ class Tombstones(DeletedKeys):
             return 0
         self.file.create(TOMBSTONE_SCHEMA)
         rows = _stored(rows)
-        least = {"version": pc.min(rows["version"]).as_py()}
-        known = self.file.look_up(Wanted(rows.select(_MATCH), _MATCH, ("version",), least=least))
+        known = self.file.look_up(Wanted(rows.select(_MATCH), _MATCH, ("version",)))
         as_new = pc.greater_equal(
             known["version"], rows["version"].take(pa.array(places(known, rows, _MATCH)))
         )

@@ -90,8 +90,7 @@ class CurrentTable(RowTable):
 
     def decision(self, lake: Lake, changes: pa.Table) -> Decision:
         """Decide which change of each key wins; what may be older than a dropped tombstone is too late."""
-        oldest = pc.min(changes["m:version"]).as_py()
-        dead = lake.tombstones.of_keys(self.known_as, changes["m:key"], oldest)
+        dead = lake.tombstones.of_keys(self.known_as, changes["m:key"])
         state = pa.concat_tables([self.versions(changes, dead), dead])
         late = QUARANTINE_SCHEMA.empty_table()
         if (horizon := lake.tombstones.horizons_ns().get(self.known_as)) is not None:
