@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from dataclasses import replace
@@ -283,9 +284,10 @@ def test_any_cut_gives_what_one_batch_gives() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("first", range(1000, 1300, 100))
-def test_many_cuts_give_what_one_batch_gives(first: int) -> None:
-    """The same for many more streams."""
+def test_many_cuts_give_what_one_batch_gives() -> None:
+    """The same for many more streams: others in every run, but where a change is judged."""
+    first = 1000 if "HEADPOND_SAME_DRAWS" in os.environ else int.from_bytes(os.urandom(4))
+    print(f"seeds from {first} on")  # noqa: T201 - shown when the test fails
     for seed in range(first, first + 100):
         one_case(seed)
 
