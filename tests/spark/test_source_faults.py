@@ -128,7 +128,7 @@ def test_one_fault(spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path, f
         hits += rule.hits
         kinesis.faults.clear()
     assert sorted(batches.all) == held(kinesis)
-    assert hits > 3
+    assert hits
 
 
 def test_a_split_during_a_batch(spark: SparkSession, kinesis: LocalKinesis, tmp_path: Path) -> None:
