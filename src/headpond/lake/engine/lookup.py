@@ -50,7 +50,7 @@ class Wanted:
     needs: Test | None = None
     keep: Test | None = None  # which of the rows found count
     least: Mapping[str, int] = field(default_factory=dict)
-    """By column of `reads` a number: lesser ones count as one, and any of them may stand for another."""
+    """By column of `reads` a number: which lesser one a row has does not matter, and another may be given."""
 
     @property
     def columns(self) -> list[str]:
