@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headpond.core.errors import UsageError
+from headpond.core.hashes import task_of
 from headpond.kstreams.bytes.headers import encode_headers
 from headpond.kstreams.bytes.headers_arrow import decode_headers_column
 from headpond.kstreams.bytes.join_buffer import BufferFormat, Side
@@ -31,7 +32,6 @@ from headpond.kstreams.join.chunk_codec import (
     state_of,
 )
 from headpond.kstreams.join.chunks import Inputs
-from headpond.kstreams.join.keys import task_of
 from headpond.kstreams.join.rules import HeadersOf, JoinRules, JoinType, JoinWindows, StreamTime
 from headpond.kstreams.join.state import rescaled
 from headpond.kstreams.join.stores import JoinStores

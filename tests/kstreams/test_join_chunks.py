@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.core.errors import InvalidData
+from headpond.core.hashes import hash_keys, murmur2, task_of
 from headpond.kstreams.bytes.headers_arrow import join_prefix
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.chunk_codec import (
@@ -22,7 +23,6 @@ from headpond.kstreams.join.chunk_codec import (
     schema_of_chunk,
 )
 from headpond.kstreams.join.chunks import Waits, compacted, cut
-from headpond.kstreams.join.keys import hash_keys, murmur2, task_of
 from headpond.kstreams.join.pairs import Probes, Rows, Run
 
 SCHEMA = pa.schema(

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headpond.core.hashes import hash_keys
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join import alignment
 from headpond.kstreams.join.alignment import NEVER_IDLE, Alignment, Delivered, Piece
 from headpond.kstreams.join.arrivals import Arrivals
 from headpond.kstreams.join.by_batch import BatchJoin, initial_state
 from headpond.kstreams.join.chunks import Chunk, Inputs, Kept, TaskState, Waits
-from headpond.kstreams.join.keys import hash_keys
 from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import JoinClock, JoinRules, JoinWindows
 from tests.kstreams.join_cuts import SCHEMA, SCHEMAS

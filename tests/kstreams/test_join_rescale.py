@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from headpond.core.hashes import task_of
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.by_batch import BatchJoin, initial_state
-from headpond.kstreams.join.keys import task_of
 from headpond.kstreams.join.rules import JoinRules, JoinWindows
 from headpond.kstreams.join.state import rescaled
 from tests.kstreams.join_cuts import SCHEMAS, Record, arrivals_of, told

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headpond.core.hashes import task_of
 from headpond.kstreams.bytes.headers_arrow import HEADERS_TYPE
 from headpond.kstreams.bytes.join_buffer import BufferFormat, Side
 from headpond.kstreams.join.by_record import JoinRecord, StreamJoin
-from headpond.kstreams.join.keys import task_of
 from headpond.kstreams.join.rules import JoinCounters, JoinType, StreamTime
 from headpond.kstreams.join.stores import JoinStores
 

@@ -40,6 +40,7 @@ import pyarrow.compute as pc
 
 from headpond.core.arrow import int64_array
 from headpond.core.errors import UsageError
+from headpond.core.hashes import hash_keys, task_of
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.arrivals import Arrivals
 from headpond.kstreams.join.chunks import (
@@ -50,7 +51,6 @@ from headpond.kstreams.join.chunks import (
     Partition,
     Reached,
 )
-from headpond.kstreams.join.keys import hash_keys, task_of
 from headpond.kstreams.join.pairs import Int64, Rows
 from headpond.kstreams.join.rules import NO_TIME, OTHER_SIDE
 

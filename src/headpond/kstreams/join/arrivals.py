@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from headpond.core.arrow import int64_array
 from headpond.core.errors import UsageError
+from headpond.core.hashes import hash_keys
 from headpond.kstreams.bytes.join_buffer import Side
-from headpond.kstreams.join.keys import hash_keys
 from headpond.kstreams.join.pairs import Bool, Int64, Rows
 from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS, NO_TIME, JoinCounters, JoinRules, StreamTime
 

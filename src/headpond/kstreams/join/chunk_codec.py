@@ -36,12 +36,12 @@ import pyarrow as pa
 
 from headpond.core.arrow import offsets_of
 from headpond.core.errors import InvalidData
+from headpond.core.hashes import hash_keys
 from headpond.kstreams.bytes.headers_arrow import join_prefix, split_prefix
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.bytes.window_values_arrow import convert_values
 from headpond.kstreams.join.chunks import Chunk, HeldChunk, Inputs, Kept, Reached, TaskState, Waits
-from headpond.kstreams.join.keys import hash_keys
 from headpond.kstreams.join.pairs import Int64, Rows
 from headpond.kstreams.join.rules import JoinClock
 

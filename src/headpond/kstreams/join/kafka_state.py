@@ -32,12 +32,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import InvalidData, UsageError
+from headpond.core.hashes import hash_keys
 from headpond.kstreams.bytes.headers import encode_headers
 from headpond.kstreams.bytes.join_buffer import BufferFormat, Side
 from headpond.kstreams.bytes.window_keys import decode_store_key
 from headpond.kstreams.join.by_record import JoinRecord, StreamJoin
 from headpond.kstreams.join.chunks import TaskState, cut
-from headpond.kstreams.join.keys import hash_keys
 from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, HeadersOf, JoinClock, JoinType
 from headpond.kstreams.join.state import JoinState

@@ -22,9 +22,9 @@ import numpy as np
 
 from headpond.core.arrow import distinct
 from headpond.core.errors import UsageError
+from headpond.core.hashes import task_of
 from headpond.kstreams.join.alignment import dealt
 from headpond.kstreams.join.chunks import Kept, TaskState, compacted, cut
-from headpond.kstreams.join.keys import task_of
 from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import JoinClock
 

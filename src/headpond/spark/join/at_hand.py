@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headpond.kstreams.join.keys import HASH_VERSION
+from headpond.core.hashes import HASH_VERSION
 from headpond.kstreams.join.pairs import Rows
 
 MAX_AT_HAND_BYTES = 1 << 30

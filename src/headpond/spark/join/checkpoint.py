@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from headpond.core.arrow import distinct
 from headpond.core.errors import UsageError
+from headpond.core.hashes import task_of
 from headpond.kstreams.bytes.headers import decode_headers
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
@@ -39,7 +40,6 @@ from headpond.kstreams.join.chunk_codec import (
     state_of,
 )
 from headpond.kstreams.join.chunks import Chunk, Kept, Waits
-from headpond.kstreams.join.keys import task_of
 from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS, JoinRules, JoinWindows
 from headpond.kstreams.join.state import rescaled
 from headpond.spark.errors import carried

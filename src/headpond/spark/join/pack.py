@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import InvalidData
+from headpond.core.hashes import murmur2, task_of
 from headpond.kstreams.bytes.headers_arrow import decode_headers_column, encode_headers_column
-from headpond.kstreams.join.keys import murmur2, task_of
 from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS
 from headpond.spark.errors import carried
 from headpond.spark.join.columns import MICROS, PLACE, SideColumns

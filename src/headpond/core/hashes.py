@@ -1,4 +1,4 @@
-"""Hashes of record keys, a batch at a time: one that finds partners, one that finds the join task.
+"""Hashes of bytes, a batch at a time: one that finds equal keys, one that finds the join task of a record.
 
 ::
 
