@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headpond.core.errors import JavaMissing, MissingRequirement
+from headpond.core.passing import cache_folder
 from headpond.spark.session import java
 
 
@@ -163,7 +164,7 @@ def test_unwritable_cache_is_one_sentence(tmp_path: Path) -> None:
 )
 def test_cache_folder_follows_the_environment(env: dict[str, str], expected: str) -> None:
     """HEADPOND_CACHE_DIR, then XDG_CACHE_HOME if absolute, then ~/.cache."""
-    assert Path(expected) == java.cache_folder(env)
+    assert Path(expected) == cache_folder(env)
 
 
 @pytest.mark.skipif(

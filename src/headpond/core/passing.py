@@ -1,4 +1,4 @@
-"""Temporary folders that do not outlive their process, not even one that was killed.
+"""Folders that may go: temporary ones, which do not outlive even a process that is killed, and the cache.
 
 ::
 
@@ -13,8 +13,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -58,3 +60,32 @@ def _remove_if_dead(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
     except OSError:
         return  # alive, another user's, or gone meanwhile
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the folder for what can be made again: HEADPOND_CACHE_DIR, else the XDG cache folder."""
+    env = os.environ if environ is None else environ
+    own = env.get("HEADPOND_CACHE_DIR")
+    if own:
+        return Path(own).expanduser()
+    # The XDG rule: an unset, empty or relative value counts as absent.
+    base = env.get("XDG_CACHE_HOME", "")
+    root = (
+        Path(base)
+        if base and Path(base).is_absolute()
+        else Path(env.get("HOME", "~")).expanduser() / ".cache"
+    )
+    return root / "headpond"
+
+
+def is_private(folder: Path) -> bool:
+    """Make a folder that only this user can read, and return whether it is."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return False
+        folder.chmod(0o700)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headpond.core.errors import JavaMissing, MissingRequirement
+from headpond.core.passing import cache_folder
 
 OLDEST_JAVA = 17
 """Spark 4 refuses anything older."""
@@ -91,22 +92,6 @@ def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True
         next_step=_NEXT_STEP.format("" if bundled else _FROM_PYPI),  # twice would not help
         passed_over=passed_over,
     )
-
-
-def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder for what can be made again: HEADPOND_CACHE_DIR, else the XDG cache folder."""
-    env = os.environ if environ is None else environ
-    own = env.get("HEADPOND_CACHE_DIR")
-    if own:
-        return Path(own).expanduser()
-    # The XDG rule: an unset, empty or relative value counts as absent.
-    base = env.get("XDG_CACHE_HOME", "")
-    root = (
-        Path(base)
-        if base and Path(base).is_absolute()
-        else Path(env.get("HOME", "~")).expanduser() / ".cache"
-    )
-    return root / "headpond"
 
 
 def write_wrapper(java: Path, cache: Path) -> Path:

@@ -10,7 +10,7 @@ redirect it.
 ::
 
     the lake is a folder    LAKE/_headpond/logs/spark.log
-    the lake is a URL       CACHE/logs/NAME-xxxxxxxx.log    CACHE as for `java.cache_folder`, private
+    the lake is a URL       CACHE/logs/NAME-xxxxxxxx.log    CACHE as for `core.passing.cache_folder`, private
     no such folder          a new temporary folder
 """
 
@@ -20,14 +20,13 @@ import hashlib
 import importlib.util
 import os
 import re
-import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headpond.core.errors import MissingRequirement
+from headpond.core.passing import cache_folder, is_private
 from headpond.lake.storage import is_remote, is_s3
-from headpond.spark.session.java import cache_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,20 +66,7 @@ def log_path(pipeline: Pipeline) -> Path:
 def private_logs() -> Path:
     """Return a folder for logs that only this user can read; it exists."""
     folder = cache_folder() / "logs"
-    return folder if _is_private(folder) else Path(tempfile.mkdtemp(prefix="headpond-logs-"))
-
-
-def _is_private(folder: Path) -> bool:
-    """Make a folder that only this user can read, and return whether it is."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            return False
-        folder.chmod(0o700)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)
+    return folder if is_private(folder) else Path(tempfile.mkdtemp(prefix="headpond-logs-"))
 
 
 _JAR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")

@@ -43,8 +43,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn, cast
 
+from headpond.core.passing import cache_folder
 from headpond.spark.session import worker_script
-from headpond.spark.session.java import cache_folder, write_script
+from headpond.spark.session.java import write_script
 
 if TYPE_CHECKING:
     from io import TextIOWrapper
