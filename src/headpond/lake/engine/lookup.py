@@ -5,6 +5,8 @@
     keys ─► files whose bounds or partition can hold one ─► row groups likewise ─► one column of the key
          ─► rows with such a value ─► the other columns, of these row groups alone ─► rows that match whole
 
+Of large files what is kept of their keys is searched instead, where it may be (`index`).
+
 A function of files and Arrow tables alone: it may run anywhere.
 """
 
@@ -24,6 +26,7 @@ from headpond.core.arrow import distinct, int64_array, ranges
 from headpond.core.schemas import whole
 from headpond.lake.engine import vectors
 from headpond.lake.engine.folder import Folder
+from headpond.lake.engine.index import Hits, KeyIndex, numbers_of
 from headpond.lake.engine.log import DataFile
 from headpond.lake.engine.parquet import Reader, opened
 
@@ -124,9 +127,16 @@ def _comparable(value: Any) -> Any:
 
 
 def look_up(
-    folder: Folder, schema: pa.Schema, files: Iterable[tuple[int, DataFile]], wanted: Wanted
+    folder: Folder,
+    schema: pa.Schema,
+    files: Iterable[DataFile],
+    wanted: Wanted,
+    index: KeyIndex | None = None,
 ) -> pa.Table:
-    """Return the rows that are wanted: `FILE` (its number), `ROW`, and the columns, in order of both."""
+    """Return a table's rows that are wanted: `FILE` (its number), `ROW`, and the columns, in order of both.
+
+    Without an index the keys of every file are read that may have one of them.
+    """
     names = wanted.columns
     shape = pa.schema(
         [pa.field(FILE, pa.int64()), pa.field(ROW, pa.int64()), *(schema.field(name) for name in names)]
@@ -138,15 +148,20 @@ def look_up(
     keys = keys.cast(pa.schema([schema.field(name) for name in wanted.on]))
     search = _Search(wanted, keys)
     parts = [shape.empty_table()]
-    for number, file in files:
+    for number, file in enumerate(files):
         if not all(each.in_file(file) for each in search.ranges):
             continue
+        hits = search.indexed(folder, file, schema, index) if index is not None else None
+        if hits is not None and not len(hits.rows):
+            continue
         with opened(folder, file, schema) as reader:
-            for group, first, at, values in search.groups(reader):
+            for group, first, at, values in search.groups(reader, hits):
                 found = search.rows(reader, group, first, at, values)
                 if found.num_rows:
                     where = pa.repeat(pa.scalar(number, pa.int64()), found.num_rows)
                     parts.append(found.add_column(0, FILE, where).cast(shape))
+    if index is not None:
+        index.tidy(files)
     return pa.concat_tables(parts)
 
 
@@ -160,12 +175,13 @@ class _Search:
         best = max(self.ranges, key=lambda each: (each.count, not each.is_text))
         self.by = best.name
         self._one_of = OneOf(best.values)
+        numbers = numbers_of(best.values.drop_null())
+        self._keys = None if numbers is None else distinct(numbers)
         others = [each for each in self.ranges if each is not best]
         self._only = {each.name: each.only for each in others if each.only is not None}
         self._is_exact = len(self._only) == len(others)  # no pairs of values need be compared
 
-    def groups(self, reader: Reader) -> Iterator[tuple[int, int, Ints, pa.ChunkedArray]]:
-        """Yield number, first row, rows and values of the row groups that may hold what is wanted."""
+    def _read(self, reader: Reader) -> Iterator[tuple[int, int, Ints, pa.ChunkedArray]]:
         held: list[tuple[int, int, pa.ChunkedArray]] = []
 
         def judged() -> Iterator[tuple[int, int, Ints, pa.ChunkedArray]]:
@@ -188,6 +204,38 @@ class _Search:
                 if sum(len(part) for _, _, part in held) + count > _AT_ONCE:
                     yield from judged()
         yield from judged()
+
+    def indexed(self, folder: Folder, file: DataFile, schema: pa.Schema, index: KeyIndex) -> Hits | None:
+        """Return the rows of a file that may be wanted by what is kept of it; None where nothing is."""
+
+        def column() -> Iterator[pa.ChunkedArray]:
+            with opened(folder, file, schema) as reader:
+                for group, _, _ in reader.groups():
+                    yield reader.read(group, [self.by])[self.by]
+
+        keys = None if self._keys is None else index.keys(file, self.by, column)
+        return None if keys is None or self._keys is None else keys.find(self._keys)
+
+    def groups(self, reader: Reader, hits: Hits | None) -> Iterator[tuple[int, int, Ints, pa.ChunkedArray]]:
+        """Yield number, first row, rows and values of the row groups that may hold what is wanted."""
+        return self._read(reader) if hits is None else self._among(reader, hits)
+
+    def _among(self, reader: Reader, hits: Hits) -> Iterator[tuple[int, int, Ints, pa.ChunkedArray]]:
+        kind = reader.kind(self.by)
+        stays = ~vectors.among(reader.dead, hits.rows)
+        rows, keys = hits.rows[stays], hits.keys[stays]
+        for group, first, count in reader.groups():
+            begin, end = np.searchsorted(rows, (first, first + count))
+            if begin == end:
+                continue
+            here = rows[begin:end] - first
+            if pa.types.is_integer(kind):
+                yield group, first, here, pa.chunked_array([int64_array(keys[begin:end])]).cast(kind)
+                continue
+            values = reader.read(group, [self.by])[self.by].take(pa.array(here))
+            same = self._one_of.rows(values)  # other texts may have the same hash
+            if len(same):
+                yield group, first, here[same], values.take(pa.array(same))
 
     def rows(self, reader: Reader, group: int, first: int, at: Ints, values: pa.ChunkedArray) -> pa.Table:
         """Return the wanted rows among some of a row group that may be."""

@@ -36,6 +36,7 @@ from headpond.core.errors import ConfigurationError
 from headpond.core.schemas import filled, whole
 from headpond.lake.engine import vectors
 from headpond.lake.engine.folder import Folder
+from headpond.lake.engine.index import KeyIndex
 from headpond.lake.engine.log import (
     DataFile,
     Log,
@@ -213,6 +214,7 @@ class Engine:
         self.admits: Callable[[Snapshot], None] = lambda _: None
         """Raises where a version of the table is not read or written any more as it is here."""
         self._known: _Known | None = None
+        self._index = KeyIndex(folder.uri)
 
     @property
     def version(self) -> int:
@@ -361,7 +363,7 @@ class Engine:
         name, known = (id(snapshot), snapshot.version), self._known
         if known is not None and known.says(name, wanted, decided=decided):
             return known.found, True
-        found = look_up(self.folder, snapshot.schema, enumerate(snapshot.files.values()), wanted)
+        found = look_up(self.folder, snapshot.schema, snapshot.files.values(), wanted, self._index)
         self._known = _Known(name, wanted, found)
         return found, False
 
