@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headpond.lake.delta import DeltaFile
-from headpond.lake.engine import lookup, vectors
+from headpond.lake.engine import index, lookup, vectors
 from headpond.lake.engine.lookup import OneOf, Wanted, _Range
 from headpond.lake.engine.merge import Merge, always
 from headpond.lake.engine.parquet import Reader
@@ -174,6 +174,8 @@ def test_what_is_found_is_what_a_dictionary_finds(
 ) -> None:
     draw = random.Random(seed)
     monkeypatch.setattr(lookup, "_AT_ONCE", draw.choice([1, 40, 1 << 20]))
+    monkeypatch.setattr(index, "LEAST_ROWS", draw.choice([1, 1 << 18]))
+    monkeypatch.setenv("HEADPOND_CACHE_DIR", str(tmp_path / "cache"))
     file = DeltaFile(str(tmp_path))
     on, most = ("name", "number"), draw.choice([5, 50, 1 << 40])
     model = keyed(first := drawn_rows(draw, 60, most))

@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from headpond.lake.delta import DeltaFile
+from headpond.lake.engine import index
 from headpond.lake.engine import merge as engine
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.lookup import Wanted
@@ -187,9 +188,11 @@ class Player:
 
 
 def play(place: Path, seed: int, monkeypatch: pytest.MonkeyPatch, steps: int = 12) -> None:
-    """Play one run; small files are marked, too, and few of them are a crowd."""
+    """Play one run; small files are marked, too, and few of them are a crowd, and keys of most are kept."""
     monkeypatch.setattr(engine, "SMALL_BYTES", seed % 2 * 4096)
     monkeypatch.setattr(engine, "CROWD", 3 + seed % 5)
+    monkeypatch.setattr(index, "LEAST_ROWS", 1 << 18 * (seed % 3 == 0))
+    monkeypatch.setenv("HEADPOND_CACHE_DIR", str(place.with_name("cache")))
     player = Player(place, seed, monkeypatch)
     for _ in range(steps):
         player.step()

@@ -214,7 +214,7 @@ class Engine:
         self.admits: Callable[[Snapshot], None] = lambda _: None
         """Raises where a version of the table is not read or written any more as it is here."""
         self._known: _Known | None = None
-        self._index = KeyIndex(folder.uri)
+        self._index: KeyIndex | None = KeyIndex(folder.uri)
 
     @property
     def version(self) -> int:
@@ -487,6 +487,8 @@ class PartEngine(Engine):
         super().__init__(folder)
         self.log = Log(folder, at=snapshot)
         self.parts: list[Part] = []
+        if not snapshot.marks:
+            self._index = None  # parts ask for a file one after the other, and their batch writes it again
 
     def merge(self, merge: Merge, **_: Any) -> Merged:
         """Write the new rows, and note what goes."""
