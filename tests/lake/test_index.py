@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +16,13 @@ from hypothesis import strategies as st
 from headpond.lake.delta import DeltaFile
 from headpond.lake.engine import index
 from headpond.lake.engine.index import Keys, numbers_of
+from headpond.lake.engine.log import DataFile
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import Merge, always
 from headpond.lake.engine.parquet import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -170,6 +171,23 @@ def test_what_is_damaged_is_made_again(damage: Callable[[bytes], bytes], tmp_pat
     place.write_bytes(damaged)
     assert found(DeltaFile(file.uri), [7, 999, 1000]) == {7: 7, 999: 999}
     assert place.read_bytes() == whole
+
+
+def test_tables_of_one_relative_path_are_not_one(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        looked_up_twice(table(Path("t"), pa.array(IN_ORDER)), [1])
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_statistics_that_do_not_say(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = table(tmp_path / "t", pa.array(IN_ORDER))
+    monkeypatch.setattr(DataFile, "stats", {"numRecords": None, "nullCount": None})
+    assert looked_up_twice(file, [7]) == {7: 7}
+    assert not list(cache.glob("*/*"))
 
 
 def test_another_user_cannot_read_it(tmp_path: Path, cache: Path) -> None:

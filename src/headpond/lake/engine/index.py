@@ -35,6 +35,7 @@ from headpond.core.arrow import ranges
 from headpond.core.hashes import HASH_VERSION, hash_keys
 from headpond.core.passing import cache_folder, is_private
 from headpond.lake.engine.log import DataFile
+from headpond.lake.storage import is_remote
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Read = Callable[[], Iterable[pa.ChunkedArray]]
@@ -82,7 +83,7 @@ class KeyIndex:
     """What is kept of the files of one table; it can do without where nothing can be written."""
 
     def __init__(self, uri: str) -> None:
-        self.folder = cache_folder() / "keys" / _name(uri)
+        self.folder = cache_folder() / "keys" / _name(uri if is_remote(uri) else str(Path(uri).resolve()))
         self._has_made = False
 
     @cached_property
@@ -94,7 +95,7 @@ class KeyIndex:
 
     def keys(self, file: DataFile, column: str, read: Read) -> Keys | None:
         """Return the keys of a column of a file, which `read` reads; None where the column is to be read."""
-        rows, nulls = file.stats.get("numRecords", 0), (file.stats.get("nullCount") or {}).get(column)
+        rows, nulls = file.stats.get("numRecords") or 0, (file.stats.get("nullCount") or {}).get(column)
         if not LEAST_ROWS <= rows <= MOST_ROWS or nulls != 0 or not self._is_usable:
             return None
         place = self.folder / f"{_name(file.path, file.size)}-{_name(column, HASH_VERSION)}.npy"
