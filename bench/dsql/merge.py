@@ -2,11 +2,13 @@
 
 Run: python bench/dsql/merge.py [--rows 1000000 10000000] [--buckets 16 | --buckets 0] [--rounds 5]
                                 [--width 60] [--json FILE] [--deletion-vectors]
+                                [--kinds recent random deletes] [--tombstones 3000000]
 
 Each table is made with its rows in order of their keys, as `headpond optimize --order` leaves them, and is
 changed by whole batches: reading what is known of the keys, deciding, merging. `recent` takes keys among the
-last 100,000 and a tenth new ones, as a stream of orders would; `random` any key of the table. CPU time of
-the process and all below it, medians; every round changes the table that the next one finds.
+last 100,000 and a tenth new ones, as a stream of orders would; `random` any key of the table; `deletes` are
+1,000 of random keys, beside so many tombstones. CPU time of the process and all below it, medians; every
+round changes the table that the next one finds.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from headpond.lake.tables import Lake
 
 BATCH = 10_000
 RECENT = 100_000
+DELETES = 1_000
+FAR = 1_000_000_000
 AT_ONCE = 1_000_000
 NAME = "public.orders"
 
@@ -83,6 +87,33 @@ def make(folder: Path, rows: int, buckets: int, width: int, *, marks: bool) -> t
     return lake, spec
 
 
+def bury(lake: Lake, spec: TableSpec, count: int) -> None:
+    """Have tombstones of keys that the table never had; as texts they lie among its keys, in every file."""
+    draw = np.random.default_rng(2)
+    ids = np.linspace(FAR, 10 * FAR, count, endpoint=False, dtype=np.int64)
+    files = max(1, 2 * count // AT_ONCE)
+    for first in range(files):
+        lake.tombstones.put(dead(changes(spec, ids[first::files], 1, draw, 0)))
+
+
+def dead(rows: pa.Table) -> pa.Table:
+    """Return the tombstones of some keys."""
+    version = encode_versions(rows["m:ts_ns"], rows["m:tx_id"], pa.repeat(True, rows.num_rows))
+    known = {name: rows[f"m:{name}"] for name in ("key", "ts_ns", "tx_id")}
+    return pa.table({"table": pa.repeat(NAME, rows.num_rows), "version": version, **known})
+
+
+def as_deletes(rows: pa.Table) -> pa.Table:
+    """Return upserts as deletes of their keys."""
+    delete = pa.repeat(True, rows.num_rows)
+    for name, values in (
+        ("m:delete", delete),
+        ("m:version", encode_versions(rows["m:ts_ns"], rows["m:tx_id"], delete)),
+    ):
+        rows = rows.set_column(rows.schema.get_field_index(name), name, values)
+    return rows
+
+
 def one(lake: Lake, spec: TableSpec, rows: int, kind: str, number: int, width: int) -> tuple[float, int]:
     """CPU seconds of one batch, and the files it replaced."""
     draw = np.random.default_rng(number)
@@ -93,8 +124,9 @@ def one(lake: Lake, spec: TableSpec, rows: int, kind: str, number: int, width: i
             [draw.choice(np.arange(rows - RECENT, rows), BATCH - len(new), replace=False), new]
         )
     else:
-        ids = np.unique(draw.integers(0, rows, BATCH))
-    batch = DecodedBatch({NAME: changes(spec, ids, 1000 + number, draw, width)})
+        ids = np.unique(draw.integers(0, rows, DELETES if kind == "deletes" else BATCH))
+    asked = changes(spec, ids, 1000 + number, draw, width)
+    batch = DecodedBatch({NAME: as_deletes(asked) if kind == "deletes" else asked})
     before = set(lake.typed[NAME].file.open().file_uris())
     begun = cpu_seconds(os.getpid())
     apply_batch(lake, batch, transaction=("bench", number))
@@ -112,7 +144,9 @@ def main() -> None:
     parser.add_argument("--buckets", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--width", type=int, default=60, help="letters of a row's note")
-    parser.add_argument("--kinds", nargs="+", default=["recent", "random"], choices=["recent", "random"])
+    kinds = ["recent", "random", "deletes"]
+    parser.add_argument("--kinds", nargs="+", default=kinds[:2], choices=kinds)
+    parser.add_argument("--tombstones", type=int, default=3_000_000, help="of `deletes`")
     parser.add_argument("--deletion-vectors", action="store_true", help="rows are marked")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -129,9 +163,12 @@ def main() -> None:
         figures: dict[str, dict[str, list[float]]] = {}
         for kind in options.kinds:
             found: dict[int, list[tuple[float, int]]] = {rows: [] for rows in options.rows}
+            if kind == "deletes":
+                for lake, spec in lakes.values():
+                    bury(lake, spec, options.tombstones)
             for number in range(options.rounds):
                 for rows, (lake, spec) in lakes.items():
-                    turn = number + options.rounds * (kind == "random")
+                    turn = number + options.rounds * kinds.index(kind)
                     took, files_gone = one(lake, spec, rows, kind, turn, options.width)
                     print(f"    {kind} {number}: {rows:>11,} rows {took:6.2f} s CPU", flush=True)
                     found[rows].append((took, files_gone))
