@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from headpond.lake.engine import index
 from headpond.lake.engine.index import Keys, numbers_of
 from headpond.lake.engine.log import DataFile
 from headpond.lake.engine.lookup import Wanted
-from headpond.lake.engine.merge import Merge, always
+from headpond.lake.engine.merge import Merge, PartEngine, always
 from headpond.lake.engine.parquet import Reader
 
 if TYPE_CHECKING:
@@ -125,6 +126,11 @@ def test_what_has_no_keys_is_read_each_time(keys: pa.Array, wanted: list[Any], t
     assert numbers_of(keys) is None
 
 
+def test_a_column_with_nulls_is_not_read_for_nothing(tmp_path: Path, cache: Path) -> None:
+    looked_up_twice(table(tmp_path / "t", pa.array([1, None, 3])), [3])
+    assert not list(cache.glob("*/*"))
+
+
 def test_null_is_wanted_where_none_is(tmp_path: Path) -> None:
     file = table(tmp_path / "t", pa.array([1, 2, 3]))
     looked_up_twice(file, [None, 2])
@@ -201,6 +207,15 @@ def test_without_a_folder_to_write_to(tmp_path: Path, cache: Path) -> None:
     assert looked_up_twice(file, [7]) == {7: 992}
 
 
+def test_a_user_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEADPOND_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
+    with pytest.raises(RuntimeError):
+        Path("~").expanduser()
+    assert looked_up_twice(table(tmp_path / "t", pa.array(BACKWARDS)), [7]) == {7: 992}
+
+
 def test_a_full_disk(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -222,6 +237,18 @@ def test_a_file_that_each_batch_writes_again_is_never_kept(tmp_path: Path, cache
         file.merge(Merge(pa.table({"k": [number], "v": [-1]}), ["k"], (), always))
         assert not any(each.stat().st_size for each in cache.glob("*/*"))
     assert len(list(cache.glob("*/*"))) == 1
+
+
+@pytest.mark.parametrize("marks", [False, True])
+def test_parts_of_a_batch(tmp_path: Path, cache: Path, *, marks: bool) -> None:
+    """They ask one after the other: only of a table whose files stay is that a second time."""
+    file = table(tmp_path / "t", pa.array(IN_ORDER), marks=marks)
+    snapshot = file.engine.log.newest()
+    for number in range(3):
+        engine = PartEngine(file.engine.folder, snapshot)
+        engine.merge(Merge(pa.table({"k": [number], "v": [-1]}), ["k"], (), always))
+        assert [part.going[name].tolist() for part in engine.parts for name in part.going] == [[number]]
+    assert any(each.stat().st_size for each in cache.glob("*/*")) == marks
 
 
 def test_what_is_kept_goes_after_its_file(tmp_path: Path, cache: Path) -> None:

@@ -83,15 +83,24 @@ class KeyIndex:
     """What is kept of the files of one table; it can do without where nothing can be written."""
 
     def __init__(self, uri: str) -> None:
-        self.folder = cache_folder() / "keys" / _name(uri if is_remote(uri) else str(Path(uri).resolve()))
+        self._uri = uri
         self._has_made = False
 
     @cached_property
+    def folder(self) -> Path:
+        """Where it is kept."""
+        place = self._uri if is_remote(self._uri) else str(Path(self._uri).resolve())
+        return cache_folder() / "keys" / _name(place)
+
+    @cached_property
     def _is_usable(self) -> bool:
-        if not (is_private(self.folder.parent) and is_private(self.folder)):
+        try:
+            usable = is_private(self.folder.parent) and is_private(self.folder)
+        except RuntimeError:  # a user without a home, as containers have them
             return False
-        os.utime(self.folder)
-        return True
+        if usable:
+            os.utime(self.folder)
+        return usable
 
     def keys(self, file: DataFile, column: str, read: Read) -> Keys | None:
         """Return the keys of a column of a file, which `read` reads; None where the column is to be read."""
