@@ -213,8 +213,10 @@ class _Search:
                 for group, _, _ in reader.groups():
                     yield reader.read(group, [self.by])[self.by]
 
-        keys = None if self._keys is None else index.keys(file, self.by, column)
-        return None if keys is None or self._keys is None else keys.find(self._keys)
+        if self._keys is None:
+            return None
+        kept = index.keys(file, self.by, column)
+        return None if kept is None else kept.find(self._keys)
 
     def groups(self, reader: Reader, hits: Hits | None) -> Iterator[tuple[int, int, Ints, pa.ChunkedArray]]:
         """Yield number, first row, rows and values of the row groups that may hold what is wanted."""
