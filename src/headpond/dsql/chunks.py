@@ -35,9 +35,9 @@ from headpond.core.schemas import (
     QUARANTINE_SCHEMA,
     USER_RECORD_SCHEMA,
 )
-from headpond.dsql.batch import DECODED_SCHEMA
 from headpond.dsql.config import RowChanges
 from headpond.dsql.decode import CHUNK_IDS, sort_out
+from headpond.dsql.opened import DECODED_SCHEMA
 from headpond.dsql.records import Change, ChunkRef, Fragment, Refused, parse
 from headpond.dsql.strict_json import RefusedJson, read_object
 from headpond.dsql.versions import image_hash

@@ -25,8 +25,9 @@ import pyarrow.compute as pc
 from headpond.core.arrow import distinct
 from headpond.core.formats import Decoded, Newest, opened_records, quarantine_rows
 from headpond.core.schemas import ORIGIN_COLUMNS, PENDING_SCHEMA, QUARANTINE_SCHEMA, format_versions
-from headpond.dsql.batch import Images, images_of, open_batch
+from headpond.dsql.batch import open_batch
 from headpond.dsql.config import RowChanges, TableSpec, too_long, unknown_spec
+from headpond.dsql.opened import Images, images_of
 from headpond.dsql.records import CHECKED_AFTER_ROUTING
 from headpond.dsql.rows import typed_rows
 
@@ -63,7 +64,7 @@ def sort_out(
 ) -> Decoded:
     """Make the checks that need the configuration, and type what is whole.
 
-    Any format whose records become rows of `batch.DECODED_SCHEMA` goes on from here. `refused` are quarantine
+    Any format whose records become rows of `opened.DECODED_SCHEMA` goes on from here. `refused` are quarantine
     rows found before, `images` those of `decoded`, where they were read already.
     """
     images = images or images_of(decoded)

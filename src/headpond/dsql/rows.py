@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 from headpond.core.arrow import distinct
 from headpond.core.formats import one_batch, unwritable
 from headpond.core.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUARANTINE_SCHEMA, filled, quote
-from headpond.dsql.batch import Images, Members
 from headpond.dsql.columns import first_bytes, holding, trimmed
 from headpond.dsql.config import RowChanges, TableSpec
+from headpond.dsql.opened import Images, Members
 from headpond.dsql.pg_types import CastOptions
 from headpond.dsql.strict_json import read_object
 from headpond.dsql.versions import (
@@ -86,7 +86,7 @@ def typed_rows(
     *,
     at: np.ndarray[Any, np.dtype[np.int64]] | None = None,
 ) -> tuple[pa.RecordBatch, list[Refusals], Counter[str]]:
-    """Type the full changes of one table: user records, and their rows of `batch.DECODED_SCHEMA` and images.
+    """Type the full changes of one table: user records, and their rows of `opened.DECODED_SCHEMA` and images.
 
     `at` are the rows that are `full` and routed to this table, ascending; None: all.
 
