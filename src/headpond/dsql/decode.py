@@ -64,8 +64,8 @@ def sort_out(
 ) -> Decoded:
     """Make the checks that need the configuration, and type what is whole.
 
-    Any format whose records become rows of `opened.DECODED_SCHEMA` goes on from here. `refused` are quarantine
-    rows found before, `images` those of `decoded`, where they were read already.
+    Any format whose records become rows of `opened.DECODED_SCHEMA` goes on from here. `refused` are
+    quarantine rows found before, `images` those of `decoded`, where they were read already.
     """
     images = images or images_of(decoded)
     if config.only is not None:

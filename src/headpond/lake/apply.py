@@ -20,6 +20,7 @@ from headpond.core.formats import add_newest
 from headpond.dsql.chunks import Chunks
 from headpond.lake.state.insert_once import first_of_each
 from headpond.lake.state.pending import put_together
+from headpond.lake.storage import of_each
 from headpond.lake.target import KEYS_SCHEMA, OPEN, DecodedBatch, Step
 
 if TYPE_CHECKING:
@@ -114,9 +115,11 @@ def apply_batch(
     lake.before_write("deletes")
     lake.deletes.put(_all(each.deletes for each in decided.values()), transaction=transaction)
 
-    for name, each in decided.items():
+    def write(name: str) -> Counter[str]:
         lake.before_write(f"table {name}")
-        applied.tables[name] = each.write(transaction)
+        return decided[name].write(transaction)
+
+    applied.tables.update(zip(decided, of_each(write, decided), strict=True))
 
     if lake.tombstones.version() > seen + bool(put):
         # Another writer changed them since they were read: a delete that is new there must hit its row here.
@@ -143,8 +146,20 @@ def apply_batch(
 
 def _decide(lake: Lake, batch: DecodedBatch) -> dict[str, Decision]:
     targets = lake.tables | dict(lake.extras.logs)
-    decided = {name: target.decide(lake, batch) for name, target in targets.items()}
-    return {name: each for name, each in decided.items() if each is not None}
+
+    def one(name: str) -> Decision | None:
+        return targets[name].decide(lake, batch)
+
+    def changes(form: str) -> dict[str, pa.Table]:
+        mine = [each for each in targets.values() if each.name in batch.tables and each.entry.form == form]
+        return {each.known_as: batch.tables[each.name] for each in mine}
+
+    if lake.config.kept_as == "documents":  # their tables share what is read of the ledger
+        decided = list(map(one, targets))
+    else:
+        with lake.tombstones.looked_up(changes("current")), lake.deletes.looked_up(changes("history")):
+            decided = of_each(one, targets)
+    return {name: each for name, each in zip(targets, decided, strict=True) if each is not None}
 
 
 def _look_again(lake: Lake, batch: DecodedBatch, step: Step, decide: Decide) -> None:

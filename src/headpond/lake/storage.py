@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +29,8 @@ from headpond.core.errors import (
 )
 
 Read = TypeVar("Read")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 CONNECT_TIMEOUT_S = 10
@@ -63,6 +66,22 @@ def is_remote(place: str) -> bool:
 def is_s3(place: str) -> bool:
     """Return whether a place is in S3, by the URL's scheme."""
     return place.partition("://")[0].lower() in S3_SCHEMES if is_remote(place) else False
+
+
+AT_ONCE = 8
+"""Tables that something is done to at a time."""
+
+
+def of_each(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Do something to each of some tables, several at a time: at an object store most of it is waiting.
+
+    All are done, or begun, when it returns or raises the error of the first that failed.
+    """
+    wanted = list(items)
+    if len(wanted) <= 1:
+        return [work(item) for item in wanted]
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="headpond-table") as pool:
+        return list(pool.map(work, wanted))
 
 
 def option_of(options: Mapping[str, str], *names: str) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from headpond.lake.state.pending import PendingTable
 from headpond.lake.state.rows import RowTables
 from headpond.lake.state.run_mark import OWN_FOLDER
 from headpond.lake.state.tombstones import Deletes, Tombstones
-from headpond.lake.storage import remove_folder
+from headpond.lake.storage import of_each, remove_folder
 from headpond.lake.target import DecodedBatch, Step, Target, Transaction
 from headpond.lake.typed import TypedTable
 
@@ -41,8 +42,9 @@ MADE_SCHEMA = pa.schema([pa.field("name", pa.string()), pa.field(COLUMN, pa.int3
 
 def refuse_later_formats(files: Iterable[DeltaFile]) -> None:
     """Refuse tables that hold rows of a later format than ours; absent ones are passed over."""
-    for file in files:
-        found = max(file.greatest(COLUMN), default=0)
+    files = list(files)
+    for file, formats in zip(files, of_each(lambda file: file.greatest(COLUMN), files), strict=True):
+        found = max(formats, default=0)
         if found > FORMAT_VERSION:
             raise ConfigurationError(
                 f"{file.uri} holds rows of format {found}, and this headpond knows formats up to "
@@ -83,7 +85,7 @@ class Lake:
     def config(self) -> ChangeFormat:
         """The format with its tables as those that are there continue them (`definition.continued`)."""
         given: Any = self.given
-        tables = list(map(self._continued, given.tables))
+        tables = of_each(self._continued, given.tables)
         same: ChangeFormat = given if tables == list(given.tables) else replace(given, tables=tuple(tables))
         return same
 
@@ -125,7 +127,7 @@ class Lake:
             self._files |= {entry.name: self._file(self.place_of(entry.name)) for entry in new}
             known = self.__dict__
             if "config" in known:
-                new = list(map(self._continued, new))
+                new = of_each(self._continued, new)
                 self.config = self.config.with_tables(new)
             if "tables" in known:  # another one: somebody may be going through it
                 self.tables = self.tables | {entry.name: self._target(entry) for entry in new}
@@ -136,8 +138,7 @@ class Lake:
         if self.config.patterns:
             rows = [{"name": name, COLUMN: FORMAT_VERSION} for name in names]
             self.made.add(pa.Table.from_pylist(rows, MADE_SCHEMA), transaction=transaction)
-        for name in names:
-            self.tables[name].typed.prepare()
+        of_each(lambda name: self.tables[name].typed.prepare(), names)
         self.list_new()
 
     def list_new(self) -> None:
@@ -205,8 +206,7 @@ class Lake:
     def prepare(self, *, rebuilt: Collection[str] | None = (), source: str | None = None) -> None:
         """Create the tables that are not there, and check the others; arguments and errors as of `check`."""
         inventory = self.check(rebuilt=rebuilt, source=source)
-        for typed in self.typed.values():
-            typed.prepare()
+        of_each(TypedTable.prepare, self.typed.values())
         inventory.write(self._there(), source)
 
     def check(self, *, rebuilt: Collection[str] | None = (), source: str | None = None) -> Inventory:
@@ -219,17 +219,15 @@ class Lake:
             ConfigurationError: a table contradicts the configuration, or is gone, or another source fed it.
             InvalidData: the log of a table is damaged.
         """
-        for _, file in self.files():
-            file.check()
+        of_each(DeltaFile.check, [file for _, file in self.files()])
         refuse_later_formats(self.own_files())
         inventory = self._inventory()
         if rebuilt is not None:
             inventory.check(self._there(), self._kept_files().keys() - {*rebuilt})
             if source is not None:
                 inventory.check_source(source)
-        for typed in self.typed.values():
-            if typed.file.exists():
-                typed.check()
+        there = self._there()
+        of_each(TypedTable.check, [typed for name, typed in self.typed.items() if name in there])
         return inventory
 
     def _inventory(self) -> Inventory:
@@ -239,7 +237,8 @@ class Lake:
         return self._files | {f"{OWN_FOLDER}/{_folder(file)}": file for file in self.own_files()}
 
     def _there(self) -> set[str]:
-        return {name for name, file in self._kept_files().items() if file.exists()}
+        files = self._kept_files()
+        return set(compress(files, of_each(DeltaFile.exists, files.values())))
 
     def own_files(self) -> list[DeltaFile]:
         """Return the Delta tables below `_headpond/`, there or not, but for the logs of unknown tables."""
@@ -248,7 +247,8 @@ class Lake:
 
     def files(self) -> Iterator[tuple[str, DeltaFile]]:
         """Yield every Delta table that is there by its name: the configured ones, then `_headpond/…`."""
-        yield from ((name, file) for name, file in self.places().items() if file.exists())
+        places = self.places()
+        yield from compress(places.items(), of_each(DeltaFile.exists, places.values()))
 
     def places(self) -> dict[str, DeltaFile]:
         """Return what `files` looks at: every Delta table, there or not."""

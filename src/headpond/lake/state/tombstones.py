@@ -11,8 +11,8 @@ however many newer ones there are. They are part of the history, which grows wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +45,26 @@ _MATCH = ["table", "key"]
 class DeletedKeys(FactTable):
     """Deletes of the keys of tables, by the names under which these are known (`TableEntry.known_as`)."""
 
+    _found: pa.Table | None = None
+
+    @contextmanager
+    def looked_up(self, changes: Mapping[str, pa.Table]) -> Iterator[None]:
+        """Look up together what the changes of some tables ask for: meanwhile `of_keys` reads nothing."""
+        self._found = self._look_up(changes)
+        try:
+            yield
+        finally:
+            self._found = None
+
+    def _look_up(self, changes: Mapping[str, pa.Table]) -> pa.Table:
+        """Read what is known of the keys of tables' typed changes."""
+        raise NotImplementedError
+
+    def _known(self, table: str, changes: pa.Table) -> pa.Table:
+        """Return what is known of the keys of one table."""
+        found = self._look_up({table: changes}) if self._found is None else self._found
+        return found.filter(pc.equal(found["table"], table)).drop_columns("table")
+
     def all_of(self, table: str) -> pa.Table:
         """Read all that is known of the keys of a table (`DELETED_SCHEMA`), of a key perhaps several."""
         return self.read(DELETED_SCHEMA.names, f'"table" = {literal(table)} AND {_IS_KEY}')
@@ -67,15 +87,21 @@ class Deletes(DeletedKeys):
 
     def of_keys(self, table: str, changes: pa.Table) -> pa.Table:
         """Read the deletes (`HISTORY_STATE_SCHEMA`) of a batch's keys from its earliest commit on."""
-        if changes.num_rows == 0:
-            return HISTORY_STATE_SCHEMA.empty_table()
-        earliest = pc.min(changes["m:ts_ns"]).as_py()
-        where = f'"table" = {literal(table)} AND "ts_ns" >= {earliest} AND {among(changes["m:key"], "key")}'
-        found = self.read(["key", "version", "ts_ns", "tx_id"], where)
+        found = self._known(table, changes)
         found = found.filter(pc.is_in(found["key"], value_set=changes["m:key"].unique()))
         count = found.num_rows
         columns = {name: found[name] for name in found.column_names} | {"live": pa.repeat(False, count)}
         return filled(columns, HISTORY_STATE_SCHEMA, count)
+
+    def _look_up(self, changes: Mapping[str, pa.Table]) -> pa.Table:
+        asked = [
+            f'("table" = {literal(table)} AND "ts_ns" >= {pc.min(rows["m:ts_ns"]).as_py()} '
+            f"AND {among(rows['m:key'], 'key')})"
+            for table, rows in changes.items()
+            if rows.num_rows
+        ]
+        names = ["table", "key", "version", "ts_ns", "tx_id"]
+        return self.read(names, " OR ".join(asked)) if asked else TOMBSTONE_SCHEMA.empty_table().select(names)
 
     def put(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
         """Remember deletes (`KEYS_SCHEMA`); return how many were new."""
@@ -95,12 +121,7 @@ class Tombstones(DeletedKeys):
 
     def of_keys(self, table: str, keys: pa.ChunkedArray) -> pa.Table:
         """Read the newest tombstone of each of a batch's keys as `STATE_SCHEMA`."""
-        found = TOMBSTONE_SCHEMA.empty_table().select(["key", "version"])
-        if len(keys) and self.file.exists():
-            different = keys.unique()
-            rows = pa.table({"table": pa.repeat(table, len(different)), "key": different})
-            found = self.file.look_up(Wanted(rows, _MATCH, ("version",)))
-            found = found.group_by("key").aggregate([("version", "max")]).rename_columns(["key", "version"])
+        found = self._known(table, pa.table({"m:key": keys}))
         return pa.table(
             {
                 "key": found["key"],
@@ -109,6 +130,17 @@ class Tombstones(DeletedKeys):
                 "live": pa.repeat(False, found.num_rows),
             }
         )
+
+    def _look_up(self, changes: Mapping[str, pa.Table]) -> pa.Table:
+        names = [*_MATCH, "version"]
+        asked = TOMBSTONE_SCHEMA.empty_table().select(_MATCH)
+        for table, rows in changes.items():
+            keys = rows["m:key"].unique()
+            asked = pa.concat_tables([asked, pa.table([pa.repeat(table, len(keys)), keys], names=_MATCH)])
+        if not asked.num_rows or not self.file.exists():
+            return TOMBSTONE_SCHEMA.empty_table().select(names)
+        found = self.file.look_up(Wanted(asked, _MATCH, ("version",)))
+        return found.group_by(_MATCH).aggregate([("version", "max")]).rename_columns(names)
 
     def version(self) -> int:
         """Return the number of the table's newest commit; -1 when there is no table."""
