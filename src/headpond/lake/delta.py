@@ -338,15 +338,16 @@ class DeltaFile:
         with storage_errors(self.uri, self._options):
             return vacuum(self.engine.folder, retain_ms)
 
-    def tidy(self, before: int, alone: Alone | None = None) -> int:
+    def tidy(self, before: int, alone: Alone | None = None, *, fresh: bool = True) -> int:
         """Combine small files where there are many, and keep the log short; of two writers one does it.
 
         `before` is the version up to which the log was checked last, or -1; return that of this check.
+        Without `fresh` it looks at the version that was read or made last.
         """
         with suppress(Overtaken), storage_errors(self.uri, self._options):
-            self.engine.compact(crowded, alone=alone)
+            self.engine.compact(crowded, alone=alone, fresh=fresh)
         version = self.engine.version
-        said = self.engine.log.newest().properties.get(CHECKPOINT_INTERVAL, "")
+        said = self.engine.log.last().properties.get(CHECKPOINT_INTERVAL, "")
         every = int(said) if said.isdecimal() and int(said) else CHECKPOINT_COMMITS
         if version // every > (version - 1 if before < 0 else before) // every:
             self.shorten_log()
@@ -399,7 +400,7 @@ class DeltaFile:
         before = self.engine.version
         merged = self._retried(attempt)
         if self.tidies:
-            self.tidy(before)
+            self.tidy(before, fresh=False)
         return merged
 
     def _retried(self, attempt: Callable[[], Result]) -> Result:

@@ -220,7 +220,6 @@ class TypedTable:
                     table=self.name,
                     column=original,
                 )
-        self._admit(self.file.engine.log.newest())
         self._widen(wanted)
         fields = pa.schema([pa.field(name, field.type) for name, field in self._fields.items()])
         derived = {column: (self.column(each.column), each) for column, each in self.derived.items()}
@@ -296,6 +295,7 @@ class TypedTable:
     def _widen(self, fields: Sequence[pa.Field]) -> None:
         missing = [field for field in fields if field.name not in self._fields]
         if missing:
+            self._admit(self.file.engine.log.newest())
             self.file.add_columns(missing)
             self._look()
 

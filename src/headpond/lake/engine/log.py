@@ -265,6 +265,13 @@ class Log:
             snapshot = self._snapshot = self._load()
         return snapshot
 
+    def last(self) -> Snapshot:
+        """Return the version that was read or made last, without asking for a newer one; the newest at first.
+
+        What is committed on it is Overtaken where there is a newer one.
+        """
+        return self.newest() if self._snapshot is None else self._snapshot
+
     def is_free(self, version: int) -> bool:
         """Return whether a commit is surely not there and will not be: what fails on a disk is over."""
         return not is_remote(self.folder.uri) and self.folder.read(entry_name(version)) is None

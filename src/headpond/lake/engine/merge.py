@@ -214,6 +214,7 @@ class Engine:
         self.admits: Callable[[Snapshot], None] = lambda _: None
         """Raises where a version of the table is not read or written any more as it is here."""
         self._known: _Known | None = None
+        self._decides = False  # the last look-up was of a batch that is not written yet
         self._index: KeyIndex | None = KeyIndex(folder.uri)
 
     @property
@@ -224,6 +225,7 @@ class Engine:
     def look_up(self, wanted: Wanted) -> pa.Table:
         """Return the rows of the newest version that are wanted; see `lookup.look_up`."""
         found, may_be_more = self._found(self.log.newest(), wanted, decided=False)
+        self._decides = True
         return found.filter(pa.array(places(found, wanted.rows, wanted.on) >= 0)) if may_be_more else found
 
     def merge(
@@ -231,16 +233,26 @@ class Engine:
     ) -> Merged:
         """Do it in one commit, or in none where it changes nothing; raise Overtaken where another came first.
 
+        Rows that were looked up just before are those of that version: it is not asked again for a newer one.
         With `alone` the commit is made inside it, and others may have come first that touched no file that
         rows go from.
         """
-        snapshot = self.log.newest()
+        snapshot = self._decided_on(merge) or self.log.newest()
         going, new, done, changes = self._changes(snapshot, merge)
         if new.num_rows + len(going):
             plan = self._plan(snapshot, going)
             feed = write_changes(self.folder, self.shape(snapshot), changes) if going else []
             self._commit(snapshot, plan, new, "MERGE", transaction, done, feed, alone=alone)
         return done
+
+    def _decided_on(self, merge: Merge) -> Snapshot | None:
+        """Return the version in which these rows were looked up last, if nothing was merged since."""
+        decides, self._decides = self._decides, False
+        if not decides or self._known is None:
+            return None
+        snapshot = self.log.last()
+        name = (id(snapshot), snapshot.version)
+        return snapshot if self._known.says(name, _wanted(merge), decided=True) else None
 
     def merge_parts(
         self, version: int, parts: Sequence[Part], *, transaction: tuple[str, int] | None = None
@@ -270,9 +282,7 @@ class Engine:
         """Return which rows of which files go, those that come, the figures, and what a feed has."""
         snapshot.refuse_unknown()
         schema = snapshot.schema
-        rows = merge.rows if merge.on else merge.rows.slice(0, 0)
-        wanted = Wanted(rows, merge.on, merge.reads if merge.on else ())
-        found, _ = self._found(snapshot, wanted, decided=True)
+        found, _ = self._found(snapshot, _wanted(merge), decided=True)
         at = places(found, merge.rows, merge.on)
         met = found.take(pa.array(np.flatnonzero(at >= 0)))
         at = at[at >= 0]
@@ -300,13 +310,21 @@ class Engine:
         new = pa.concat_tables([updated, inserted])
         return dict(_by_file(list(snapshot.files), going)), new, done, changes
 
-    def compact(self, choose: Choose, *, file_bytes: int | None = None, alone: Alone | None = None) -> int:
+    def compact(
+        self,
+        choose: Choose,
+        *,
+        file_bytes: int | None = None,
+        alone: Alone | None = None,
+        fresh: bool = True,
+    ) -> int:
         """Write files again, those that are chosen of a partition together, about `ROUND_BYTES` of them.
 
-        `file_bytes` is the size they are to have, by default what the table says; `alone` is as of `merge`.
-        Return how many were chosen; more than were written again where these are large.
+        `file_bytes` is the size they are to have, by default what the table says; `alone` is as of `merge`;
+        without `fresh` they are those of the version that was read or made last. Return how many were chosen;
+        more than were written again where these are large.
         """
-        snapshot = self.log.newest()
+        snapshot = self.log.newest() if fresh else self.log.last()
         shape = self.shape(snapshot)
         most = file_bytes or shape.file_bytes
         partitions: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
@@ -503,6 +521,12 @@ class PartEngine(Engine):
     def compact(self, *_: Any, **__: Any) -> int:
         """Leave that to whoever commits."""
         return 0
+
+
+def _wanted(merge: Merge) -> Wanted:
+    """Return what a merge has to know of the table."""
+    rows = merge.rows if merge.on else merge.rows.slice(0, 0)
+    return Wanted(rows, merge.on, merge.reads if merge.on else ())
 
 
 def _mask(values: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:

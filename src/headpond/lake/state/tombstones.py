@@ -144,7 +144,7 @@ class Tombstones(DeletedKeys):
 
     def version(self) -> int:
         """Return the number of the table's newest commit; -1 when there is no table."""
-        return self.file.version() if self.file.exists() else -1
+        return self.file.engine.log.newest().version if self.file.exists() else -1
 
     def put(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
         """Write tombstones, one per key, that are newer than those there; return how many were.
