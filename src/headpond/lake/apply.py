@@ -119,7 +119,7 @@ def apply_batch(
         lake.before_write(f"table {name}")
         return decided[name].write(transaction)
 
-    applied.tables.update(zip(decided, of_each(write, decided), strict=True))
+    applied.tables.update(zip(decided, of_each(lake.path, write, decided), strict=True))
 
     if lake.tombstones.version() > seen + bool(put):
         # Another writer changed them since they were read: a delete that is new there must hit its row here.
@@ -158,7 +158,7 @@ def _decide(lake: Lake, batch: DecodedBatch) -> dict[str, Decision]:
         decided = list(map(one, targets))
     else:
         with lake.tombstones.looked_up(changes("current")), lake.deletes.looked_up(changes("history")):
-            decided = of_each(one, targets)
+            decided = of_each(lake.path, one, targets)
     return {name: each for name, each in zip(targets, decided, strict=True) if each is not None}
 
 

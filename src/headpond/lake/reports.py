@@ -28,6 +28,7 @@ from headpond.lake.delta import DeltaFile, Size
 from headpond.lake.maintenance.optimize import HOUR_MS, optimize_file
 from headpond.lake.state.insert_once import FactTable
 from headpond.lake.state.run_mark import OWN_FOLDER
+from headpond.lake.storage import of_each
 from headpond.lake.target import OPEN
 
 if TYPE_CHECKING:
@@ -49,28 +50,28 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
         than the source; and what the format adds (`extras.summary`).
     """
     lake.look()
-    tables: dict[str, Any] = {}
-    columns: dict[str, Any] = {}
-    for name, table in lake.tables.items():
-        file = table.typed.file
+
+    def of_table(name: str) -> tuple[dict[str, Any], dict[str, str]]:
+        table, file = lake.tables[name], lake.tables[name].typed.file
         there = file.exists()
-        tables[name] = {"rows": file.count(), "path": file.uri, "keep": table.keep}
+        found: dict[str, Any] = {"rows": file.count(), "path": file.uri, "keep": table.keep}
         if applied is not None:
-            tables[name] |= applied.figures(name, table.figures)
+            found |= applied.figures(name, table.figures)
         if there and (rewritten := file.rewriting()):
-            tables[name]["rewritten_bytes"] = rewritten
-        if there and (renamed := table.typed.renamed()):
-            columns[name] = renamed
+            found["rewritten_bytes"] = rewritten
+        return found, table.typed.renamed() if there else {}
+
+    of_tables = dict(zip(lake.tables, of_each(lake.path, of_table, lake.tables), strict=True))
     extras = lake.extras.summary(applied)
     summary: dict[str, Any] = {
         "lake": lake.path,
-        "tables": tables,
+        "tables": {name: found for name, (found, _) in of_tables.items()},
         "unknown_tables": extras.pop("unknown_tables", {}),
         "quarantined": dict(lake.quarantine.counts_by("reason")),
         "pending": lake.pending.count(),
         "tombstones": lake.by_table(lake.tombstones.counts()),
         "deletes": lake.by_table(lake.deletes.counts()),
-        "columns": columns,
+        "columns": {name: renamed for name, (_, renamed) in of_tables.items() if renamed},
         **extras,
     }
     if applied is not None:
@@ -95,9 +96,10 @@ def freshness(lake: Lake, known: Mapping[str, Sequence[int | None]]) -> dict[str
     """
     found: dict[str, dict[str, int | None]] = {}
     now_ns = time.time_ns()
-    for name, table in lake.tables.items():
+    newest_ns = of_each(lake.path, lambda table: table.newest_ns(), lake.tables.values())
+    for name, written_ns in zip(lake.tables, newest_ns, strict=True):
         said, delay = known.get(name, (0, None))
-        commit = max(table.newest_ns(), said or 0)
+        commit = max(written_ns, said or 0)
         found[name] = {
             "newest_commit_ns": commit or None,
             "age_ms": (now_ns - commit) // 1_000_000 if commit else None,
@@ -173,7 +175,8 @@ class BatchReport:
 
 def sizes_of(lake: Lake) -> dict[str, Size]:
     """Return table → size, by the logs of the tables alone; no other thread may use the lake meanwhile."""
-    return {name: file.size() for name, file in lake.files()}
+    files = dict(lake.files())
+    return dict(zip(files, of_each(lake.path, DeltaFile.size, files.values()), strict=True))
 
 
 def counted(figures: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:

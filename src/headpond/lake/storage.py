@@ -69,19 +69,19 @@ def is_s3(place: str) -> bool:
 
 
 AT_ONCE = 8
-"""Tables that something is done to at a time."""
+"""Tables in an object store that something is done to at a time."""
 
 
-def of_each(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Do something to each of some tables, several at a time: at an object store most of it is waiting.
+def of_each(place: str, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Do something to each of some tables: in an object store several at a time, where most of it is waiting.
 
-    All are done, or begun, when it returns or raises the error of the first that failed.
+    In a folder one comes after the other, which takes less memory. All that was begun is done when this
+    returns, or raises the error of the first, in their order, that failed.
     """
-    wanted = list(items)
-    if len(wanted) <= 1:
-        return [work(item) for item in wanted]
+    if not is_remote(place):
+        return [work(item) for item in items]
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="headpond-table") as pool:
-        return list(pool.map(work, wanted))
+        return list(pool.map(work, items))
 
 
 def option_of(options: Mapping[str, str], *names: str) -> str | None:

@@ -40,10 +40,10 @@ MADE_SCHEMA = pa.schema([pa.field("name", pa.string()), pa.field(COLUMN, pa.int3
 """Rows of `_headpond/pattern_tables`."""
 
 
-def refuse_later_formats(files: Iterable[DeltaFile]) -> None:
+def refuse_later_formats(place: str, files: Iterable[DeltaFile]) -> None:
     """Refuse tables that hold rows of a later format than ours; absent ones are passed over."""
     files = list(files)
-    for file, formats in zip(files, of_each(lambda file: file.greatest(COLUMN), files), strict=True):
+    for file, formats in zip(files, of_each(place, lambda file: file.greatest(COLUMN), files), strict=True):
         found = max(formats, default=0)
         if found > FORMAT_VERSION:
             raise ConfigurationError(
@@ -85,7 +85,7 @@ class Lake:
     def config(self) -> ChangeFormat:
         """The format with its tables as those that are there continue them (`definition.continued`)."""
         given: Any = self.given
-        tables = of_each(self._continued, given.tables)
+        tables = of_each(self.path, self._continued, given.tables)
         same: ChangeFormat = given if tables == list(given.tables) else replace(given, tables=tuple(tables))
         return same
 
@@ -127,7 +127,7 @@ class Lake:
             self._files |= {entry.name: self._file(self.place_of(entry.name)) for entry in new}
             known = self.__dict__
             if "config" in known:
-                new = of_each(self._continued, new)
+                new = of_each(self.path, self._continued, new)
                 self.config = self.config.with_tables(new)
             if "tables" in known:  # another one: somebody may be going through it
                 self.tables = self.tables | {entry.name: self._target(entry) for entry in new}
@@ -138,7 +138,7 @@ class Lake:
         if self.config.patterns:
             rows = [{"name": name, COLUMN: FORMAT_VERSION} for name in names]
             self.made.add(pa.Table.from_pylist(rows, MADE_SCHEMA), transaction=transaction)
-        of_each(lambda name: self.tables[name].typed.prepare(), names)
+        of_each(self.path, lambda name: self.tables[name].typed.prepare(), names)
         self.list_new()
 
     def list_new(self) -> None:
@@ -206,7 +206,7 @@ class Lake:
     def prepare(self, *, rebuilt: Collection[str] | None = (), source: str | None = None) -> None:
         """Create the tables that are not there, and check the others; arguments and errors as of `check`."""
         inventory = self.check(rebuilt=rebuilt, source=source)
-        of_each(TypedTable.prepare, self.typed.values())
+        of_each(self.path, TypedTable.prepare, self.typed.values())
         inventory.write(self._there(), source)
 
     def check(self, *, rebuilt: Collection[str] | None = (), source: str | None = None) -> Inventory:
@@ -219,15 +219,15 @@ class Lake:
             ConfigurationError: a table contradicts the configuration, or is gone, or another source fed it.
             InvalidData: the log of a table is damaged.
         """
-        of_each(DeltaFile.check, [file for _, file in self.files()])
-        refuse_later_formats(self.own_files())
+        of_each(self.path, DeltaFile.check, [file for _, file in self.files()])
+        refuse_later_formats(self.path, self.own_files())
         inventory = self._inventory()
         if rebuilt is not None:
             inventory.check(self._there(), self._kept_files().keys() - {*rebuilt})
             if source is not None:
                 inventory.check_source(source)
         there = self._there()
-        of_each(TypedTable.check, [typed for name, typed in self.typed.items() if name in there])
+        of_each(self.path, TypedTable.check, [typed for name, typed in self.typed.items() if name in there])
         return inventory
 
     def _inventory(self) -> Inventory:
@@ -238,7 +238,7 @@ class Lake:
 
     def _there(self) -> set[str]:
         files = self._kept_files()
-        return set(compress(files, of_each(DeltaFile.exists, files.values())))
+        return set(compress(files, of_each(self.path, DeltaFile.exists, files.values())))
 
     def own_files(self) -> list[DeltaFile]:
         """Return the Delta tables below `_headpond/`, there or not, but for the logs of unknown tables."""
@@ -248,7 +248,7 @@ class Lake:
     def files(self) -> Iterator[tuple[str, DeltaFile]]:
         """Yield every Delta table that is there by its name: the configured ones, then `_headpond/…`."""
         places = self.places()
-        yield from compress(places.items(), of_each(DeltaFile.exists, places.values()))
+        yield from compress(places.items(), of_each(self.path, DeltaFile.exists, places.values()))
 
     def places(self) -> dict[str, DeltaFile]:
         """Return what `files` looks at: every Delta table, there or not."""
