@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from deltalake import ColumnProperties, DeltaTable, QueryBuilder, WriterProperties
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import ColumnProperties, DeltaTable, QueryBuilder, Schema, WriterProperties
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from headpond.core.errors import ServiceFailure, UsageError
 from headpond.core.passing import PassingFolder
@@ -121,17 +121,10 @@ class DeltaFile:
 
     def exists(self) -> bool:
         """Return whether there is a Delta table at the place."""
-        if self._table is not None:
+        if self._is_past:
             return True
-        # Not `is_deltatable`: it keeps the interpreter's lock while it waits for an object store.
-        try:
-            self.open()
-        except TableNotFoundError:
-            return False
-        except DeltaError:
-            self.check()  # says which file of the log is damaged, if one is
-            raise
-        return True
+        with storage_errors(self.uri, self._options):
+            return self.engine.log.exists()
 
     def open(self) -> DeltaTable:
         """Open the table at its newest version."""
@@ -196,9 +189,13 @@ class DeltaFile:
 
     def schema(self) -> pa.Schema:
         """Return the table's columns as Arrow fields, their Delta metadata included."""
-        table = self.open()
-        arrow = pa.schema(table.schema().to_arrow())
-        metadata = {field.name: field.metadata for field in table.schema().fields}
+        if self._is_past:
+            schema = self.open().schema()
+        else:
+            with storage_errors(self.uri, self._options):
+                schema = Schema.from_json(self.engine.log.newest().metadata["schemaString"])
+        arrow = pa.schema(schema.to_arrow())
+        metadata = {field.name: field.metadata for field in schema.fields}
         return pa.schema([field.with_metadata(metadata.get(field.name) or None) for field in arrow])
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
@@ -321,14 +318,14 @@ class DeltaFile:
     def allow_marks(self, *, allowed: bool) -> None:
         """Say whether deletion vectors may mark rows as gone where a file would be written again."""
         with storage_errors(self.uri, self._options):
-            if self.engine.log.newest().marks == allowed:
+            if self.engine.log.last().marks == allowed:
                 return
         self.alter({WITH_VECTORS: "true" if allowed else "false"})
 
     def rewriting(self) -> int:
         """Return how many bytes each of the last commits wrote again where marks would avoid that; else 0."""
         with storage_errors(self.uri, self._options):
-            if self.engine.log.newest().marks:
+            if self.engine.log.last().marks:
                 return 0
             found = self.engine.log.rewritten_bytes()
         return found if found >= MUCH_BYTES else 0

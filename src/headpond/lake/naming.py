@@ -242,7 +242,7 @@ class Partitions:
 
     def of_file(self, file: DeltaFile) -> Partitions:
         """Return how a table that is there is partitioned."""
-        snapshot = file.engine.log.newest()
+        snapshot = file.engine.log.last()
         have, properties = snapshot.partition_columns, snapshot.properties
         buckets, size = properties.get(PROPERTY), properties.get(FILE_SIZE)
         return Partitions(

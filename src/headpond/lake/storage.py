@@ -49,12 +49,14 @@ _DISK = re.compile(r"\(os error (?:13|28|30|122)\)")  # rights, no space, read-o
 _SHOWN_CHARACTERS = 300
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _XML_MESSAGE = re.compile(r"<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?", re.DOTALL)
+_ARROW_MESSAGE = re.compile(r"AWS Error ([A-Z_]+) during \w+ operation: (.*?)\.?\Z", re.DOTALL)
 _REFUSED = re.compile(
-    r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|40[13] |ACCESS_DENIED|"
+    r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|40[13] |"
+    r"InvalidSignature|InvalidClientTokenId|UnrecognizedClient|MissingAuthenticationToken|"
     r"Unauthori[sz]ed|Forbidden|credential"
 )
 _UNREACHABLE = re.compile(
-    r"tcp connect|dns error|error sending request|NETWORK_CONNECTION|CouldNotConnect|timed out"
+    r"tcp connect|dns error|error sending request|NetworkConnection|CouldNotConnect|timed out"
 )
 
 
@@ -290,6 +292,8 @@ def _cleaned(said: str, options: Mapping[str, str]) -> str:
     words = " ".join(said.replace("↳", ":").split("<?xml")[0].split()).replace(" :", ":").strip(" .:")
     if code is not None:
         words = f"{code[1]}: {code[2]}" if code[2] else code[1]
+    elif (arrow := _ARROW_MESSAGE.search(words)) is not None:
+        words = f"{arrow[1].title().replace('_', '')}: {arrow[2]}"  # as the store wrote it
     else:
         # The store's words come last, after what was tried.
         words = words if len(words) <= _SHOWN_CHARACTERS else "…" + words[-_SHOWN_CHARACTERS:]

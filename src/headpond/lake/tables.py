@@ -219,14 +219,14 @@ class Lake:
             ConfigurationError: a table contradicts the configuration, or is gone, or another source fed it.
             InvalidData: the log of a table is damaged.
         """
-        of_each(self.path, DeltaFile.check, [file for _, file in self.files()])
-        refuse_later_formats(self.path, self.own_files())
+        there, own = dict(self.files()), self.own_files()
+        of_each(self.path, DeltaFile.check, there.values())
+        refuse_later_formats(self.path, [file for file in there.values() if file in own])
         inventory = self._inventory()
         if rebuilt is not None:
-            inventory.check(self._there(), self._kept_files().keys() - {*rebuilt})
+            inventory.check(there, self._kept_files().keys() - {*rebuilt})
             if source is not None:
                 inventory.check_source(source)
-        there = self._there()
         of_each(self.path, TypedTable.check, [typed for name, typed in self.typed.items() if name in there])
         return inventory
 

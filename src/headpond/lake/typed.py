@@ -160,7 +160,7 @@ class TypedTable:
         have = found_in(self.file, self._spec)
         self._rebuilt = have.rebuilt
         as_made = have.applied_to(self._spec)
-        there = columns_of(self.file.schema())
+        there = columns_of(pa.schema(self._fields.values()))
         refuse(self.name, self.file.uri, differences(as_made, self._spec, there))
         kinds = as_made.declared()
         version, kind = next(iter(self.own.values()))

@@ -241,6 +241,7 @@ class Log:
         self.folder = folder
         self._removed = removed
         self._snapshot, self._ends = at, at is not None
+        self._overtaken = False
 
     @property
     def version(self) -> int:
@@ -249,6 +250,7 @@ class Log:
 
     def newest(self) -> Snapshot:
         """Return the newest version."""
+        self._overtaken = False
         if self._snapshot is None:
             self._snapshot = self._load()
         snapshot = self._snapshot
@@ -266,11 +268,17 @@ class Log:
         return snapshot
 
     def last(self) -> Snapshot:
-        """Return the version that was read or made last, without asking for a newer one; the newest at first.
+        """Return the version that was read or made last, without asking for a newer one.
 
-        What is committed on it is Overtaken where there is a newer one.
+        It is the newest at first, and after a commit that was Overtaken because there was a newer one.
         """
-        return self.newest() if self._snapshot is None else self._snapshot
+        return self.newest() if self._snapshot is None or self._overtaken else self._snapshot
+
+    def exists(self) -> bool:
+        """Return whether the folder has a log."""
+        if self._snapshot is None and any(listed(self.folder)):
+            self._snapshot = self._load()
+        return self._snapshot is not None
 
     def is_free(self, version: int) -> bool:
         """Return whether a commit is surely not there and will not be: what fails on a disk is over."""
@@ -321,6 +329,7 @@ class Log:
         except FileExistsError:
             # A request that was sent again, because its answer was lost, meets its own result.
             if self.folder.read(path) != content:
+                self._overtaken = True
                 raise Overtaken from None
         if snapshot is self._snapshot:
             self._take(snapshot, snapshot.version + 1, content)

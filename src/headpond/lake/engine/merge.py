@@ -366,7 +366,7 @@ class Engine:
         new: Sequence[pa.Field] = (),
     ) -> None:
         """Commit what `log.alteration` returns, if anything."""
-        snapshot = self.log.newest()
+        snapshot = self.log.last()
         if actions := alteration(snapshot, properties, columns, new):
             snapshot.refuse_unknown()
             self.log.commit(snapshot, actions)
