@@ -253,6 +253,7 @@ class Log:
         self._overtaken = False
         if self._snapshot is None:
             self._snapshot = self._load()
+            return self._snapshot
         snapshot = self._snapshot
         if self._ends:
             return snapshot
