@@ -9,11 +9,14 @@ import threading
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from headpond.lake.apply import apply_batch
 from headpond.lake.delta import DeltaFile
 from headpond.lake.engine.folder import Folder
+from headpond.lake.engine.lookup import Wanted
+from headpond.lake.engine.merge import Merge, Merged, always
 from headpond.lake.reports import freshness, lake_summary, sizes_of
 from headpond.lake.storage import of_each
 from headpond.lake.targets.current import CurrentTable
@@ -206,3 +209,28 @@ def test_who_writes_between_decision_and_commit_is_noticed(ours_is_newer: bool, 
     apply(watched(lake, before_write), [change("public.a", ours, 1, "ours")])
     found = {row["id"]: row["v"] for row in rows_of(other)["public.a"]}
     assert found == {1: "ours" if ours_is_newer else "theirs", 2: "new"}
+
+
+def test_what_was_looked_up_serves_one_merge_alone(tmp_path: Path) -> None:
+    """A second one asks again: another writer may have removed the rows meanwhile."""
+    file, other = DeltaFile(str(tmp_path)), DeltaFile(str(tmp_path))
+    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
+    file.create(rows.schema)
+    file.append(rows)
+    add = Merge(rows, ["id"])
+    file.look_up(Wanted(rows, ["id"], ()))
+    assert file.merge(add) == Merged()
+    other.merge(Merge(rows, ["id"], wins=always, gone=pa.repeat(True, 2)))
+    assert file.merge(add) == Merged(inserted=2)
+    assert file.count() == 2
+
+
+def test_properties_are_set_on_what_another_writer_committed_meanwhile(tmp_path: Path) -> None:
+    file, other = DeltaFile(str(tmp_path)), DeltaFile(str(tmp_path))
+    file.create(pa.schema([("id", pa.int64())]))
+    assert file.exists()
+    other.alter({"delta.logRetentionDuration": "interval 3 days"})
+    file.alter({"delta.checkpointInterval": "7"})
+    found = DeltaFile(str(tmp_path)).engine.log.newest().properties
+    assert found["delta.logRetentionDuration"] == "interval 3 days"
+    assert found["delta.checkpointInterval"] == "7"

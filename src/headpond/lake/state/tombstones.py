@@ -11,6 +11,7 @@ however many newer ones there are. They are part of the history, which grows wit
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
@@ -42,7 +43,7 @@ _IS_KEY = f'"key" <> {literal(HORIZON_KEY)}'
 _MATCH = ["table", "key"]
 
 
-class DeletedKeys(FactTable):
+class DeletedKeys(FactTable, ABC):
     """Deletes of the keys of tables, by the names under which these are known (`TableEntry.known_as`)."""
 
     _found: pa.Table | None = None
@@ -56,9 +57,9 @@ class DeletedKeys(FactTable):
         finally:
             self._found = None
 
+    @abstractmethod
     def _look_up(self, changes: Mapping[str, pa.Table]) -> pa.Table:
         """Read what is known of the keys of tables' typed changes."""
-        raise NotImplementedError
 
     def _known(self, table: str, changes: pa.Table) -> pa.Table:
         """Return what is known of the keys of one table."""
