@@ -3,12 +3,14 @@
 Run: python bench/dsql/merge.py [--rows 1000000 10000000] [--buckets 16 | --buckets 0] [--rounds 5]
                                 [--width 60] [--json FILE] [--deletion-vectors]
                                 [--kinds recent random deletes] [--tombstones 3000000]
+                                [--form current | soft | history] [--versions 1]
 
 Each table is made with its rows in order of their keys, as `headpond optimize --order` leaves them, and is
 changed by whole batches: reading what is known of the keys, deciding, merging. `recent` takes keys among the
 last 100,000 and a tenth new ones, as a stream of orders would; `random` any key of the table; `deletes` are
-1,000 of random keys, beside so many tombstones. CPU time of the process and all below it, medians; every
-round changes the table that the next one finds.
+1,000 of random keys, beside so many tombstones. With `--versions` each of `--rows` keys was changed so often
+before, in batches of 100,000 random keys: a history has that many rows of each. CPU time of the process and
+all below it, medians; every round changes the table that the next one finds.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ RECENT = 100_000
 DELETES = 1_000
 FAR = 1_000_000_000
 AT_ONCE = 1_000_000
+CHANGED = 100_000
+ENDS = ("deleted_ns", "deleted_tx_id", "valid_to_ns")
 NAME = "public.orders"
 
 
@@ -66,7 +70,9 @@ def changes(spec: TableSpec, ids: np.ndarray, ts_ns: int, draw: np.random.Genera
     return pa.table([*arrays, *values.values()], [*names, *(VALUE + name for name in values)])
 
 
-def make(folder: Path, rows: int, buckets: int, width: int, *, marks: bool) -> tuple[Lake, TableSpec]:
+def make(
+    folder: Path, rows: int, buckets: int, width: int, *, marks: bool, form: str, versions: int
+) -> tuple[Lake, TableSpec]:
     spec = TableSpec(
         name=NAME,
         schema="public",
@@ -74,6 +80,8 @@ def make(folder: Path, rows: int, buckets: int, width: int, *, marks: bool) -> t
         keys=("id",),
         columns={"id": "bigint", "quantity": "bigint", "note": "text"},
         buckets=buckets or None,
+        keep="history" if form == "history" else "current",
+        deletes="soft" if form == "soft" else "hard",
     )
     lake = Lake(str(folder), DsqlConfig(tables=(spec,)))
     lake.prepare()
@@ -83,7 +91,16 @@ def make(folder: Path, rows: int, buckets: int, width: int, *, marks: bool) -> t
     for start in range(0, rows, AT_ONCE):
         ids = np.arange(start, min(start + AT_ONCE, rows))
         first = changes(spec, ids, 1, draw, width)
+        first = first.append_column("m:valid_from_ns", first["m:ts_ns"])
+        for name, values in (("deleted", pa.repeat(False, len(ids))), *((name, None) for name in ENDS)):
+            column = pa.nulls(len(ids), pa.int64()) if values is None else values
+            first = first.append_column(f"m:{name}", column)
         typed.file.append(typed.fit(first.schema).physical(first))
+    for version in range(1, versions):
+        ids = draw.permutation(rows)
+        for number, start in enumerate(range(0, rows, CHANGED)):
+            asked = changes(spec, ids[start : start + CHANGED], 1 + version, draw, width)
+            apply_batch(lake, DecodedBatch({NAME: asked}), transaction=(f"version {version}", number))
     return lake, spec
 
 
@@ -147,6 +164,8 @@ def main() -> None:
     kinds = ["recent", "random", "deletes"]
     parser.add_argument("--kinds", nargs="+", default=kinds[:2], choices=kinds)
     parser.add_argument("--tombstones", type=int, default=3_000_000, help="of `deletes`")
+    parser.add_argument("--form", default="current", choices=["current", "soft", "history"])
+    parser.add_argument("--versions", type=int, default=1, help="how often each key was changed")
     parser.add_argument("--deletion-vectors", action="store_true", help="rows are marked")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -154,12 +173,19 @@ def main() -> None:
     try:
         lakes = {
             rows: make(
-                folder / str(rows), rows, options.buckets, options.width, marks=options.deletion_vectors
+                folder / str(rows),
+                rows,
+                options.buckets,
+                options.width,
+                marks=options.deletion_vectors,
+                form=options.form,
+                versions=options.versions,
             )
             for rows in options.rows
         }
         vectors = ", deletion vectors" if options.deletion_vectors else ""
-        print(f"batches of {BATCH} changes, {options.buckets or 'no'} buckets{vectors}")
+        form = f"{options.form}, {options.versions} versions of a key"
+        print(f"batches of {BATCH} changes, {form}, {options.buckets or 'no'} buckets{vectors}")
         figures: dict[str, dict[str, list[float]]] = {}
         for kind in options.kinds:
             found: dict[int, list[tuple[float, int]]] = {rows: [] for rows in options.rows}

@@ -312,7 +312,7 @@ def rows_of_keys(
     *,
     later: Sequence[str] = (),
     needs: Test | None = None,
-    keep: Test | None = None,
+    since: tuple[str, int] | None = None,
     least: Mapping[str, int] | None = None,
 ) -> pa.Table:
     """Read `m:key` and own columns of the rows that have a key of a typed batch.
@@ -328,9 +328,10 @@ def rows_of_keys(
     for name in typed.found_by:
         if (each := typed.derived.get(name)) is not None:
             rows = rows.append_column(name, each.values(rows[typed.column(each.column)]))
-    found = typed.file.look_up(Wanted(rows, on, reads, later, needs, keep, least or {}))
+    found = typed.file.look_up(Wanted(rows, on, reads, later, needs, since, least or {}))
     of_keys = rows["m:key"].take(pa.array(places(found, rows, on)))
-    return found.select([*reads, *later]).add_column(0, "m:key", of_keys)
+    own = [name for name, _ in typed.own.values() if name in found.column_names]
+    return found.select(own).add_column(0, "m:key", of_keys)
 
 
 def among(values: pa.ChunkedArray, column: str) -> str | None:

@@ -101,6 +101,11 @@ class DataFile:
         least, most = (self.stats.get(side) or {} for side in ("minValues", "maxValues"))
         return least.get(column), most.get(column)
 
+    def greatest(self, column: str) -> Any:
+        """Return the greatest value of a column; None where it is not known, or one may be null."""
+        nulls = (self.stats.get("nullCount") or {}).get(column)
+        return self.bounds(column)[1] if nulls == 0 else None
+
     def marked(self, vector: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
         """Return the action that adds it again with other marks."""
         stats = orjson.dumps(self.stats | {"tightBounds": False}).decode()

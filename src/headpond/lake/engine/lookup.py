@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -51,19 +51,27 @@ class Wanted:
     reads: Sequence[str] = ()  # more columns to read of what is found
     later: Sequence[str] = ()  # columns to read only of what `needs` says, null elsewhere
     needs: Test | None = None
-    keep: Test | None = None  # which of the rows found count
+    since: tuple[str, int] | None = None
+    """A column and a number: only rows count that have no value there, or at least this one."""
     least: Mapping[str, int] = field(default_factory=dict)
     """By column of `reads` a number: which lesser one a row has does not matter, and another may be given."""
 
     @property
     def columns(self) -> list[str]:
         """All columns of what is found."""
-        return list(dict.fromkeys([*self.on, *self.reads, *self.later]))
+        first = [self.since[0]] if self.since else []
+        return list(dict.fromkeys([*self.on, *first, *self.reads, *self.later]))
+
+    def is_over(self, greatest: Callable[[str], Any]) -> bool:
+        """Return whether no row counts of some whose greatest value of a column is this, if none is null."""
+        if self.since is None or (most := greatest(self.since[0])) is None:
+            return False
+        return bool(most < self.since[1])
 
     @property
     def is_plain(self) -> bool:
         """Whether what is found holds for any question, and not only for the one that is asked."""
-        return not (self.later or self.keep or self.least)
+        return not (self.later or self.since or self.least)
 
 
 class _Range:
@@ -149,7 +157,7 @@ def look_up(
     search = _Search(wanted, keys)
     parts = [shape.empty_table()]
     for number, file in enumerate(files):
-        if not all(each.in_file(file) for each in search.ranges):
+        if wanted.is_over(file.greatest) or not all(each.in_file(file) for each in search.ranges):
             continue
         hits = search.indexed(folder, file, schema, index) if index is not None else None
         if hits is not None and not len(hits.rows):
@@ -199,6 +207,8 @@ class _Search:
             held.clear()
 
         for group, first, count in reader.groups():
+            if self.wanted.is_over(partial(reader.greatest, group)):
+                continue
             if all(each.meets(*reader.bounds(group, each.name)) for each in self.ranges):
                 held.append((group, first, reader.read(group, [self.by])[self.by]))
                 if sum(len(part) for _, _, part in held) + count > _AT_ONCE:
@@ -228,7 +238,7 @@ class _Search:
         rows, keys = hits.rows[stays], hits.keys[stays]
         for group, first, count in reader.groups():
             begin, end = np.searchsorted(rows, (first, first + count))
-            if begin == end:
+            if begin == end or self.wanted.is_over(partial(reader.greatest, group)):
                 continue
             here = rows[begin:end] - first
             if pa.types.is_integer(kind):
@@ -258,8 +268,9 @@ class _Search:
         if not self._is_exact:
             matched = np.flatnonzero(places(found, self.keys, wanted.on) >= 0)
             found, at = found.take(pa.array(matched)), at[matched]
-        if wanted.keep is not None:
-            kept = wanted.keep(found).to_numpy(zero_copy_only=False) if found.num_rows else np.empty(0, bool)
+        if wanted.since is not None:
+            name, number = wanted.since
+            kept = pc.fill_null(pc.greater_equal(found[name], number), fill_value=True).to_numpy()
             found, at = found.filter(pa.array(kept)), at[kept]
         if wanted.later:
             needed = found.num_rows and (wanted.needs is None or pc.any(wanted.needs(found)).as_py())

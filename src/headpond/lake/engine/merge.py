@@ -49,8 +49,10 @@ from headpond.lake.engine.log import (
 )
 from headpond.lake.engine.lookup import FILE, ROW, Wanted, look_up, places
 from headpond.lake.engine.parquet import (
+    ENDS,
     FILE_BYTES,
     GROUP_BYTES,
+    GROUP_ROWS,
     Shape,
     Values,
     changed_rows,
@@ -95,6 +97,8 @@ class Merge:
     """Whether each row of the batch is written where it met none; None: all that are not `gone`."""
     update: Pairs | None = None
     """(t with all columns, s) → what replaces the rows of the table; None: the batch's rows do."""
+    whole: Pairs | None = None
+    """(t, s) → which rows `update` needs with all columns of t, and not as they were read; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +128,13 @@ class Writing:
     data_change: bool
 
     def __call__(self, again: Again, new: pa.Table | None = None) -> list[dict[str, Any]]:
-        """Write what stays of files, those whose rows go with these, and new rows; return the actions."""
-        added = write_files(self.folder, self.shape, self._streams(again, new), data_change=self.data_change)
+        """Write what stays of files, those whose rows go with these, and new rows; return the actions.
+
+        The few rows of a batch are one file: it is written again soon.
+        """
+        apart = bool(again) or (new is not None and new.num_rows >= GROUP_ROWS)
+        streams = self._streams(again, new)
+        added = write_files(self.folder, self.shape, streams, data_change=self.data_change, apart=apart)
         self.folder.make_durable(paths_of(added))
         return added
 
@@ -243,6 +252,7 @@ class Engine:
             plan = self._plan(snapshot, going)
             feed = write_changes(self.folder, self.shape(snapshot), changes) if going else []
             self._commit(snapshot, plan, new, "MERGE", transaction, done, feed, alone=alone)
+            self._known = None
         return done
 
     def _decided_on(self, merge: Merge) -> Snapshot | None:
@@ -295,20 +305,34 @@ class Engine:
         insert[at] = False
         going, coming = met.filter(pa.array(hit)), source.filter(pa.array(hit))
         brings, feed = ~gone[at[hit]], is_true(snapshot.properties.get(CHANGES))
-        stays, replaced = pa.array(brings), None
-        if merge.update is not None or feed:
-            replaced = self._whole(snapshot, going.filter(stays))
-        coming = coming.filter(stays)
-        if merge.update is not None:
-            coming = merge.update(replaced, coming)
-        updated, inserted = _fit(coming, schema), _fit(merge.rows.filter(pa.array(insert)), schema)
-        changes = None
+        stays, changes = pa.array(brings), None
+        replaced, coming = going.filter(stays), coming.filter(stays)
+        if feed:
+            replaced = self._whole(snapshot, replaced)
+        parts = [_fit(rows, schema) for rows in self._updated(snapshot, merge, replaced, coming)]
+        updated = pa.concat_tables([schema.empty_table(), *parts])
+        inserted = _fit(merge.rows.filter(pa.array(insert)), schema)
         if feed:
             removed = self._whole(snapshot, going.filter(pa.array(~brings)))
             changes = changed_rows(replaced, updated, removed, inserted)
         done = Merged(int(insert.sum()), int(brings.sum()), int((~brings).sum()))
         new = pa.concat_tables([updated, inserted])
         return dict(_by_file(list(snapshot.files), going)), new, done, changes
+
+    def _updated(
+        self, snapshot: Snapshot, merge: Merge, replaced: pa.Table, coming: pa.Table
+    ) -> Iterator[pa.Table]:
+        """Yield what replaces rows of the table; these are read whole where that needs it."""
+        if merge.update is None:
+            yield coming
+            return
+        is_whole = np.ones(coming.num_rows, bool)
+        if merge.whole is not None:
+            is_whole = _mask(merge.whole(replaced, coming))
+        for which, read in ((is_whole, self._whole), (~is_whole, lambda _, rows: rows)):
+            if which.any():
+                rows = pa.array(which)
+                yield merge.update(read(snapshot, replaced.filter(rows)), coming.filter(rows))
 
     def compact(
         self,
@@ -327,10 +351,11 @@ class Engine:
         snapshot = self.log.newest() if fresh else self.log.last()
         shape = self.shape(snapshot)
         most = file_bytes or shape.file_bytes
-        partitions: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
+        alike: dict[tuple[Any, ...], list[DataFile]] = {}  # partition, and whether all rows ended
         for file in snapshot.files.values():
-            partitions.setdefault(tuple(sorted(file.values.items())), []).append(file)
-        chosen = [file for files in partitions.values() for file in choose(files, most)]
+            of = *sorted(file.values.items()), file.greatest(ENDS) is not None
+            alike.setdefault(of, []).append(file)
+        chosen = [file for files in alike.values() for file in choose(files, most)]
         if not chosen:
             return 0
         snapshot.refuse_unknown()
@@ -475,8 +500,10 @@ class Engine:
         return newest
 
     def _whole(self, snapshot: Snapshot, found: pa.Table) -> pa.Table:
-        """Read all columns of rows that were found, in their order."""
+        """Return all columns of rows that were found, in their order; read, unless they were looked up."""
         schema = snapshot.schema
+        if set(schema.names) <= set(found.column_names):
+            return found.select(schema.names)
         parts, order = [schema.empty_table()], [np.empty(0, np.int64)]
         files = list(snapshot.files.values())
         numbers, rows = (found[name].to_numpy() for name in (FILE, ROW))

@@ -37,6 +37,8 @@ Values = tuple[str | None, ...]
 GROUP_ROWS = 1 << 18
 GROUP_BYTES = 64 << 20
 """A row group has at most this many rows, and about this many bytes."""
+ENDS = "_valid_to_ns"
+"""The column of a history that says when a row ended; null of a row that still holds."""
 FILE_BYTES = 100 << 20
 """How large files become where the table does not say."""
 _INDEXED = 32  # columns of which the log has statistics, with headpond's own
@@ -67,6 +69,13 @@ class Shape:
     def stored(self) -> pa.Schema:
         """The columns that are in the files."""
         return pa.schema([each for each in self.schema if each.name not in self.partition_columns])
+
+    def sorted_out(self, rows: pa.Table) -> list[pa.Table]:
+        """Return the rows of a history that hold, and those that ended; of another table all in one."""
+        if ENDS not in self.schema.names:
+            return [rows]
+        holds = pc.is_null(rows[ENDS])
+        return [rows.filter(holds), rows.filter(pc.invert(holds))]
 
     def split(self, rows: pa.Table) -> Iterator[tuple[Values, pa.Table]]:
         """Yield the rows of each partition, without the partition's columns."""
@@ -367,25 +376,30 @@ def write_files(
     parts: Iterable[tuple[Values, Iterable[pa.Table]]],
     *,
     data_change: bool = True,
+    apart: bool = False,
 ) -> list[dict[str, Any]]:
     """Write the rows of some partitions, each a stream of parts; return the actions that add the files.
 
+    With `apart` rows of a history that ended come to files of their own, which later batches need not read.
     Nothing is left behind where that fails.
     """
     added: list[dict[str, Any]] = []
     begun: list[str] = []
     try:
         for values, tables in parts:
-            writer = Writer(folder, shape, values, data_change=data_change)
-            begun_here = writer.paths
+            writers = [Writer(folder, shape, values, data_change=data_change) for _ in range(1 + apart)]
             try:
                 for rows in tables:
-                    writer.write(rows)
-                writer.close()
+                    sorts = shape.sorted_out(rows) if apart else [rows]
+                    for writer, sort in zip(writers, sorts, strict=False):
+                        writer.write(sort)
+                for writer in writers:
+                    writer.close()
+                    added += writer.added
             finally:
-                begun += begun_here
-                writer.abandon()
-            added += writer.added
+                for writer in writers:
+                    begun += writer.paths
+                    writer.abandon()
     except BaseException:
         folder.remove(begun)
         raise

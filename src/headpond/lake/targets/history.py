@@ -91,19 +91,16 @@ class HistoryTable(RowTable):
         )
 
     def versions(self, changes: pa.Table) -> pa.Table:
-        """Read the rows (`HISTORY_STATE_SCHEMA`) of a batch's keys, but for those that ended before it."""
+        """Read the rows (`HISTORY_STATE_SCHEMA`) of a batch's keys, but for those that ended before it.
+
+        They are read whole: nearly all of them are written again, with their ends.
+        """
         if changes.num_rows == 0:
             return HISTORY_STATE_SCHEMA.empty_table()
-        earliest = pc.min(changes["m:ts_ns"]).as_py()
-        rows = rows_of_keys(
-            self.typed,
-            self.keys,
-            changes,
-            ("_ts_ns", "_tx_id", "_image_hash", "_valid_to_ns"),
-            keep=lambda found: pc.or_kleene(
-                pc.is_null(found["_valid_to_ns"]), pc.greater_equal(found["_valid_to_ns"], earliest)
-            ),
-        )
+        since = "_valid_to_ns", pc.min(changes["m:ts_ns"]).as_py()
+        first = {since[0], *super().identity}
+        later = [name for name in self.typed.file.schema().names if name not in first]
+        rows = rows_of_keys(self.typed, self.keys, changes, since[:1], later=later, since=since)
         columns = {
             "key": rows["m:key"],
             "version": encode_versions(rows["_ts_ns"], rows["_tx_id"], pa.repeat(False, rows.num_rows)),

@@ -42,6 +42,7 @@ SOFT_OWN = CURRENT_OWN | {
 
 _IMAGE = ("_ts_ns", "_tx_id", "_image_hash")
 _DELETE = ("_deleted_ns", "_deleted_tx_id")
+_TIMES = (_IMAGE[0], _DELETE[0])
 
 Columns = Any
 """A column of a table: `pyarrow.ChunkedArray`, or `Array`."""
@@ -63,16 +64,29 @@ class SoftTable(RowTable):
         return Decision(lambda transaction: self.write(changes, Counter(counted), transaction=transaction))
 
     def versions(self, changes: pa.Table) -> pa.Table:
-        """Read what is known of a batch's keys, as `STATE_SCHEMA`: images, and deletes as tombstones."""
-        rows = rows_of_keys(self.typed, self.keys, changes, (*_IMAGE, *_DELETE))
+        """Read what is known of a batch's keys, as `STATE_SCHEMA`: images, and deletes as tombstones.
+
+        As for current rows only times are read where those are not equal, and none where all are older.
+        """
+        times = whole(changes["m:ts_ns"]).unique()
+        rows = rows_of_keys(
+            self.typed,
+            self.keys,
+            changes,
+            _TIMES,
+            later=("_tx_id", "_image_hash", "_deleted_tx_id"),
+            needs=lambda found: pc.or_(*(pc.is_in(found[name], value_set=times) for name in _TIMES)),
+            least={"_ts_ns": pc.min(times).as_py()},
+        )
 
         def known(times: str, tx_ids: str, *, live: bool) -> pa.Table:
             found = rows.filter(pc.is_valid(rows[times]))
             delete = pa.repeat(not live, found.num_rows)
             hashes = found["_image_hash"] if live else pa.nulls(found.num_rows, pa.binary())
+            ids = pc.fill_null(found[tx_ids], "")
             columns = {
                 "key": found["m:key"],
-                "version": encode_versions(found[times], found[tx_ids], delete),
+                "version": encode_versions(found[times], ids, delete),
                 "image_hash": hashes,
                 "live": pa.repeat(live, found.num_rows),
             }
@@ -86,7 +100,7 @@ class SoftTable(RowTable):
         """Write the newest image and delete of each key, in one commit."""
         layout = self.typed.fit(changes.schema)
         rows = layout.physical(newest_of_keys(changes, self.keys))
-        merge = Merge(rows, self.identity, (*_IMAGE, *_DELETE), wins, update=update)
+        merge = Merge(rows, self.identity, (*_IMAGE, *_DELETE), wins, update=update, whole=needs_whole)
         self.typed.file.merge(merge, transaction=transaction)
         return figures
 
@@ -161,8 +175,16 @@ def wins(t: pa.Table, s: pa.Table) -> Columns:
     return changed
 
 
+def needs_whole(t: pa.Table, s: pa.Table) -> Columns:
+    """Return for which rows `update` needs more than was read: those whose image or delete stays."""
+    return pc.or_(pc.invert(_brings_image(t, s)), pc.is_valid(t["_deleted_ns"]))
+
+
 def update(t: pa.Table, s: pa.Table) -> pa.Table:
     """Return rows of the table with the newer of both images, and of both deletes."""
     newer = _brings_image(t, s)
-    columns = {name: pc.if_else(newer, s[name], t[name]) for name in t.column_names if name in s.column_names}
+    columns = {
+        name: pc.if_else(newer, s[name], t[name]) if name in t.column_names else s[name]
+        for name in s.column_names
+    }
     return pa.table(columns | _together(t, s))
