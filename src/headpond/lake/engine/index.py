@@ -104,8 +104,8 @@ class KeyIndex:
 
     def keys(self, file: DataFile, column: str, read: Read) -> Keys | None:
         """Return the keys of a column of a file, which `read` reads; None where the column is to be read."""
-        rows, nulls = file.stats.get("numRecords") or 0, (file.stats.get("nullCount") or {}).get(column)
-        if not LEAST_ROWS <= rows <= MOST_ROWS or nulls != 0 or not self._is_usable:
+        rows = file.stats.get("numRecords") or 0
+        if not LEAST_ROWS <= rows <= MOST_ROWS or file.nulls(column) != 0 or not self._is_usable:
             return None
         place = self.folder / f"{_name(file.path, file.size)}-{_name(column, HASH_VERSION)}.npy"
         if (kept := _read(place, rows)) is not None:

@@ -101,10 +101,17 @@ class DataFile:
         least, most = (self.stats.get(side) or {} for side in ("minValues", "maxValues"))
         return least.get(column), most.get(column)
 
+    def nulls(self, column: str) -> Any:
+        """Return how many rows have no value in a column; None where that is not known."""
+        return (self.stats.get("nullCount") or {}).get(column)
+
     def greatest(self, column: str) -> Any:
         """Return the greatest value of a column; None where it is not known, or one may be null."""
-        nulls = (self.stats.get("nullCount") or {}).get(column)
-        return self.bounds(column)[1] if nulls == 0 else None
+        return self.bounds(column)[1] if self.nulls(column) == 0 else None
+
+    def is_mixed(self, column: str) -> bool:
+        """Return whether some rows have a value in a column and others have none, as far as that is known."""
+        return self.nulls(column) not in {None, 0, self.stats.get("numRecords")}
 
     def marked(self, vector: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
         """Return the action that adds it again with other marks."""

@@ -596,10 +596,13 @@ def crowded(files: Sequence[DataFile], most: int) -> list[DataFile]:
 
 
 def uneven(files: Sequence[DataFile], most: int) -> list[DataFile]:
-    """Return files that are not full, where there are several, and those that have marks."""
-    small = [file for file in files if file.size < most // 2 and not file.vector]
-    having_marks = marked(files, most)
-    return [*(small if len(small) > 1 or having_marks else []), *having_marks]
+    """Return files that are not full, where there are several, and those that are to be sorted out.
+
+    Those have marks, or both rows of a history that ended and rows that hold.
+    """
+    found = [file for file in files if file.vector or file.is_mixed(ENDS)]
+    small = [file for file in files if file.size < most // 2 and not (file.vector or file.is_mixed(ENDS))]
+    return [*(small if len(small) > 1 or found else []), *found]
 
 
 def marked(files: Sequence[DataFile], _: int) -> list[DataFile]:
