@@ -12,7 +12,7 @@ however many newer ones there are. They are part of the history, which grows wit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
 import pyarrow as pa
@@ -26,7 +26,6 @@ from headpond.lake.engine.merge import Alone, Merge
 from headpond.lake.newest import HISTORY_STATE_SCHEMA
 from headpond.lake.state.insert_once import FactTable
 from headpond.lake.target import KEYS_SCHEMA
-from headpond.lake.typed import among
 
 TOMBSTONE_SCHEMA = pa.schema(
     [
@@ -61,6 +60,18 @@ class DeletedKeys(FactTable, ABC):
     def _look_up(self, changes: Mapping[str, pa.Table]) -> pa.Table:
         """Read what is known of the keys of tables' typed changes."""
 
+    def _read(
+        self, changes: Mapping[str, pa.Table], reads: Sequence[str], since: tuple[str, int] | None = None
+    ) -> pa.Table:
+        asked = TOMBSTONE_SCHEMA.empty_table().select(_MATCH)
+        for table, rows in changes.items():
+            keys = rows["m:key"].unique()
+            asked = pa.concat_tables([asked, pa.table([pa.repeat(table, len(keys)), keys], names=_MATCH)])
+        names = [*_MATCH, *reads]
+        if not asked.num_rows or not self.file.exists():
+            return TOMBSTONE_SCHEMA.empty_table().select(names)
+        return self.file.look_up(Wanted(asked, _MATCH, reads, since=since)).select(names)
+
     def _known(self, table: str, changes: pa.Table) -> pa.Table:
         """Return what is known of the keys of one table."""
         found = self._look_up({table: changes}) if self._found is None else self._found
@@ -89,20 +100,13 @@ class Deletes(DeletedKeys):
     def of_keys(self, table: str, changes: pa.Table) -> pa.Table:
         """Read the deletes (`HISTORY_STATE_SCHEMA`) of a batch's keys from its earliest commit on."""
         found = self._known(table, changes)
-        found = found.filter(pc.is_in(found["key"], value_set=changes["m:key"].unique()))
-        count = found.num_rows
-        columns = {name: found[name] for name in found.column_names} | {"live": pa.repeat(False, count)}
-        return filled(columns, HISTORY_STATE_SCHEMA, count)
+        columns = {name: found[name] for name in found.column_names}
+        columns["live"] = pa.repeat(False, found.num_rows)
+        return filled(columns, HISTORY_STATE_SCHEMA, found.num_rows)
 
     def _look_up(self, changes: Mapping[str, pa.Table]) -> pa.Table:
-        asked = [
-            f'("table" = {literal(table)} AND "ts_ns" >= {pc.min(rows["m:ts_ns"]).as_py()} '
-            f"AND {among(rows['m:key'], 'key')})"
-            for table, rows in changes.items()
-            if rows.num_rows
-        ]
-        names = ["table", "key", "version", "ts_ns", "tx_id"]
-        return self.read(names, " OR ".join(asked)) if asked else TOMBSTONE_SCHEMA.empty_table().select(names)
+        earliest = min((pc.min(rows["m:ts_ns"]).as_py() for rows in changes.values() if rows), default=0)
+        return self._read(changes, ("version", "ts_ns", "tx_id"), since=("ts_ns", earliest))
 
     def put(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
         """Remember deletes (`KEYS_SCHEMA`); return how many were new."""
@@ -133,15 +137,8 @@ class Tombstones(DeletedKeys):
         )
 
     def _look_up(self, changes: Mapping[str, pa.Table]) -> pa.Table:
-        names = [*_MATCH, "version"]
-        asked = TOMBSTONE_SCHEMA.empty_table().select(_MATCH)
-        for table, rows in changes.items():
-            keys = rows["m:key"].unique()
-            asked = pa.concat_tables([asked, pa.table([pa.repeat(table, len(keys)), keys], names=_MATCH)])
-        if not asked.num_rows or not self.file.exists():
-            return TOMBSTONE_SCHEMA.empty_table().select(names)
-        found = self.file.look_up(Wanted(asked, _MATCH, ("version",)))
-        return found.group_by(_MATCH).aggregate([("version", "max")]).rename_columns(names)
+        newest = self._read(changes, ("version",)).group_by(_MATCH).aggregate([("version", "max")])
+        return newest.rename_columns([*_MATCH, "version"])
 
     def version(self) -> int:
         """Return the number of the table's newest commit; -1 when there is no table."""
