@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ def vector_json(name: str) -> Any:
 def vector_lines(name: str) -> list[Any]:
     """Read JSON Lines."""
     return [json.loads(line) for line in vector_bytes(name).splitlines() if line.strip()]
+
+
+def share_of(runs: int) -> int:
+    """How many of so many random runs there are: all, or HEADPOND_RUNS_PERCENT of them."""
+    return -(-runs * int(os.environ.get("HEADPOND_RUNS_PERCENT", "100")) // 100)
 
 
 def peak_kib() -> int:

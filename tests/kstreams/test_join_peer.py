@@ -24,6 +24,7 @@ from headpond.kstreams import (
     find_task_stores,
     read_initial_state,
 )
+from tests.kit.support import share_of
 from tests.kstreams.join_cuts import Result, run
 from tests.kstreams.join_lines import random_records, random_rules, run_all
 from tests.kstreams.test_join_alignment import divided, random_lines, shares_in_order
@@ -114,14 +115,14 @@ def test_random_streams_give_equal_results(jars: Path, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(1800)
 def test_unequal_inputs_give_equal_results(jars: Path, tmp_path: Path) -> None:
-    """500 joins of partitions that progress by rates of their own, in batches of any size, in two tasks each.
+    """Joins of partitions that progress by rates of their own, in batches of any size, in two tasks each.
 
     The peer gets each task's records in the order in which Kafka Streams takes them from its partitions:
     always the one whose partition's next record is the oldest.
     """
     cases = []
     lines = []
-    for seed in range(500):
+    for seed in range(share_of(500)):
         chance = Random(seed)
         rules = replace(random_rules(chance), headers=HeadersOf.TRIGGER, emit=Emit.EAGER, emit_interval_ms=0)
         inputs = random_lines(chance, self_join=rules.type is JoinType.SELF, count=30)

@@ -2,12 +2,11 @@
 
 deltalake, polars and DuckDB read what is there after each.
 
-`HEADPOND_FUZZ_RUNS` says how many runs the thorough one has.
+`HEADPOND_RUNS_PERCENT` says how many of its hundred runs the thorough one has; 1000 are a thousand.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import Merge
 from tests.kit.duck import rows_of
+from tests.kit.support import share_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -211,5 +211,5 @@ def test_a_table_is_what_a_dictionary_is(seed: int, tmp_path: Path, monkeypatch:
 @pytest.mark.timeout(7200)
 def test_many_tables_are_what_dictionaries_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As above, many times."""
-    for seed in range(100, 100 + int(os.environ.get("HEADPOND_FUZZ_RUNS", "100"))):
+    for seed in range(100, 100 + share_of(100)):
         play(tmp_path / str(seed), seed, monkeypatch, steps=20)

@@ -155,7 +155,7 @@ def _ended(process: subprocess.Popen[bytes]) -> tuple[int, Any, str]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sent", "group"),
-    [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGTERM, True)],
+    [(signal.SIGTERM, False), (signal.SIGINT, True)],  # as supervisors and as terminals send them
 )
 def test_a_signal_ends_a_run_between_batches(running: SimpleNamespace, sent: int, *, group: bool) -> None:
     """Exit code 0; what was applied is committed; the next start does the rest, nothing lost or twice.
