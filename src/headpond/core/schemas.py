@@ -137,7 +137,7 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def filled(columns: Mapping[str, Any], schema: pa.Schema, count: int) -> pa.Table:
     """Return rows of a schema, null where there is no such column."""
-    arrays = [columns.get(each.name, pa.nulls(count, each.type)) for each in schema]
+    arrays = [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in schema]
     return pa.table(arrays, schema=schema)
 
 

@@ -252,16 +252,16 @@ class _Search:
     def rows(self, reader: Reader, group: int, first: int, at: Ints, values: pa.ChunkedArray) -> pa.Table:
         """Return the wanted rows among some of a row group that may be."""
         wanted = self.wanted
-        found = pa.table({self.by: values})
+        columns: dict[str, Any] = {self.by: values}
         for name, least in wanted.least.items():
             greatest = reader.greatest(group, name)
             if greatest is not None and greatest < least:
-                found = found.append_column(name, pa.repeat(pa.scalar(greatest, reader.kind(name)), len(at)))
-        names = [name for name in wanted.columns if name not in {*found.column_names, *wanted.later}]
-        if names:
+                columns[name] = pa.repeat(pa.scalar(greatest, reader.kind(name)), len(at))
+        passed = {*columns, *wanted.later}
+        if names := [name for name in wanted.columns if name not in passed]:
             read = reader.read(group, names).take(pa.array(at))
-            for name in names:
-                found = found.append_column(name, read[name])
+            columns |= zip(names, read.columns, strict=True)
+        found = pa.table(columns)
         for name, value in self._only.items():
             same = pc.fill_null(pc.equal(found[name], value), fill_value=False).to_numpy()
             found, at = found.filter(pa.array(same)), at[same]
@@ -274,11 +274,12 @@ class _Search:
             found, at = found.filter(pa.array(kept)), at[kept]
         if wanted.later:
             needed = found.num_rows and (wanted.needs is None or pc.any(wanted.needs(found)).as_py())
-            read = reader.read(group, list(wanted.later)) if needed else None
-            for name in wanted.later:
-                kind = reader.kind(name)
-                new = pa.nulls(len(at), kind) if read is None else read[name].take(pa.array(at))
-                found = found.append_column(name, new)
+            later = {name: pa.nulls(len(at), reader.kind(name)) for name in wanted.later}
+            if needed:
+                later = dict(
+                    zip(later, reader.read(group, list(later)).take(pa.array(at)).columns, strict=True)
+                )
+            found = pa.table({**dict(zip(found.column_names, found.columns, strict=True)), **later})
         return found.select(wanted.columns).add_column(0, ROW, pa.array(at + first))
 
 

@@ -566,12 +566,12 @@ def _mask(values: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 def _fit(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows with the table's columns; marks (`%…`) are left out."""
-    if lost := [name for name in rows.column_names if name not in schema.names and not name.startswith("%")]:
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    columns = dict(zip(rows.column_names, rows.columns, strict=True))
+    if lost := [name for name in columns if name not in kinds and not name.startswith("%")]:
         raise ConfigurationError(f"the table has no column {lost[0]!r}", next_step="Add it first.")
-    columns = {
-        name: rows[name].cast(schema.field(name).type) for name in rows.column_names if name in schema.names
-    }
-    return filled(columns, schema, rows.num_rows)
+    fitting = {name: values.cast(kinds[name]) for name, values in columns.items() if name in kinds}
+    return filled(fitting, schema, rows.num_rows)
 
 
 def _by_file(files: Sequence[str], going: pa.Table) -> Iterator[tuple[str, vectors.Positions]]:

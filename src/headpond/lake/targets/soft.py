@@ -182,9 +182,8 @@ def needs_whole(t: pa.Table, s: pa.Table) -> Columns:
 
 def update(t: pa.Table, s: pa.Table) -> pa.Table:
     """Return rows of the table with the newer of both images, and of both deletes."""
-    newer = _brings_image(t, s)
+    newer, read = _brings_image(t, s), {*t.column_names}
     columns = {
-        name: pc.if_else(newer, s[name], t[name]) if name in t.column_names else s[name]
-        for name in s.column_names
+        name: pc.if_else(newer, s[name], t[name]) if name in read else s[name] for name in s.column_names
     }
     return pa.table(columns | _together(t, s))
