@@ -302,3 +302,23 @@ def test_an_empty_batch_reads_nothing(tmp_path: Path) -> None:
     assert table.versions(none).num_rows + histories.deletes.of_keys("public.t", none).num_rows == 0
     table.write(history_step(table.versions(none), none))
     assert (table.typed.file.version(), histories.deletes.counts()) == (0, {})
+
+
+def test_deletes_of_thousands_of_tables_are_looked_up_together(tmp_path: Path) -> None:
+    """By a query with a condition for each table the process died."""
+    deletes = Deletes(DeltaFile(str(tmp_path / "deletes")))
+    count = 3_000
+    rows = {
+        "table": [f"t{number}" for number in range(count)],
+        "key": [f"[{number % 7}]" for number in range(count)],
+        "version": pa.array([b"%08d" % number for number in range(count)], pa.binary()),
+        "ts_ns": pa.array(range(count), pa.int64()),
+        "tx_id": ["tx"] * count,
+    }
+    deletes.put(pa.table(rows))
+    changes = pa.table({"m:key": [f"[{key}]" for key in range(4)], "m:ts_ns": pa.array([1000] * 4)})
+    asked = {f"t{number}": changes for number in range(count)}
+    with deletes.looked_up(asked):
+        found = {name: deletes.of_keys(name, changes)["ts_ns"].to_pylist() for name in asked}
+    expected = {number: [number] if number >= 1000 and number % 7 < 4 else [] for number in range(count)}
+    assert found == {f"t{number}": ends for number, ends in expected.items()}

@@ -63,10 +63,11 @@ class DeletedKeys(FactTable, ABC):
     def _read(
         self, changes: Mapping[str, pa.Table], reads: Sequence[str], since: tuple[str, int] | None = None
     ) -> pa.Table:
-        asked = TOMBSTONE_SCHEMA.empty_table().select(_MATCH)
+        parts = [TOMBSTONE_SCHEMA.empty_table().select(_MATCH)]
         for table, rows in changes.items():
             keys = rows["m:key"].unique()
-            asked = pa.concat_tables([asked, pa.table([pa.repeat(table, len(keys)), keys], names=_MATCH)])
+            parts.append(pa.table([pa.repeat(table, len(keys)), keys], names=_MATCH))
+        asked = pa.concat_tables(parts)
         names = [*_MATCH, *reads]
         if not asked.num_rows or not self.file.exists():
             return TOMBSTONE_SCHEMA.empty_table().select(names)
