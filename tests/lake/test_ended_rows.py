@@ -132,6 +132,15 @@ def test_rows_that_ended_are_not_opened_until_a_change_is_late(
     assert versions(lake) == model([*every, late])
 
 
+def test_a_delete_of_the_same_time_ends_a_version_that_comes_later(tmp_path: Path) -> None:
+    """It is not older than the batch, and its transaction is the later one."""
+    lake, _ = lake_in(tmp_path, HISTORY)
+    changes: list[soft.Change] = [(20, 1, "b", None), (20, 1, "a", 5)]
+    for each in changes:
+        put(lake, [each])
+    assert versions(lake) == model(changes) == [(1, 5, 20, "a", 20)]
+
+
 @pytest.mark.parametrize("marks", ["", MARKED])
 def test_files_that_are_apart_are_left_as_they_are(marks: str, tmp_path: Path) -> None:
     lake, _ = lake_in(tmp_path, HISTORY + marks)
