@@ -14,7 +14,7 @@ from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import crowded, uneven
 from headpond.lake.engine.parquet import ENDS, Reader
 from tests.lake import test_soft_deletes as soft
-from tests.lake.lakes import lake_in
+from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_soft_deletes import HARD, T, put
 
 if TYPE_CHECKING:
@@ -215,3 +215,26 @@ def test_a_newer_image_needs_nothing_of_a_row_that_may_be_deleted(tmp_path: Path
     put(lake, gone)
     assert "v" in reads  # the row stays, with its delete
     assert soft.rows(lake) == soft.model([*changes, *newer, *gone])
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("first", "is_whole"), [(40, True), (11, False)])
+def test_rows_are_read_whole_where_few_may_have_ended_since(
+    first: int, tmp_path: Path, reads: list[str], *, is_whole: bool
+) -> None:
+    """A batch that begins before much of the history must not hold the values of all of it."""
+    lake, _ = lake_in(tmp_path, HISTORY + MARKED)
+    changes: list[soft.Change] = []
+    for time in (10, 20, 30):
+        changes += [(time, key, "a", time) for key in range(40)]
+        put(lake, changes[-40:])
+    reads.clear()
+    batch: list[soft.Change] = [(first, 1, "b", 7), (50, 2, "b", 8)]
+    table = lake.tables[T]
+    lines = [soft.record(number, each) for number, each in enumerate(batch)]
+    typed = decoded(lake.config, lines).tables[T]  # type: ignore[arg-type]
+    found = table.versions(typed)  # type: ignore[attr-defined]
+    assert ("v" in reads) == is_whole
+    assert {*found["ts_ns"].to_pylist()} == ({30} if is_whole else {10, 20, 30})
+    put(lake, batch)
+    assert versions(lake) == model([*changes, *batch])

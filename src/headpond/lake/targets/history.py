@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from headpond.core.schemas import VALUE
 from headpond.dsql.versions import encode_versions
 from headpond.lake.engine.merge import Merge
+from headpond.lake.engine.parquet import ENDS
 from headpond.lake.newest import HISTORY_COUNTERS, HISTORY_STATE_SCHEMA, history_step
 from headpond.lake.target import Decision, named
 from headpond.lake.targets.current import RowTable
@@ -49,6 +50,8 @@ HISTORY_OWN = {
 WHOLE = "%full"
 """Mark of a merge's source that says which rows are more than an end; no encoded column name is like it."""
 _FROM = "m:valid_from_ns"
+_MOST_LATE = 4
+"""Rows of a batch's keys are read whole while at most so many for each change may have ended since."""
 
 
 def _corrects(t: pa.Table, s: pa.Table) -> pa.ChunkedArray:
@@ -93,13 +96,20 @@ class HistoryTable(RowTable):
     def versions(self, changes: pa.Table) -> pa.Table:
         """Read the rows (`HISTORY_STATE_SCHEMA`) of a batch's keys, but for those that ended before it.
 
-        They are read whole: nearly all of them are written again, with their ends.
+        They are read whole where that is about one of each key, for that will be written again with its end.
         """
         if changes.num_rows == 0:
             return HISTORY_STATE_SCHEMA.empty_table()
-        since = "_valid_to_ns", pc.min(changes["m:ts_ns"]).as_py()
-        first = {since[0], *super().identity}
-        later = [name for name in self.typed.file.schema().names if name not in first]
+        since = ENDS, pc.min(changes["m:ts_ns"]).as_py()
+        known = self.typed.file.engine.log.last()
+        late = sum(
+            file.live or 0
+            for file in known.files.values()
+            if (last := file.bounds(ENDS)[1]) is not None and last >= since[1]
+        )
+        is_bounded = late <= _MOST_LATE * changes.num_rows
+        names = known.schema.names if is_bounded else ["_ts_ns", "_tx_id", "_image_hash"]
+        later = [name for name in names if name not in {ENDS, *super(HistoryTable, self).identity}]
         rows = rows_of_keys(self.typed, self.keys, changes, since[:1], later=later, since=since)
         columns = {
             "key": rows["m:key"],
