@@ -32,7 +32,6 @@ MARKED = "deletion_vectors = true\n"
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat small tables as large ones: files are marked, and have several row groups."""
     monkeypatch.setattr(merge, "SMALL_BYTES", 0)
-    monkeypatch.setattr(merge, "GROUP_ROWS", 4)
     monkeypatch.setattr(parquet, "GROUP_ROWS", 4)
 
 

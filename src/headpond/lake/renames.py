@@ -23,8 +23,7 @@ import pyarrow as pa
 from headpond.core.errors import ServiceFailure
 from headpond.lake.definition import PROPERTY, Definition
 from headpond.lake.engine.log import Overtaken
-from headpond.lake.engine.merge import Writing, paths_of
-from headpond.lake.engine.parquet import opened
+from headpond.lake.engine.parquet import Writing, opened, paths_of
 from headpond.lake.naming import ORIGINAL_NAME
 
 if TYPE_CHECKING:

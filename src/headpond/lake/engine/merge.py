@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -52,17 +51,16 @@ from headpond.lake.engine.parquet import (
     ENDS,
     FILE_BYTES,
     GROUP_BYTES,
-    GROUP_ROWS,
+    Again,
     Shape,
-    Values,
+    Writing,
     changed_rows,
     opened,
+    paths_of,
     write_changes,
-    write_files,
 )
 from headpond.lake.engine.properties import APPEND_ONLY, CHANGES, is_true
 
-Again = Sequence[tuple[DataFile, vectors.Positions]]
 Pairs = Callable[[pa.Table, pa.Table], Any]
 Write = Callable[["Writing", Again, pa.Table], list[dict[str, Any]]]
 Choose = Callable[[Sequence[DataFile], int], list[DataFile]]
@@ -117,50 +115,6 @@ class Part:
     added: list[dict[str, Any]]  # actions that add the files of its new rows
     going: Mapping[str, vectors.Positions]  # file, as the log names it → numbers of the rows that go
     done: Merged
-
-
-@dataclass(frozen=True)
-class Writing:
-    """How the files of one commit are written; it may travel to another process."""
-
-    folder: Folder
-    shape: Shape
-    data_change: bool
-
-    def __call__(self, again: Again, new: pa.Table | None = None) -> list[dict[str, Any]]:
-        """Write what stays of files, those whose rows go with these, and new rows; return the actions.
-
-        The few rows of a batch are one file: it is written again soon.
-        """
-        apart = bool(again) or (new is not None and new.num_rows >= GROUP_ROWS)
-        streams = self._streams(again, new)
-        added = write_files(self.folder, self.shape, streams, data_change=self.data_change, apart=apart)
-        self.folder.make_durable(paths_of(added))
-        return added
-
-    def _streams(self, again: Again, new: pa.Table | None) -> Iterator[tuple[Values, Iterator[pa.Table]]]:
-        """Yield per partition what is to be written: what stays of its files, then the new rows."""
-        kept: dict[Values, list[tuple[DataFile, vectors.Positions]]] = {}
-        for file, rows in again:
-            values = tuple(file.values.get(name) for name in self.shape.partition_columns)
-            kept.setdefault(values, []).append((file, rows))
-        fresh = dict(self.shape.split(new)) if new else {}
-
-        def stream(values: Values) -> Iterator[pa.Table]:
-            for file, rows in kept.get(values, ()):
-                with opened(self.folder, file, self.shape.schema) as reader:
-                    for part, _ in reader.live(self.shape.stored.names, rows):
-                        yield part
-            if values in fresh:
-                yield fresh[values]
-
-        for values in dict.fromkeys([*kept, *fresh]):
-            yield values, stream(values)
-
-
-def paths_of(added: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the files that actions add, or that have what they change."""
-    return [unquote(each["path"]) for action in added for each in action.values()]
 
 
 def always(t: pa.Table, _: pa.Table) -> pa.Array:

@@ -13,7 +13,7 @@ import datetime as dt
 import math
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -33,6 +33,8 @@ from headpond.lake.engine.log import DataFile, milliseconds
 from headpond.lake.storage import is_remote
 
 Values = tuple[str | None, ...]
+Again = Sequence[tuple[DataFile, vectors.Positions]]
+"""Files that are written again, with the numbers of the rows that go."""
 
 GROUP_ROWS = 1 << 18
 GROUP_BYTES = 64 << 20
@@ -404,6 +406,50 @@ def write_files(
         folder.remove(begun)
         raise
     return added
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How the files of one commit are written; it may travel to another process."""
+
+    folder: Folder
+    shape: Shape
+    data_change: bool
+
+    def __call__(self, again: Again, new: pa.Table | None = None) -> list[dict[str, Any]]:
+        """Write what stays of files, those whose rows go with these, and new rows; return the actions.
+
+        The few rows of a batch are one file: it is written again soon.
+        """
+        apart = bool(again) or (new is not None and new.num_rows >= GROUP_ROWS)
+        streams = self._streams(again, new)
+        added = write_files(self.folder, self.shape, streams, data_change=self.data_change, apart=apart)
+        self.folder.make_durable(paths_of(added))
+        return added
+
+    def _streams(self, again: Again, new: pa.Table | None) -> Iterator[tuple[Values, Iterator[pa.Table]]]:
+        """Yield per partition what is to be written: what stays of its files, then the new rows."""
+        kept: dict[Values, list[tuple[DataFile, vectors.Positions]]] = {}
+        for file, rows in again:
+            values = tuple(file.values.get(name) for name in self.shape.partition_columns)
+            kept.setdefault(values, []).append((file, rows))
+        fresh = dict(self.shape.split(new)) if new else {}
+
+        def stream(values: Values) -> Iterator[pa.Table]:
+            for file, rows in kept.get(values, ()):
+                with opened(self.folder, file, self.shape.schema) as reader:
+                    for part, _ in reader.live(self.shape.stored.names, rows):
+                        yield part
+            if values in fresh:
+                yield fresh[values]
+
+        for values in dict.fromkeys([*kept, *fresh]):
+            yield values, stream(values)
+
+
+def paths_of(added: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the files that actions add, or that have what they change."""
+    return [unquote(each["path"]) for action in added for each in action.values()]
 
 
 CHANGES_FOLDER = "_change_data"

@@ -36,8 +36,7 @@ from headpond.dsql.strict_json import DEEPEST
 from headpond.dsql.versions import cast_values, key_column
 from headpond.lake.definition import PROPERTY, Difference, columns_of, continued, differences, found_in, moved
 from headpond.lake.engine.log import DataFile, Overtaken, Snapshot
-from headpond.lake.engine.merge import Writing, paths_of
-from headpond.lake.engine.parquet import FILE_BYTES, Shape, opened
+from headpond.lake.engine.parquet import FILE_BYTES, Shape, Writing, opened, paths_of
 from headpond.lake.maintenance.bootstrap import Unfit, wire_tokens
 from headpond.lake.maintenance.rekey import (
     AT_FILE,

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from headpond.lake.apply import Chunks
     from headpond.lake.engine.log import Snapshot
-    from headpond.lake.engine.merge import Again, Writing
+    from headpond.lake.engine.parquet import Again, Writing
     from headpond.lake.tables import Lake
     from headpond.spark.sources.decoded import BatchSummary, TableSummary
 
