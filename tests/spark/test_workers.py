@@ -7,9 +7,11 @@ import os
 import signal
 import site
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -165,6 +167,30 @@ def test_a_fork_is_what_spark_asked_for(family: Family) -> None:
     assert (expected["said"], expected["name"], expected["a"]) == ("from Spark", "__main__", "1")
     assert family.run("tell_headpond", "0").returncode == 0
     assert "no_such_module" in family.run("no_such_module").stderr
+
+
+def test_an_end_that_comes_before_the_fork_is_passed_on_to_it(tmp_path: Path) -> None:
+    """Whoever stands in for a fork must not end and leave it behind."""
+    place = str(tmp_path / "s")
+    env = os.environ | {worker_script.PARENT: place}
+    with socket.socket(socket.AF_UNIX) as parent, subprocess.Popen(["sleep", "60"]) as fork:
+        parent.bind(place)
+        parent.listen()
+        parent.settimeout(30)
+        script = [sys.executable, "-IS", str(worker_script.__file__), "-m", "nothing"]
+        with subprocess.Popen(script, env=env) as process:
+            connection, _ = parent.accept()
+            with connection:
+                told, streams, _, _ = socket.recv_fds(connection, 4, 3)
+                for each in streams:
+                    os.close(each)
+                assert len(connection.recv(*struct.unpack("!I", told), socket.MSG_WAITALL)) > 0
+                process.terminate()
+                time.sleep(0.2)
+                connection.sendall(struct.pack("!I", fork.pid))
+                assert fork.wait(30) == -signal.SIGTERM
+                connection.sendall(b"\7")
+            assert process.wait(30) == 7
 
 
 def test_a_fork_ends_when_spark_ends_it(family: Family) -> None:

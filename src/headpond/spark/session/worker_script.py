@@ -31,6 +31,8 @@ def main(arguments: list[str]) -> None:
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(each for each in given if not _OF_SPARK.fullmatch(each))
     if arguments[:1] == ["-m"] and (place := os.environ.get(PARENT)):
+        # It is for the fork, as soon as there is one: until then it waits.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 fork = _forked(connection, place, arguments)
@@ -38,6 +40,7 @@ def main(arguments: list[str]) -> None:
                 pass
             else:
                 sys.exit(_stand_in(connection, fork))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 (this interpreter)
 
 
@@ -53,6 +56,7 @@ def _forked(connection: socket.socket, place: str, arguments: list[str]) -> int:
 
 def _stand_in(connection: socket.socket, fork: int) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: os.kill(fork, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     code = connection.recv(1)
     connection.recv(1)  # its end
     return code[0] if code else 128 + signal.SIGKILL
