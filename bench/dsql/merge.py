@@ -92,9 +92,9 @@ def make(
         ids = np.arange(start, min(start + AT_ONCE, rows))
         first = changes(spec, ids, 1, draw, width)
         first = first.append_column("m:valid_from_ns", first["m:ts_ns"])
-        for name, values in (("deleted", pa.repeat(False, len(ids))), *((name, None) for name in ENDS)):
-            column = pa.nulls(len(ids), pa.int64()) if values is None else values
-            first = first.append_column(f"m:{name}", column)
+        first = first.append_column("m:deleted", pa.repeat(False, len(ids)))
+        for name in ENDS:
+            first = first.append_column(f"m:{name}", pa.nulls(len(ids), pa.int64()))
         typed.file.append(typed.fit(first.schema).physical(first))
     for version in range(1, versions):
         ids = draw.permutation(rows)

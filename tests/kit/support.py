@@ -33,7 +33,7 @@ def vector_lines(name: str) -> list[Any]:
 
 
 def share_of(runs: int) -> int:
-    """How many of so many random runs there are: all, or HEADPOND_RUNS_PERCENT of them."""
+    """Return how many of a test's random runs to do: all, or HEADPOND_RUNS_PERCENT of them."""
     return -(-runs * int(os.environ.get("HEADPOND_RUNS_PERCENT", "100")) // 100)
 
 

@@ -12,7 +12,7 @@ from headpond.lake.delta import DeltaFile
 from headpond.lake.engine import lookup, merge, parquet
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import crowded, uneven
-from headpond.lake.engine.parquet import ENDS, Reader
+from headpond.lake.engine.parquet import ENDS
 from tests.lake import test_soft_deletes as soft
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_soft_deletes import HARD, T, put
@@ -190,15 +190,6 @@ def test_only_rows_since_a_number_count(tmp_path: Path, small: None) -> None:
         wanted = Wanted(pa.table({"k": pa.array(range(32))}), ["k"], since=("n", least))
         expected = [n for n in numbers if n is None or n >= least]
         assert file.look_up(wanted)["n"].to_pylist() == expected
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Note which columns are read from files."""
-    read: list[str] = []
-    reading = Reader.read
-    monkeypatch.setattr(Reader, "read", lambda *asked: (read.extend(asked[2]), reading(*asked))[1])
-    return read
 
 
 @pytest.mark.usefixtures("small")

@@ -20,7 +20,6 @@ from headpond.lake.engine.index import Keys, numbers_of
 from headpond.lake.engine.log import DataFile
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import Merge, PartEngine, always
-from headpond.lake.engine.parquet import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -55,15 +54,6 @@ def looked_up_twice(file: DeltaFile, keys: Iterable[Any]) -> dict[Any, int]:
     first, again = (found(DeltaFile(file.uri), keys) for _ in range(2))
     assert first == again
     return again
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Note which columns are read from files."""
-    read: list[str] = []
-    reading = Reader.read
-    monkeypatch.setattr(Reader, "read", lambda *asked: (read.extend(asked[2]), reading(*asked))[1])
-    return read
 
 
 BACKWARDS = list(range(999, -1, -1))

@@ -2,7 +2,7 @@
 
 deltalake, polars and DuckDB read what is there after each.
 
-`HEADPOND_RUNS_PERCENT` says how many of its hundred runs the thorough one has; 1000 are a thousand.
+The thorough test has a hundred runs; with `HEADPOND_RUNS_PERCENT=1000` it has a thousand.
 """
 
 from __future__ import annotations

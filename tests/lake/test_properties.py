@@ -22,6 +22,7 @@ from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_partitions import some_changes
+from tests.lake.test_pending import line as archived
 from tests.lake.test_unknown_tables import change
 
 if TYPE_CHECKING:
@@ -83,6 +84,22 @@ def test_a_feed_of_changes_leads_from_any_version_to_the_newest(
     assert protocol.min_writer_version == (7 if kind == "marked" else 4)
     if kind == "marked":
         assert "changeDataFeed" in protocol.writer_features
+
+
+@pytest.mark.parametrize("kind", ["current", "soft", "marked"])
+def test_a_feed_of_keys_alone_has_what_was_there(kind: str, tmp_path: Path) -> None:
+    """A look-up may leave out what it need not know to decide; the feed may not."""
+    entry = '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'
+    lake, config = lake_in(tmp_path, entry + FEED + KINDS[kind])
+    file = lake.typed["public.t"].file
+    for ts_ns in (10, 20):
+        source = {"version": "1.0", "ts_ns": ts_ns, "txId": f"tx {ts_ns}", "schema": "public", "table": "t"}
+        record = {"type": "full", "op": "u", "source": source}
+        lines = [archived(ts_ns + number, {**record, "after": {"id": number}}) for number in range(9)]
+        before, since = as_rows(file.read()), file.version() + 1
+        apply_batch(lake, decoded(config, lines))
+    assert len(file.schema()) == (7 if kind == "soft" else 4)
+    assert replayed(file, since, before) == as_rows(file.read())
 
 
 def test_a_table_gets_its_feed_later_and_parts_of_a_batch_have_one(tmp_path: Path) -> None:

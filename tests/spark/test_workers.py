@@ -170,7 +170,7 @@ def test_a_fork_is_what_spark_asked_for(family: Family) -> None:
 
 
 def test_an_end_that_comes_before_the_fork_is_passed_on_to_it(tmp_path: Path) -> None:
-    """Whoever stands in for a fork must not end and leave it behind."""
+    """The stand-in must not exit and leave the fork behind."""
     place = str(tmp_path / "s")
     env = os.environ | {worker_script.PARENT: place}
     with socket.socket(socket.AF_UNIX) as parent, subprocess.Popen(["sleep", "60"]) as fork:

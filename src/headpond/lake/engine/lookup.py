@@ -69,6 +69,11 @@ class Wanted:
         return bool(most < self.since[1])
 
     @property
+    def is_exact(self) -> bool:
+        """Whether what is found of a row is what the table has, and not a null or a bound instead."""
+        return not (self.needs or self.least)
+
+    @property
     def is_plain(self) -> bool:
         """Whether what is found holds for any question, and not only for the one that is asked."""
         return not (self.later or self.since or self.least)

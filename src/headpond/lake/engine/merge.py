@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -261,9 +262,10 @@ class Engine:
         brings, feed = ~gone[at[hit]], is_true(snapshot.properties.get(CHANGES))
         stays, changes = pa.array(brings), None
         replaced, coming = going.filter(stays), coming.filter(stays)
+        read: Callable[[pa.Table], pa.Table] = partial(self._whole, snapshot)
         if feed:
-            replaced = self._whole(snapshot, replaced)
-        parts = [_fit(rows, schema) for rows in self._updated(snapshot, merge, replaced, coming)]
+            replaced, read = self._whole(snapshot, replaced), lambda rows: rows
+        parts = [_fit(rows, schema) for rows in _updated(merge, replaced, coming, read)]
         updated = pa.concat_tables([schema.empty_table(), *parts])
         inserted = _fit(merge.rows.filter(pa.array(insert)), schema)
         if feed:
@@ -272,21 +274,6 @@ class Engine:
         done = Merged(int(insert.sum()), int(brings.sum()), int((~brings).sum()))
         new = pa.concat_tables([updated, inserted])
         return dict(_by_file(list(snapshot.files), going)), new, done, changes
-
-    def _updated(
-        self, snapshot: Snapshot, merge: Merge, replaced: pa.Table, coming: pa.Table
-    ) -> Iterator[pa.Table]:
-        """Yield what replaces rows of the table; these are read whole where that needs it."""
-        if merge.update is None:
-            yield coming
-            return
-        is_whole = np.ones(coming.num_rows, bool)
-        if merge.whole is not None:
-            is_whole = _mask(merge.whole(replaced, coming))
-        for which, read in ((is_whole, self._whole), (~is_whole, lambda _, rows: rows)):
-            if which.any():
-                rows = pa.array(which)
-                yield merge.update(read(snapshot, replaced.filter(rows)), coming.filter(rows))
 
     def compact(
         self,
@@ -455,8 +442,8 @@ class Engine:
 
     def _whole(self, snapshot: Snapshot, found: pa.Table) -> pa.Table:
         """Return all columns of rows that were found, in their order; read, unless they were looked up."""
-        schema = snapshot.schema
-        if set(schema.names) <= set(found.column_names):
+        schema, known = snapshot.schema, self._known
+        if known is not None and known.wanted.is_exact and {*schema.names} <= {*found.column_names}:
             return found.select(schema.names)
         parts, order = [schema.empty_table()], [np.empty(0, np.int64)]
         files = list(snapshot.files.values())
@@ -502,6 +489,22 @@ class PartEngine(Engine):
     def compact(self, *_: Any, **__: Any) -> int:
         """Leave that to whoever commits."""
         return 0
+
+
+def _updated(
+    merge: Merge, replaced: pa.Table, coming: pa.Table, read: Callable[[pa.Table], pa.Table]
+) -> Iterator[pa.Table]:
+    """Yield what replaces rows of the table, of which `read` gives all columns where a merge needs them."""
+    if merge.update is None:
+        yield coming
+        return
+    is_whole = np.ones(coming.num_rows, bool)
+    if merge.whole is not None:
+        is_whole = _mask(merge.whole(replaced, coming))
+    for which, columns_of in ((is_whole, read), (~is_whole, lambda rows: rows)):
+        if which.any():
+            rows = pa.array(which)
+            yield merge.update(columns_of(replaced.filter(rows)), coming.filter(rows))
 
 
 def _wanted(merge: Merge) -> Wanted:

@@ -101,6 +101,7 @@ class HistoryTable(RowTable):
         if changes.num_rows == 0:
             return HISTORY_STATE_SCHEMA.empty_table()
         since = ENDS, pc.min(changes["m:ts_ns"]).as_py()
+        first = {ENDS, *super().identity}
         known = self.typed.file.engine.log.last()
         late = sum(
             file.live or 0
@@ -109,7 +110,7 @@ class HistoryTable(RowTable):
         )
         is_bounded = late <= _MOST_LATE * changes.num_rows
         names = known.schema.names if is_bounded else ["_ts_ns", "_tx_id", "_image_hash"]
-        later = [name for name in names if name not in {ENDS, *super(HistoryTable, self).identity}]
+        later = [name for name in names if name not in first]
         rows = rows_of_keys(self.typed, self.keys, changes, since[:1], later=later, since=since)
         columns = {
             "key": rows["m:key"],
