@@ -201,8 +201,8 @@ class Engine:
         With `alone` the commit is made inside it, and others may have come first that touched no file that
         rows go from.
         """
-        snapshot = self._decided_on(merge) or self.log.newest()
-        going, new, done, changes = self._changes(snapshot, merge)
+        snapshot, found = self._basis(_wanted(merge))
+        going, new, done, changes = self._changes(snapshot, merge, found)
         if new.num_rows + len(going):
             plan = self._plan(snapshot, going)
             feed = write_changes(self.folder, self.shape(snapshot), changes) if going else []
@@ -210,14 +210,18 @@ class Engine:
             self._known = None
         return done
 
-    def _decided_on(self, merge: Merge) -> Snapshot | None:
-        """Return the version in which these rows were looked up last, if nothing was merged since."""
+    def _basis(self, wanted: Wanted) -> tuple[Snapshot, pa.Table]:
+        """Return the version to merge into, and the rows that are wanted of it, among others perhaps.
+
+        It is the one in which these rows were looked up last, if nothing was merged since.
+        """
         decides, self._decides = self._decides, False
-        if not decides or self._known is None:
-            return None
-        snapshot = self.log.last()
-        name = (id(snapshot), snapshot.version)
-        return snapshot if self._known.says(name, _wanted(merge), decided=True) else None
+        if decides and self._known is not None:
+            snapshot = self.log.last()
+            if self._known.says((id(snapshot), snapshot.version), wanted, decided=True):
+                return snapshot, self._known.found
+        snapshot = self.log.newest()
+        return snapshot, self._found(snapshot, wanted, decided=True)[0]
 
     def merge_parts(
         self, version: int, parts: Sequence[Part], *, transaction: tuple[str, int] | None = None
@@ -242,12 +246,10 @@ class Engine:
         return done
 
     def _changes(
-        self, snapshot: Snapshot, merge: Merge
+        self, snapshot: Snapshot, merge: Merge, found: pa.Table
     ) -> tuple[dict[str, vectors.Positions], pa.Table, Merged, pa.Table | None]:
         """Return which rows of which files go, those that come, the figures, and what a feed has."""
-        snapshot.refuse_unknown()
         schema = snapshot.schema
-        found, _ = self._found(snapshot, _wanted(merge), decided=True)
         at = places(found, merge.rows, merge.on)
         met = found.take(pa.array(np.flatnonzero(at >= 0)))
         at = at[at >= 0]
@@ -478,8 +480,8 @@ class PartEngine(Engine):
 
     def merge(self, merge: Merge, **_: Any) -> Merged:
         """Write the new rows, and note what goes."""
-        snapshot = self.log.newest()
-        going, new, done, changes = self._changes(snapshot, merge)
+        snapshot, found = self._basis(_wanted(merge))
+        going, new, done, changes = self._changes(snapshot, merge, found)
         shape = self.shape(snapshot)
         added = Writing(self.folder, shape, data_change=True)((), new)
         added += write_changes(self.folder, shape, changes)
