@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headpond.core.errors import HeadpondError
 from headpond.core.lazy import lazy
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from headpond.api.reading import quarantine, tables
     from headpond.api.records import inspect
     from headpond.api.running import run
-    from headpond.core.errors import HeadpondError
     from headpond.pipeline.load import Pipeline
 
 __version__ = "0.1.0"

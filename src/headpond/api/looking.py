@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from headpond.api.reading import pipeline_of
+from headpond.api.reading import Place, pipeline_of
 from headpond.core.errors import ConfigurationError, MissingRequirement, ServiceFailure, UsageError
 from headpond.core.tabular import Shown, Tabular, said_ms
 from headpond.kinesis.reading.positions import Offset, read_offset
 from headpond.lake.maintenance.regular import maintained
 from headpond.lake.reports import batches_in, freshness, lake_summary, sizes_of
 from headpond.lake.state.run_mark import OWN_FOLDER, mark_in, newest_of
+from headpond.pipeline import Pipeline
 from headpond.pipeline.lake import open_lake
 from headpond.spark.following.checkpoint import standing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from headpond.api.reading import Place
-    from headpond.pipeline import Pipeline
 
 LAST = 10
 """How many batches are read by default."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headpond.kinesis.api.calls import calls_of, check_stream
@@ -13,16 +14,13 @@ from headpond.kinesis.archive.lines import read_text
 from headpond.kinesis.reading.cursor import LossRule, ShardCursor
 from headpond.kinesis.reading.positions import HORIZON, listing
 from headpond.kinesis.reading.reader import to_batch
+from headpond.pipeline import Pipeline
 from headpond.qldb.files import ion_records, is_ion
 from headpond.spark.following.run import archive_files
+from headpond.spark.sources.archive_files import PatternFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
-
-    from headpond.pipeline import Pipeline
-    from headpond.spark.sources.archive_files import PatternFiles
 
 PAGE_RECORDS = 1_000
 READ_BYTES = 1 << 20

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -28,14 +29,11 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from headpond.core.errors import HeadpondError
 from headpond.core.tabular import said_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from rich.console import ConsoleOptions, RenderableType
-
-    from headpond.core.errors import HeadpondError
 
 
 PIPE_COLUMNS = 1000

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from urllib.parse import unquote
 
-from headpond.core.formats import wrong_entry
+from headpond.core.formats import TableEntry, wrong_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headpond.core.formats import TableEntry
-
     Place = tuple[str, ...]
 
 STAR = "*"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 from botocore import exceptions as boto
@@ -12,9 +13,6 @@ from botocore.httpsession import get_cert_path
 
 from headpond.core.errors import AccessDenied, ConfigurationError, EndpointUnreachable, ServiceFailure
 from headpond.kinesis.api.errors import REFUSED, SIGN_IN, error_code
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextmanager

@@ -11,18 +11,17 @@ asked to, and deregisters one only by command.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headpond.core.errors import MissingRequirement
 from headpond.kinesis.api.errors import error_code
 from headpond.kinesis.api.retry import PositionRejected, RetryableError
+from headpond.kinesis.api.settings import ConnectionSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
     from headpond.kinesis.api.calls import ServiceCalls
-    from headpond.kinesis.api.settings import ConnectionSettings
 
 MOST_WAIT_S = 300.0
 """How long a consumer is waited for that is being registered or deregistered; usually it takes seconds."""

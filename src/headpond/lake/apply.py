@@ -11,24 +11,21 @@ finishes the rest, for nothing is dropped before what replaces it stands.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headpond.core.formats import add_newest
+from headpond.core.formats import Newest, add_newest
 from headpond.dsql.chunks import Chunks
 from headpond.lake.state.insert_once import first_of_each
 from headpond.lake.state.pending import put_together
 from headpond.lake.storage import of_each
-from headpond.lake.target import KEYS_SCHEMA, OPEN, DecodedBatch, Step
+from headpond.lake.target import KEYS_SCHEMA, OPEN, Decision, DecodedBatch, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from headpond.core.formats import Newest
     from headpond.lake.tables import Lake
-    from headpond.lake.target import Decision
 
     Decide = Callable[[Lake, DecodedBatch], Mapping[str, Decision]]
 

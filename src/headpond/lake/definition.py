@@ -16,6 +16,7 @@ they do not, such as the order of its keys.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,8 +27,6 @@ from headpond.lake.engine.log import EXPRESSION
 from headpond.lake.naming import ORIGINAL_NAME, OWN_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from headpond.core.formats import TableEntry
     from headpond.lake.delta import DeltaFile
 

@@ -34,14 +34,13 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headpond.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from headpond.lake.delta import DeltaFile
 
 ORIGINAL_NAME = "headpond.name"

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -28,8 +28,6 @@ from headpond.lake.state.run_mark import OWN_FOLDER
 from headpond.lake.storage import file_system, storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     import pandas as pd
     import polars as pl
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,14 +23,11 @@ import pyarrow as pa
 
 from headpond.core.errors import ServiceFailure
 from headpond.lake.definition import PROPERTY, Definition
-from headpond.lake.engine.log import Overtaken
+from headpond.lake.engine.log import Overtaken, Snapshot
 from headpond.lake.engine.parquet import Writing, opened, paths_of
 from headpond.lake.naming import ORIGINAL_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headpond.lake.engine.log import Snapshot
     from headpond.lake.typed import TypedTable
 
 logger = logging.getLogger(__name__)

@@ -19,11 +19,13 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headpond.core.formats import Newest
 from headpond.lake.delta import DeltaFile, Size
 from headpond.lake.maintenance.optimize import HOUR_MS, optimize_file
 from headpond.lake.state.insert_once import FactTable
@@ -32,9 +34,6 @@ from headpond.lake.storage import of_each
 from headpond.lake.target import OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headpond.core.formats import Newest
     from headpond.lake.apply import Applied
     from headpond.lake.tables import Lake
 

@@ -12,6 +12,7 @@ failure stays. An environment's fault (a full disk, a lost race, a damaged table
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from headpond.core.schemas import ORIGIN_COLUMNS, OWN
 from headpond.lake.target import DecodedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headpond.lake.apply import Applied
 
 MAX_FAULTS = 20

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.formats import add_newest
+from headpond.core.formats import Decoded, Newest, TableEntry, add_newest
 from headpond.core.schemas import DELETED_SCHEMA, PENDING_SCHEMA, QUARANTINE_SCHEMA, filled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from headpond.core.formats import Decoded, Newest, TableEntry
     from headpond.lake.tables import Lake
     from headpond.lake.typed import TypedTable
 

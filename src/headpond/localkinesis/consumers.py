@@ -15,6 +15,7 @@ Rules and messages are those the service documents. Reads here are not metered: 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from headpond.localkinesis.settings import (
@@ -26,8 +27,6 @@ from headpond.localkinesis.settings import (
 )
 
 if TYPE_CHECKING:
-    from threading import RLock
-
     from headpond.localkinesis.engine import Engine
     from headpond.localkinesis.model import Position, Reading, Start
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from collections.abc import Callable
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -41,8 +42,6 @@ from headpond.localkinesis.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headpond.localkinesis.model import Record, Shard, ShardFilter, Start
 
 _MIB = 1024 * 1024

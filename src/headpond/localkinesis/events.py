@@ -14,6 +14,7 @@ Numbers are big-endian. Source: the framing that botocore's `eventstream` module
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from struct import pack
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -27,8 +28,6 @@ from headpond.localkinesis.settings import ServiceRefusalError, invalid_argument
 from headpond.localkinesis.tokens import Page, open_page, seal_page
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from headpond.localkinesis.consumers import Consumer, Subscription
     from headpond.localkinesis.engine import Engine
     from headpond.localkinesis.faults import Rule

@@ -10,9 +10,11 @@ import asyncio
 import os
 import signal
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
 from threading import Event, Thread
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -30,9 +32,6 @@ from headpond.localkinesis.requests import decoder_of
 from headpond.localkinesis.settings import ServiceRefusalError, Settings, invalid, wall_clock_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
     from mypy_boto3_kinesis import KinesisClient
 
     from headpond.localkinesis.faults import Rule

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,8 +18,6 @@ from headpond.localkinesis.server import LocalKinesis
 from headpond.localkinesis.settings import wall_clock_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from mypy_boto3_kinesis import KinesisClient
     from mypy_boto3_kinesis.type_defs import PutRecordsRequestEntryTypeDef
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import msgspec
@@ -12,8 +13,6 @@ from headpond.localkinesis.model import Position, ShardFilter
 from headpond.localkinesis.settings import ServiceRefusalError, invalid_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headpond.localkinesis.engine import Engine
 
 

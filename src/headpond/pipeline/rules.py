@@ -6,18 +6,15 @@ A rule ends where it asks for a value that is wrong itself (`Unread`): that mist
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 from urllib.parse import unquote
 
 from headpond.core.patterns import STAR, is_pattern, overlap, parts_of, put_in
 from headpond.lake.engine.properties import why_not
 from headpond.pipeline.mistakes import Mistake, Place, credentials, expectation, has_credentials
+from headpond.pipeline.model import Table
 from headpond.pipeline.reading import Key, Read, Refuse, Unread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from headpond.pipeline.model import Table
 
 _PERCENT = re.compile("%[0-9A-Fa-f]{2}")
 

@@ -6,6 +6,7 @@ type that streams do not have is proposed as `any`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from headpond.core.errors import ConfigurationError
 from headpond.dsql.pg_types import parse_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from headpond.dsql.config import TableSpec
     from headpond.postgres.connection import Database
 

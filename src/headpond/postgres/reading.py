@@ -15,6 +15,7 @@ page, however wide the rows are.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,6 @@ from headpond.core.schemas import json_texts
 from headpond.dsql.pg_types import SPECIAL_NUMERICS, parse_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from headpond.postgres.catalog import DatabaseColumn, DatabaseTable
     from headpond.postgres.connection import Connection, Database
 

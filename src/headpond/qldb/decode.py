@@ -19,6 +19,8 @@ wins is decided later, by `documents`.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -47,18 +49,13 @@ from headpond.core.schemas import (
 )
 from headpond.ion.binary import MAX_DEPTH
 from headpond.ion.column_types import parse_ion_type
-from headpond.qldb.batch import decode_user_data
+from headpond.qldb.batch import DecodedQldb, decode_user_data
 from headpond.qldb.columns import ion_columns, ion_json_column
-from headpond.qldb.config import AGAIN, OFFSET
+from headpond.qldb.config import AGAIN, OFFSET, DocumentSpec
 from headpond.qldb.journal.facts import journal_facts, once
 from headpond.qldb.records import OK
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Sequence
-
-    from headpond.qldb.batch import DecodedQldb
-    from headpond.qldb.config import DocumentSpec
     from headpond.qldb.journal.proof import SavedDigest
 
 

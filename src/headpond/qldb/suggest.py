@@ -14,11 +14,12 @@ for a pipeline file.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headpond.ion import binary
-from headpond.ion.binary import decimal_parts, fields, integer
+from headpond.ion.binary import Node, decimal_parts, fields, integer
 from headpond.ion.stream import only_value
 from headpond.ion.text import field_name
 from headpond.ion.timestamps import read_timestamp
@@ -26,11 +27,8 @@ from headpond.qldb.batch import decode_user_data
 from headpond.qldb.records import OK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import pyarrow as pa
 
-    from headpond.ion.binary import Node
     from headpond.qldb.config import DocumentSpec
 
 MAX_FIELDS = 10_000

@@ -13,6 +13,7 @@ are facts, some 150 bytes a record, never the records: of each batch, those of o
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,6 @@ from headpond.qldb.journal.known import cut, numbers_of, ranges_of
 from headpond.spark.sources.kinesis import register
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from pyspark.sql import DataFrame, SparkSession
 
 SLICE_BLOCKS = 4096

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,20 +11,16 @@ from rich.console import Group
 from rich.text import Text
 
 from headpond.cli.inputs import as_span, with_output
-from headpond.cli.output import next_command, number
+from headpond.cli.output import Output, next_command, number
 from headpond.core.errors import MissingRequirement, ServiceFailure, UsageError
 from headpond.core.tabular import said_ms
 from headpond.lake.state.run_mark import mark_in
-from headpond.pipeline import load
+from headpond.pipeline import Pipeline, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import RenderableType
 
-    from headpond.cli.output import Output
     from headpond.lake.tables import Lake
-    from headpond.pipeline import Pipeline
 
 
 def _freshness(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str | None, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,21 +15,16 @@ from headpond import __version__
 from headpond.api.looking import LAST, SILENT_MS, headline, look
 from headpond.api.reading import quarantine
 from headpond.cli.inputs import as_span, of_delta, with_output
-from headpond.cli.output import draw_summary, grid, number
+from headpond.cli.output import Output, draw_summary, grid, number
 from headpond.cli.report.page import figure, size, write_page
 from headpond.cli.report.status_page import render_status
 from headpond.core.errors import HeadpondError
 from headpond.core.tabular import said_ms
 from headpond.lake.reports import batches_in
-from headpond.pipeline import load
+from headpond.pipeline import Pipeline, load
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from rich.console import RenderableType
-
-    from headpond.cli.output import Output
-    from headpond.pipeline import Pipeline
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -6,6 +6,7 @@ import hashlib
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,21 +19,16 @@ from rich.text import Text
 
 from headpond import __version__
 from headpond.cli.inputs import input_blob, with_output
-from headpond.cli.output import next_command
+from headpond.cli.output import Output, next_command
 from headpond.cli.report.page import write_page
 from headpond.cli.report.verify_page import WORDS, placed, render, verdict_of
 from headpond.cli.verify_pieces import Examined, examine, files_of, pieces
-from headpond.qldb.journal.known import summarize
+from headpond.qldb.journal.facts import JournalFacts
+from headpond.qldb.journal.known import Summary, summarize
 from headpond.qldb.journal.proof import check_digest, read_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import RenderableType
-
-    from headpond.cli.output import Output
-    from headpond.qldb.journal.facts import JournalFacts
-    from headpond.qldb.journal.known import Summary
 
 NAMES = {"strand_id": "strandId", "sequence_no": "sequenceNo", "document_id": "documentId"}
 COUNTED = ("records", "control", "block_summary", "revision_details")

@@ -14,6 +14,7 @@ the same rows, and `Axis` places both; keys and values come from the file, so ji
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -22,16 +23,11 @@ from rich.text import Text
 
 from headpond.cli.report.page import template
 from headpond.kstreams.bytes.join_buffer import Side
-from headpond.kstreams.join.rules import JoinCounters, JoinType
-from headpond.kstreams.join.scenario import fates, shown
+from headpond.kstreams.join.rules import JoinCounters, JoinRules, JoinType
+from headpond.kstreams.join.scenario import Fate, Played, Scenario, fates, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rich.console import Console, ConsoleOptions, RenderResult
-
-    from headpond.kstreams.join.rules import JoinRules
-    from headpond.kstreams.join.scenario import Fate, Played, Scenario
 
 MIN_WIDTH, MAX_WIDTH = 60, 110
 LABEL_WIDTH = 24

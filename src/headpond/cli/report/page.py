@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jinja2
 
 from headpond.core.errors import MissingRequirement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WIDTH = 1000.0
 """Of every picture, in units of its own."""

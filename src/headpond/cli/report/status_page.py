@@ -15,6 +15,7 @@ shorter one has no plots of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from statistics import median
@@ -26,8 +27,6 @@ from headpond.cli.report.page import WIDTH, figure, size, template
 from headpond.core.tabular import said_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     Row = Mapping[str, Any]
 
 HEIGHT = 160.0

@@ -11,6 +11,7 @@ import difflib
 import json
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from threading import Lock
@@ -31,13 +32,10 @@ from botocore.useragent import sanitize_user_agent_string_component
 
 from headpond.core.errors import StreamNotFound
 from headpond.kinesis.api.errors import translate
+from headpond.kinesis.api.settings import ConnectionSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mypy_boto3_kinesis import KinesisClient
-
-    from headpond.kinesis.api.settings import ConnectionSettings
 
 RECONNECT_S = 10.0
 """Credentials that were refused are looked for again once in so long."""

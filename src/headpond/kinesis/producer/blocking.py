@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from itertools import islice
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headpond.core.errors import UsageError
 from headpond.kinesis.producer.core import Producer, summary
@@ -14,11 +17,6 @@ from headpond.kinesis.producer.records import PutFailed
 from headpond.kpl.model import check_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
-    from concurrent.futures import Future
-    from types import TracebackType
-    from typing import Any, TypeVar
-
     from headpond.kinesis.api.settings import ConnectionSettings
     from headpond.kinesis.producer.metrics import Metrics
     from headpond.kinesis.producer.records import PutResult, Puttable

@@ -16,8 +16,10 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from headpond.core.errors import UsageError
@@ -32,9 +34,6 @@ from headpond.kinesis.producer.settings import ProducerSettings
 from headpond.kpl import UserRecord, validate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
-
     from mypy_boto3_kinesis import KinesisClient
 
     from headpond.kinesis.api.settings import ConnectionSettings

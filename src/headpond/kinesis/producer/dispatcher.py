@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,9 +21,6 @@ from headpond.kinesis.producer.sender import CALL_FAILURES, Stored, inside, reme
 from headpond.kinesis.producer.shard_map import ShardMap
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Awaitable, Callable, Iterator
-
     from headpond.kinesis.api.shards import Shard
     from headpond.kinesis.producer.lanes import Lane, Router
     from headpond.kinesis.producer.metrics import Metrics

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headpond.core.errors import ServiceFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from headpond.kinesis.producer.sender import Stored
     from headpond.kpl import Tag
 

@@ -17,6 +17,7 @@ try. Source: spec "KPL aggregated records", result classification.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -27,8 +28,6 @@ from headpond.kpl import encode
 from headpond.kpl.hash_keys import effective_hash_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mypy_boto3_kinesis import KinesisClient
 
     from headpond.kinesis.api.settings import ConnectionSettings

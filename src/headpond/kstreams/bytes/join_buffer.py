@@ -22,15 +22,11 @@ its column family). Source: spec "window store", section 8.2.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from headpond.kstreams.bytes.headers import damaged, decode_prefix, encode_prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headpond.kstreams.bytes.headers import Header, Headers
+from headpond.kstreams.bytes.headers import Header, Headers, damaged, decode_prefix, encode_prefix
 
 _KEY_HEAD = struct.Struct(">qB")
 _INT = struct.Struct(">i")

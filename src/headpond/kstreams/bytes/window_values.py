@@ -19,8 +19,8 @@ Source: KIP-1300, KIP-1271; spec "window store", sections 3, 5 and 6.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from headpond.kstreams.bytes.headers import (
     Header,
@@ -30,9 +30,6 @@ from headpond.kstreams.bytes.headers import (
     encode_prefix,
     prefix_bounds,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NO_TIMESTAMP = -1
 """What the formats with a timestamp hold where none is known."""

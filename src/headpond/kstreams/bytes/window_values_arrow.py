@@ -13,18 +13,14 @@ The result equals that of `headpond.kstreams.bytes.window_values`, value by valu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 
 from headpond.core import arrow
+from headpond.core.arrow import Bools, Ints
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.headers import SerializationError
 from headpond.kstreams.bytes.window_values import TIMESTAMP_BYTES, ValueFormat, conversion
-
-if TYPE_CHECKING:
-    from headpond.core.arrow import Bools, Ints
 
 _NO_TIMESTAMP_BYTES = b"\xff" * TIMESTAMP_BYTES
 _INT32_MAX = (1 << 31) - 1

@@ -30,9 +30,10 @@ Source: KIP-695; spec "join on Spark", section 3.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,14 +51,10 @@ from headpond.kstreams.join.chunks import (
     Inputs,
     Partition,
     Reached,
+    TaskState,
 )
 from headpond.kstreams.join.pairs import Int64, Rows
 from headpond.kstreams.join.rules import NO_TIME, OTHER_SIDE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from headpond.kstreams.join.chunks import TaskState
 
 MAX_HELD_BYTES = 4 << 30
 """The most bytes of held records that a task may have."""

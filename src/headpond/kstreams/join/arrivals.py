@@ -10,6 +10,7 @@ Source: spec "window store", section 8.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,6 @@ from headpond.kstreams.join.pairs import Bool, Int64, Rows
 from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS, NO_TIME, JoinCounters, JoinRules, StreamTime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headpond.kstreams.join.chunks import TaskState
 
 

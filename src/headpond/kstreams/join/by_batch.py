@@ -22,6 +22,7 @@ Source: spec "window store", section 8; "join on Spark", section 4.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ from headpond.kstreams.join.expiry import (
     rounds,
     walk_order,
 )
-from headpond.kstreams.join.pairs import MAX_CANDIDATES, MAX_PAIRS, PairFinder, Pairs, TooManyPairs
+from headpond.kstreams.join.pairs import MAX_CANDIDATES, MAX_PAIRS, Int64, PairFinder, Pairs, TooManyPairs
 from headpond.kstreams.join.results import ResultRows, Results, Source
 from headpond.kstreams.join.rules import (
     NO_TIME,
@@ -56,11 +57,7 @@ from headpond.kstreams.join.rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
-
-    from headpond.kstreams.join.pairs import Int64
 
 
 @dataclass(frozen=True)

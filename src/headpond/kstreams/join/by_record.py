@@ -20,13 +20,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from headpond.core.errors import UsageError
+from headpond.kstreams.bytes.headers import Header
 from headpond.kstreams.bytes.join_buffer import BufferFormat, Side
 from headpond.kstreams.join.rules import (
     MAX_TIMESTAMP_MS,
     NO_MIN_TIME,
     OTHER_SIDE,
     HeadersOf,
+    JoinClock,
     JoinCounters,
+    JoinRules,
     JoinType,
     StreamTime,
     wrapped,
@@ -34,8 +37,6 @@ from headpond.kstreams.join.rules import (
 from headpond.kstreams.stores.typed import ValueAndHeaders
 
 if TYPE_CHECKING:
-    from headpond.kstreams.bytes.headers import Header
-    from headpond.kstreams.join.rules import JoinClock, JoinRules
     from headpond.kstreams.join.stores import JoinStores, Waiting
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import uuid
 import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,15 +25,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headpond.core.arrow import distinct
+from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.pairs import Bool, Int64, Rows, longest_row
+from headpond.kstreams.join.rules import JoinClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     import pyarrow as pa
-
-    from headpond.kstreams.bytes.join_buffer import Side
-    from headpond.kstreams.join.rules import JoinClock
 
 MAX_CHUNK_BYTES = 16 << 20
 """A chunk's records are cut before they exceed this, uncompressed."""

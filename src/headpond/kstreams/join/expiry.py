@@ -21,22 +21,16 @@ Source: spec "window store", section 8.1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
 
 from headpond.core.arrow import distinct
 from headpond.kstreams.bytes.join_buffer import Side
-from headpond.kstreams.join.chunks import bounds_of
-from headpond.kstreams.join.results import repeated
-from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, OTHER_SIDE, JoinRules, wrapped
-
-if TYPE_CHECKING:
-    from headpond.kstreams.join.chunks import Kept
-    from headpond.kstreams.join.pairs import Bool, Int64, Pairs
-    from headpond.kstreams.join.results import Source
-    from headpond.kstreams.join.rules import JoinClock
+from headpond.kstreams.join.chunks import Kept, bounds_of
+from headpond.kstreams.join.pairs import Bool, Int64, Pairs
+from headpond.kstreams.join.results import Source, repeated
+from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, OTHER_SIDE, JoinClock, JoinRules, wrapped
 
 NEVER = 1 << 62
 """Stands for "not in this batch" where a record of the batch is named."""

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import gzip
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count, repeat
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,28 +33,26 @@ import pyarrow.compute as pc
 
 from headpond.core.errors import InvalidData, UsageError
 from headpond.core.hashes import hash_keys
-from headpond.kstreams.bytes.headers import encode_headers
+from headpond.kstreams.bytes.headers import Header, encode_headers
 from headpond.kstreams.bytes.join_buffer import BufferFormat, Side
-from headpond.kstreams.bytes.window_keys import decode_store_key
+from headpond.kstreams.bytes.window_keys import WindowKey, decode_store_key
 from headpond.kstreams.join.by_record import JoinRecord, StreamJoin
 from headpond.kstreams.join.chunks import TaskState, cut
-from headpond.kstreams.join.pairs import Rows
-from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, HeadersOf, JoinClock, JoinType
+from headpond.kstreams.join.pairs import Bool, Int64, Rows
+from headpond.kstreams.join.rules import NO_MIN_TIME, NO_TIME, HeadersOf, JoinClock, JoinRules, JoinType
 from headpond.kstreams.join.state import JoinState
-from headpond.kstreams.join.stores import JoinStoreNames, JoinStores, MemoryPairs, OuterJoinBuffer, RocksPairs
+from headpond.kstreams.join.stores import (
+    JoinStoreNames,
+    JoinStores,
+    MemoryPairs,
+    OuterJoinBuffer,
+    RocksPairs,
+    Waiting,
+)
 from headpond.kstreams.migration.directory import StoreDirectory
 from headpond.kstreams.stores.contract import ChangelogRecord, NotAStore, read_export
 from headpond.kstreams.stores.rocks import is_database, require_directory
 from headpond.kstreams.stores.segments import check_start
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from headpond.kstreams.bytes.headers import Header
-    from headpond.kstreams.bytes.window_keys import WindowKey
-    from headpond.kstreams.join.pairs import Bool, Int64
-    from headpond.kstreams.join.rules import JoinRules
-    from headpond.kstreams.join.stores import Waiting
 
 REPLAYED_RECORDS = 5_000
 """How many records of each side are replayed at most: the last ones."""

@@ -22,6 +22,7 @@ Source: spec "window store", section 8.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,8 +37,6 @@ from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.rules import OTHER_SIDE, Emit, JoinRules, JoinType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headpond.kstreams.join.arrivals import Arranged
     from headpond.kstreams.join.chunks import Chunk, TaskState
     from headpond.kstreams.join.results import ResultRows

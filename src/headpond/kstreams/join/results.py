@@ -13,8 +13,8 @@ does not need room for all its results at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,16 +23,9 @@ import pyarrow.compute as pc
 from headpond.core.arrow import distinct, int64_array
 from headpond.kstreams.bytes.headers_arrow import merge_headers_columns
 from headpond.kstreams.bytes.join_buffer import Side
-from headpond.kstreams.join.chunks import bounds_of
-from headpond.kstreams.join.pairs import Bool, Int64, longest_row
-from headpond.kstreams.join.rules import HeadersOf
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headpond.kstreams.join.chunks import Kept
-    from headpond.kstreams.join.pairs import Pairs
-    from headpond.kstreams.join.rules import JoinRules
+from headpond.kstreams.join.chunks import Kept, bounds_of
+from headpond.kstreams.join.pairs import Bool, Int64, Pairs, longest_row
+from headpond.kstreams.join.rules import HeadersOf, JoinRules
 
 SLICE_ROWS = 32_768
 SLICE_BYTES = 256 << 20

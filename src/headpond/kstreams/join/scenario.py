@@ -14,22 +14,25 @@ moves only by its steps. `out` is what a step brings about; it need not be there
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
-from headpond.kstreams.join.by_record import JoinRecord, StreamJoin
-from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS, Emit, HeadersOf, JoinRules, JoinType, JoinWindows
+from headpond.kstreams.join.by_record import JoinRecord, JoinResult, StreamJoin
+from headpond.kstreams.join.rules import (
+    MAX_TIMESTAMP_MS,
+    Emit,
+    HeadersOf,
+    JoinCounters,
+    JoinRules,
+    JoinType,
+    JoinWindows,
+)
 from headpond.kstreams.join.stores import JoinStores
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from headpond.kstreams.join.by_record import JoinResult
-    from headpond.kstreams.join.rules import JoinCounters
 
 _SIDES = {"L": Side.LEFT, "R": Side.RIGHT}
 _DROPS = {"dropped_null_key": "no key", "dropped_null_value": "no value"}

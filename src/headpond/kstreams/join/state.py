@@ -13,27 +13,21 @@ Source: spec "window store", sections 4.4, 8 and 8.2.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import gcd
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headpond.core.arrow import distinct
 from headpond.core.errors import UsageError
 from headpond.core.hashes import task_of
+from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.alignment import dealt
 from headpond.kstreams.join.chunks import Kept, TaskState, compacted, cut
-from headpond.kstreams.join.pairs import Rows
-from headpond.kstreams.join.rules import JoinClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from headpond.kstreams.bytes.join_buffer import Side
-    from headpond.kstreams.join.pairs import Bool
-    from headpond.kstreams.join.rules import JoinRules
+from headpond.kstreams.join.pairs import Bool, Rows
+from headpond.kstreams.join.rules import JoinClock, JoinRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,14 @@ Source: spec "window store", sections 5, 7 and 8.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headpond.core.errors import UsageError
-from headpond.kstreams.bytes.headers import SerializationError
+from headpond.kstreams.bytes.headers import Header, SerializationError
 from headpond.kstreams.bytes.join_buffer import (
     BufferFormat,
     BufferKey,
@@ -51,18 +52,12 @@ from headpond.kstreams.bytes.join_buffer import (
     plain_list_to_headers,
 )
 from headpond.kstreams.bytes.window_values import ValueFormat
-from headpond.kstreams.join.rules import NO_MIN_TIME, HeadersOf, JoinClock, JoinType
+from headpond.kstreams.join.rules import NO_MIN_TIME, HeadersOf, JoinClock, JoinRules, JoinType
 from headpond.kstreams.stores.contract import ChangelogRecord, RecordContext, StoreFormatMismatch
 from headpond.kstreams.stores.rocks import DEFAULT, Layout, column_families
 from headpond.kstreams.stores.rocks_store import RocksSegment
 from headpond.kstreams.stores.segments import OrderedBytes, StoreSettings
 from headpond.kstreams.stores.typed import BytesSerde, WindowStoreWithHeaders
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from headpond.kstreams.bytes.headers import Header
-    from headpond.kstreams.join.rules import JoinRules
 
 
 class Waiting(NamedTuple):

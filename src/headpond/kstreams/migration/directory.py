@@ -8,11 +8,12 @@ in place gives each key once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from headpond.kstreams.bytes.headers import SerializationError
+from headpond.kstreams.bytes.headers import Header, SerializationError
 from headpond.kstreams.bytes.window_keys import WindowKey, decode_store_key
 from headpond.kstreams.bytes.window_values import ValueFormat, decode_value
 from headpond.kstreams.stores.contract import NotAStore
@@ -28,11 +29,6 @@ from headpond.kstreams.stores.rocks import (
 )
 from headpond.kstreams.stores.rocks_store import merged, two_older_formats
 from headpond.kstreams.stores.segments import SegmentName, parse_segment_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headpond.kstreams.bytes.headers import Header
 
 # What a value is larger by than its plain+headers form, if it has no headers: a timestamp, a size byte.
 _MORE_BYTES = {

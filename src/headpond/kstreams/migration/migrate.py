@@ -21,18 +21,15 @@ import ctypes
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.migration.directory import StoreDirectory
 from headpond.kstreams.migration.segment_copy import CopiedSegment, copy_segment
 from headpond.kstreams.stores.rocks import locked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MARK = ".headpond-migrated"
 

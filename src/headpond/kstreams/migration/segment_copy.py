@@ -7,15 +7,18 @@ back and compared: numbers of entries and bytes, and a CRC-32C each over all key
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
 from rocksdict import IngestExternalFileOptions, SstFileWriter
 
+from headpond.core.arrow import Ints
 from headpond.kstreams.bytes.headers import SerializationError
 from headpond.kstreams.bytes.window_keys import decode_store_key
 from headpond.kstreams.bytes.window_values import NO_TIMESTAMP, ValueFormat, timestamp_of
@@ -27,7 +30,7 @@ from headpond.kstreams.bytes.window_values_arrow import (
     value_timestamps,
     window_starts,
 )
-from headpond.kstreams.migration.directory import damaged_entry, held_formats, pairs_of
+from headpond.kstreams.migration.directory import SegmentFiles, damaged_entry, held_formats, pairs_of
 from headpond.kstreams.stores.contract import InconsistentStore, TimestampsWouldBeLost
 from headpond.kstreams.stores.rocks import (
     COLUMN_FAMILIES,
@@ -40,13 +43,7 @@ from headpond.kstreams.stores.rocks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     import pyarrow as pa
-
-    from headpond.core.arrow import Ints
-    from headpond.kstreams.migration.directory import SegmentFiles
 
 BATCH_ENTRIES = 4096
 """Entries converted together: few enough to stay in the processor's cache."""

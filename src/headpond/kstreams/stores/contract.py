@@ -6,21 +6,17 @@ text, headers `[[key, value or null], …]`; `offset` may be there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from headpond.core.errors import InvalidData, MissingRequirement, UsageError
+from headpond.kstreams.bytes.headers import Header
 from headpond.kstreams.bytes.window_keys import WindowKey
 from headpond.kstreams.bytes.window_values import NO_TIMESTAMP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headpond.kstreams.bytes.headers import Header
 
 Entry = tuple[WindowKey, bytes]
 """A key taken apart and the bytes stored under it."""

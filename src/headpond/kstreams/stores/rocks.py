@@ -28,10 +28,11 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self, cast
 
 from rocksdict import (
     AccessType,
@@ -46,9 +47,6 @@ from rocksdict import (
 
 from headpond.kstreams.bytes.window_values import ValueFormat, conversion
 from headpond.kstreams.stores.contract import InconsistentStore, NotAStore, StoreFormatMismatch, StoreLocked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 DEFAULT = "default"
 OFFSETS = "offsets"

@@ -17,11 +17,14 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocksdict import WriteBatch
 
+from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.stores.contract import InconsistentStore, StoreClosed
 from headpond.kstreams.stores.rocks import (
     DEFAULT,
@@ -38,6 +41,7 @@ from headpond.kstreams.stores.rocks import (
     unlogged,
 )
 from headpond.kstreams.stores.segments import (
+    StoreSettings,
     check_start,
     parse_segment_name,
     segment_id,
@@ -46,13 +50,7 @@ from headpond.kstreams.stores.segments import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from rocksdict import ColumnFamily, Rdict
-
-    from headpond.kstreams.bytes.window_values import ValueFormat
-    from headpond.kstreams.stores.segments import StoreSettings
 
 _log = logging.getLogger("headpond.kstreams")
 _OFFSET = struct.Struct(">q")

@@ -36,6 +36,7 @@ from __future__ import annotations
 import logging
 import struct
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,17 +55,11 @@ from headpond.kstreams.bytes.window_keys import (
     upper_bound_of_range,
 )
 from headpond.kstreams.bytes.window_values import ValueFormat, conversion, decode_value, encode_value
-from headpond.kstreams.stores.contract import ChangelogRecord, RecordContext, StoreClosed
-from headpond.kstreams.stores.rocks_store import RocksSegments
-from headpond.kstreams.stores.segments import MemorySegment, segment_id, segment_interval_ms
+from headpond.kstreams.stores.contract import ChangelogRecord, Entries, Entry, RecordContext, StoreClosed
+from headpond.kstreams.stores.rocks_store import RocksSegment, RocksSegments
+from headpond.kstreams.stores.segments import MemorySegment, StoreSettings, segment_id, segment_interval_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from headpond.kstreams.stores.contract import Entries, Entry
-    from headpond.kstreams.stores.rocks_store import RocksSegment
-    from headpond.kstreams.stores.segments import StoreSettings
-
     Segment = RocksSegment | MemorySegment
 
 _log = logging.getLogger("headpond.kstreams")

@@ -18,15 +18,13 @@ from __future__ import annotations
 import datetime as dt
 import re
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from headpond.core.errors import UsageError
 from headpond.kstreams.stores.contract import MAX_SPAN_MS, StoreFormatMismatch, milliseconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
 MIN_SEGMENT_INTERVAL_MS = 60_000
 _NAMED = re.compile(r"(?P<store>.+)(?P<mark>[.:-])(?P<number>-?\d+)", re.DOTALL)

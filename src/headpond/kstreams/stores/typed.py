@@ -8,24 +8,20 @@ KIP-1300, "Public Interfaces", "New Store Wrapper Stack".
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import orjson
 
 from headpond.core.errors import UsageError
-from headpond.kstreams.bytes.headers import decode_prefix, encode_prefix
+from headpond.kstreams.bytes.headers import Header, decode_prefix, encode_prefix
 from headpond.kstreams.bytes.window_keys import window_end
 from headpond.kstreams.bytes.window_values import ValueFormat
+from headpond.kstreams.stores.contract import ChangelogRecord, Entries, RecordContext
 from headpond.kstreams.stores.segmented import WindowBytesStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from headpond.kstreams.bytes.headers import Header
-    from headpond.kstreams.stores.contract import ChangelogRecord, Entries, RecordContext
-    from headpond.kstreams.stores.segments import StoreSettings
+from headpond.kstreams.stores.segments import StoreSettings
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,8 +33,6 @@ from headpond.lake.engine.properties import APPEND_ONLY, CHANGES, is_true
 from headpond.lake.storage import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     import pyarrow as pa
 
     from headpond.lake.engine.folder import Folder

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +28,12 @@ from headpond.lake.naming import table_folder
 from headpond.lake.state.rows import RowTables
 from headpond.lake.state.run_mark import OWN_FOLDER
 from headpond.lake.storage import read_document, remove_folder, write_document
-from headpond.postgres.catalog import tables_of
-from headpond.postgres.reading import BYTES_AT_ONCE, ROWS_AT_ONCE, snapshot
+from headpond.lake.tables import Lake
+from headpond.postgres.catalog import DatabaseTable, tables_of
+from headpond.postgres.reading import BYTES_AT_ONCE, ROWS_AT_ONCE, Page, Snapshot, snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from headpond.lake.tables import Lake
-    from headpond.postgres.catalog import DatabaseTable
     from headpond.postgres.connection import Database
-    from headpond.postgres.reading import Page, Snapshot
 
 TRIES = 5
 """So often in a row a transaction may end without a page before the load gives up."""

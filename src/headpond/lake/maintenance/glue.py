@@ -12,6 +12,7 @@ Registering again brings new columns; an entry of another place is not touched.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from headpond.kinesis.aws import aws_errors
 from headpond.lake.storage import is_s3
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from headpond.lake.delta import DeltaFile
     from headpond.lake.tables import Lake
 

@@ -7,34 +7,31 @@ itself: the block that lists one of them may come later, and then that one has t
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import UsageError
+from headpond.core.formats import TableEntry
 from headpond.core.schemas import QUARANTINE_SCHEMA, format_versions
+from headpond.lake.delta import DeltaFile
 from headpond.lake.engine.lookup import places
 from headpond.lake.state.insert_once import FactTable
 from headpond.lake.state.journal import JournalTables
+from headpond.lake.target import Decision, DecodedBatch, Step, Transaction
 from headpond.lake.targets.documents import CURRENT_OWN, HISTORY_OWN, ION_OWN, JSON_OWN, DocumentTable
 from headpond.lake.typed import TypedTable, among
-from headpond.qldb.decode import FACTS, IDENTITIES, JOURNAL
-from headpond.qldb.documents import DELETE, REDACTED, without_contents
+from headpond.qldb.decode import FACTS, IDENTITIES, JOURNAL, LedgerConfig
+from headpond.qldb.documents import DELETE, REDACTED, Listing, without_contents
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Mapping
-    from collections.abc import Set as AbstractSet
-
-    from headpond.core.formats import TableEntry
     from headpond.lake.apply import Applied
-    from headpond.lake.delta import DeltaFile
     from headpond.lake.tables import Lake
-    from headpond.lake.target import Decision, DecodedBatch, Step, Transaction
     from headpond.lake.targets.log import LogTable
-    from headpond.qldb.decode import LedgerConfig
-    from headpond.qldb.documents import Listing
 
 
 class LedgerTables:

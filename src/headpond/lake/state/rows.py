@@ -6,6 +6,8 @@ written before a log's first entry, so no log is there that the index does not n
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -13,27 +15,21 @@ import pyarrow as pa
 from headpond.core.errors import UsageError
 from headpond.core.formats import quarantined_changes
 from headpond.core.schemas import QUARANTINE_SCHEMA
-from headpond.dsql.config import UNKNOWN, schema_and_table, unknown_name, unknown_spec
+from headpond.dsql.config import UNKNOWN, RowChanges, TableSpec, schema_and_table, unknown_name, unknown_spec
+from headpond.lake.delta import DeltaFile
 from headpond.lake.naming import log_folder
 from headpond.lake.state.insert_once import FactTable
 from headpond.lake.state.schema_changes import SchemaChanges
-from headpond.lake.target import OPEN
-from headpond.lake.targets.current import CURRENT_OWN, CurrentTable
+from headpond.lake.target import OPEN, Decision, DecodedBatch, Step
+from headpond.lake.targets.current import CURRENT_OWN, CurrentTable, RowTable
 from headpond.lake.targets.history import HISTORY_OWN, HistoryTable
 from headpond.lake.targets.log import LOG_OWN, LogTable
 from headpond.lake.targets.soft import SOFT_OWN, SoftTable
 from headpond.lake.typed import TypedTable
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Mapping
-
-    from headpond.dsql.config import RowChanges, TableSpec
     from headpond.lake.apply import Applied
-    from headpond.lake.delta import DeltaFile
     from headpond.lake.tables import Lake
-    from headpond.lake.target import Decision, DecodedBatch, Step
-    from headpond.lake.targets.current import RowTable
 
 _KEPT: dict[str, tuple[type[RowTable], Mapping[str, tuple[str, pa.DataType]]]] = {
     "current": (CurrentTable, CURRENT_OWN),

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import QUARANTINE_SCHEMA, VALUE
+from headpond.dsql.config import TableSpec
 from headpond.dsql.versions import decode_version, encode_versions, key_column
 from headpond.lake.engine.merge import Merge
-from headpond.lake.newest import COUNTERS, latest_step, too_late
-from headpond.lake.target import Decision, Target, named, overtaken
+from headpond.lake.newest import COUNTERS, LatestOutcome, latest_step, too_late
+from headpond.lake.target import Decision, DecodedBatch, Target, Transaction, named, overtaken
 from headpond.lake.typed import rows_of_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headpond.dsql.config import TableSpec
-    from headpond.lake.newest import LatestOutcome
     from headpond.lake.tables import Lake
-    from headpond.lake.target import DecodedBatch, Transaction
 
 CURRENT_OWN = {
     "ts_ns": ("_ts_ns", pa.int64()),

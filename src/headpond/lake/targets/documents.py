@@ -15,21 +15,24 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.formats import TableEntry
 from headpond.core.schemas import OWN, STATE_SCHEMA, VALUE
 from headpond.lake.engine.lookup import Wanted, places
 from headpond.lake.engine.merge import Merge, with_columns
-from headpond.lake.newest import COUNTERS, latest_step
-from headpond.lake.target import Decision, Target, named, overtaken
+from headpond.lake.newest import COUNTERS, LatestOutcome, latest_step
+from headpond.lake.target import Decision, DecodedBatch, Target, Transaction, named, overtaken
 from headpond.qldb.decode import REVISION_FIELDS, TIME
 from headpond.qldb.documents import DELETE as DELETE_KIND
 from headpond.qldb.documents import (
     REDACTED,
+    Listing,
     contested,
     decode_version,
     encode_versions,
@@ -43,15 +46,9 @@ from headpond.qldb.documents import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from headpond.core.formats import TableEntry
-    from headpond.lake.newest import LatestOutcome
     from headpond.lake.state.ledger import LedgerTables
     from headpond.lake.tables import Lake
-    from headpond.lake.target import DecodedBatch, Transaction
     from headpond.lake.typed import TypedTable
-    from headpond.qldb.documents import Listing
 
 _SHARED = {
     "document_id": ("_document_id", pa.string()),

@@ -16,6 +16,7 @@ The deletes lie beside the tables, in `_headpond/deletes` (`state.tombstones`).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,17 +26,13 @@ from headpond.core.schemas import VALUE
 from headpond.dsql.versions import encode_versions
 from headpond.lake.engine.merge import Merge
 from headpond.lake.engine.parquet import ENDS
-from headpond.lake.newest import HISTORY_COUNTERS, HISTORY_STATE_SCHEMA, history_step
-from headpond.lake.target import Decision, named
+from headpond.lake.newest import HISTORY_COUNTERS, HISTORY_STATE_SCHEMA, HistoryOutcome, history_step
+from headpond.lake.target import Decision, Transaction, named
 from headpond.lake.targets.current import RowTable
 from headpond.lake.typed import rows_of_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headpond.lake.newest import HistoryOutcome
     from headpond.lake.tables import Lake
-    from headpond.lake.target import Transaction
 
 HISTORY_OWN = {
     "ts_ns": ("_ts_ns", pa.int64()),

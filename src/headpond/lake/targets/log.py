@@ -8,23 +8,21 @@ service adds an entry, since it cannot be distinguished from a second equal row 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.dsql.config import TableSpec
 from headpond.lake.engine.merge import Merge
 from headpond.lake.state.insert_once import first_of_each
-from headpond.lake.target import Decision
+from headpond.lake.target import Decision, Transaction
 from headpond.lake.targets.current import RowTable
+from headpond.lake.typed import TypedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headpond.dsql.config import TableSpec
     from headpond.lake.tables import Lake
-    from headpond.lake.target import Transaction
-    from headpond.lake.typed import TypedTable
 
 LOG_OWN = {
     "ts_ns": ("_ts_ns", pa.int64()),

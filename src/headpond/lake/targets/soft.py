@@ -25,13 +25,12 @@ from headpond.core.schemas import STATE_SCHEMA, VALUE, whole
 from headpond.dsql.versions import encode_versions
 from headpond.lake.engine.merge import Merge
 from headpond.lake.newest import COUNTERS, key_codes, latest_step, ranked, run_ends, tied
-from headpond.lake.target import Decision
+from headpond.lake.target import Decision, Transaction
 from headpond.lake.targets.current import CURRENT_OWN, RowTable
 from headpond.lake.typed import rows_of_keys
 
 if TYPE_CHECKING:
     from headpond.lake.tables import Lake
-    from headpond.lake.target import Transaction
 
 SOFT_OWN = CURRENT_OWN | {
     "deleted": ("_deleted", pa.bool_()),

@@ -14,24 +14,21 @@ type and a length, or compares constant bytes, of all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from headpond.core.arrow import Ints
 from headpond.ion import binary
 from headpond.ion.binary import Node, annotation_ids, header, node, var_uint
 from headpond.ion.hash import symbol
-from headpond.ion.symbols import SYSTEM
+from headpond.ion.symbols import SYSTEM, Symbols
+from headpond.qldb.shapes.page import Page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headpond.core.arrow import Ints
-    from headpond.ion.symbols import Symbols
-    from headpond.qldb.shapes.page import Page
-
     Path = tuple[str, ...]
 
 _LONG = 14

@@ -12,6 +12,7 @@ A batch whose offsets are there without its commit was planned and will be run (
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from headpond.lake.engine.folder import Folder
 from headpond.lake.storage import file_system, storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from headpond.pipeline import Pipeline
 
 

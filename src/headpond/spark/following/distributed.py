@@ -21,6 +21,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import groupby
@@ -36,25 +37,21 @@ from headpond.core.derived import bucket_of
 from headpond.core.errors import HeadpondError, RecordFault
 from headpond.core.formats import shown_fault
 from headpond.core.schemas import whole
-from headpond.lake.apply import Applied, DecodedBatch, apply_batch
+from headpond.lake.apply import Applied, Chunks, DecodedBatch, apply_batch
+from headpond.lake.engine.log import Snapshot
 from headpond.lake.engine.merge import Part, PartEngine
+from headpond.lake.engine.parquet import Again, Writing
 from headpond.lake.sparing import OF_RECORDS, apply_sparing
 from headpond.lake.target import Decision, Step, in_parts, together
 from headpond.spark.errors import carried, headpond_error_of
 from headpond.spark.following.parts import apply_in_parts
 from headpond.spark.sources.cells import pack, unpack
-from headpond.spark.sources.decoded import FACTS, SHAPE, TABLE, gather, summary_of
+from headpond.spark.sources.decoded import FACTS, SHAPE, TABLE, BatchSummary, TableSummary, gather, summary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from pyspark.sql import DataFrame, SparkSession
 
-    from headpond.lake.apply import Chunks
-    from headpond.lake.engine.log import Snapshot
-    from headpond.lake.engine.parquet import Again, Writing
     from headpond.lake.tables import Lake
-    from headpond.spark.sources.decoded import BatchSummary, TableSummary
 
 DISTRIBUTE_ABOVE_BYTES = 16 << 20
 """What is less is done in the driver, which is faster: decoded changes of a batch, files to write again."""

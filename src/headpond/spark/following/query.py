@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headpond.lake.apply import Applied, apply_batch
+from headpond.lake.apply import Applied, DecodedBatch, apply_batch
 from headpond.lake.maintenance.rebuild import widen
 from headpond.lake.sparing import apply_sparing
 from headpond.lake.storage import is_remote, is_s3
+from headpond.pipeline import Pipeline
 from headpond.pipeline.lake import chunk_rules, open_lake
+from headpond.pipeline.model import Target
 from headpond.spark.errors import carried
 from headpond.spark.following.checkpoint import read_again
 from headpond.spark.following.distributed import apply_frame, rewriting
@@ -33,15 +36,9 @@ from headpond.spark.sources.cells import Folder
 from headpond.spark.sources.rows import DecodingDataSource, Rules, register_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from headpond.lake.apply import DecodedBatch
-    from headpond.pipeline import Pipeline
-    from headpond.pipeline.model import Target
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ import logging
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from headpond.core.errors import (
 )
 from headpond.core.schemas import PENDING_SCHEMA
 from headpond.core.times import parse_time_ms
+from headpond.dsql.config import TableSpec
 from headpond.dsql.records import Change, parse
 from headpond.kinesis.api.calls import calls_of, check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
@@ -41,34 +43,29 @@ from headpond.lake.naming import table_folder
 from headpond.lake.reports import lake_summary
 from headpond.lake.state.run_mark import mark_in
 from headpond.lake.storage import is_remote, make_folder, remove_folder
+from headpond.lake.tables import Lake
+from headpond.pipeline import Pipeline
 from headpond.pipeline.lake import open_lake
 from headpond.spark.errors import headpond_error_of, telling, text_of
 from headpond.spark.following.checkpoint import check_whole, read_again
 from headpond.spark.following.stopping import GRACE_S, SPARK_STOP_S, Gate, bounded, end_query
+from headpond.spark.metrics.exporters import Sink
 from headpond.spark.metrics.sinks import marked, sinks_of, sizes_reader
 from headpond.spark.session.java import find_java
 from headpond.spark.session.settings import check_checkpoint, log_path, session_settings
 from headpond.spark.session.start import (
+    Starting,
     given_up_on_failure,
     spark_session,
     start_early,
     stop_spark,
     warm_workers,
 )
-from headpond.spark.sources.archive_files import open_pattern
+from headpond.spark.sources.archive_files import PatternFiles, open_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from headpond.dsql.config import TableSpec
-    from headpond.lake.tables import Lake
-    from headpond.pipeline import Pipeline
-    from headpond.spark.metrics.exporters import Sink
-    from headpond.spark.session.start import Starting
-    from headpond.spark.sources.archive_files import PatternFiles
 
 
 def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str | None = None) -> Lake:

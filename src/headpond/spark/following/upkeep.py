@@ -22,25 +22,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headpond.dsql.chunks import last_arrival
+from headpond.dsql.chunks import Chunks, last_arrival
 from headpond.kinesis.reading.positions import HORIZON, Offset, read_offset
-from headpond.lake.apply import apply_batch
+from headpond.lake.apply import Applied, apply_batch
 from headpond.lake.maintenance.regular import Maintenance
+from headpond.lake.tables import Lake
 from headpond.lake.target import DecodedBatch
 from headpond.spark.following.checkpoint import standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from headpond.dsql.chunks import Chunks
     from headpond.kinesis.api.calls import StreamCalls
-    from headpond.lake.apply import Applied
-    from headpond.lake.tables import Lake
     from headpond.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from enum import StrEnum
 from functools import reduce
 from pathlib import Path
@@ -37,9 +39,6 @@ from headpond.spark.join.rest import plan_of, with_rest
 from headpond.spark.session.workers import use_this_python
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import timedelta
-
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 

@@ -16,6 +16,7 @@ is made by a task of Spark: the driver sees manifests only.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,8 @@ from headpond.kstreams.join.chunk_codec import (
     schema_of_chunk,
     state_of,
 )
-from headpond.kstreams.join.chunks import Chunk, Kept, Waits
+from headpond.kstreams.join.chunks import Chunk, Kept, TaskState, Waits
+from headpond.kstreams.join.pairs import Rows
 from headpond.kstreams.join.rules import MAX_TIMESTAMP_MS, JoinRules, JoinWindows
 from headpond.kstreams.join.state import rescaled
 from headpond.spark.errors import carried
@@ -47,12 +49,7 @@ from headpond.spark.join.folder import Folder
 from headpond.spark.join.pack import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pyspark.sql import SparkSession
-
-    from headpond.kstreams.join.chunks import TaskState
-    from headpond.kstreams.join.pairs import Rows
 
 SEED_DDL = "label int, number bigint, data binary"
 SEED_SCHEMA = pa.schema(

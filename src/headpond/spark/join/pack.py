@@ -18,8 +18,8 @@ Each task also gets the progress of all source partitions (`places`), whether it
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -33,9 +33,6 @@ from headpond.spark.errors import carried
 from headpond.spark.join.columns import MICROS, PLACE, SideColumns
 from headpond.spark.join.places import TIME, in_place, to_blob
 from headpond.spark.session.workers import freeze_worker_heap
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _WORD = 1 << 32
 _SEED = 42

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,13 +32,9 @@ from headpond.core.arrow import int64_array
 from headpond.core.errors import UsageError
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.alignment import Delivered, Piece
+from headpond.kstreams.join.pairs import Int64
 from headpond.spark.join.columns import PLACE, SideColumns
 from headpond.spark.sources.cells import pack, unpack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headpond.kstreams.join.pairs import Int64
 
 TIME, HEAD, PIECE = "_ts", "_head", "_piece"
 """Columns of a packed record: timestamp (ms), the greatest one of its piece so far, the piece's number."""

@@ -16,6 +16,7 @@ input of which no row is read stands in for it, and takes a place.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,8 +24,6 @@ import pyarrow as pa
 from headpond.spark.join.pack import PACKED_DDL, PACKED_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from pyspark.sql import DataFrame
 
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from headpond.core.arrow import int64_array
 from headpond.core.errors import UsageError
+from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.bytes.window_values import ValueFormat
 from headpond.kstreams.join.alignment import MAX_HELD_BYTES, Alignment, held_schema
 from headpond.kstreams.join.by_batch import BatchJoin, initial_state
@@ -36,24 +38,17 @@ from headpond.kstreams.join.chunk_codec import (
     read_manifest,
     state_of,
 )
-from headpond.kstreams.join.pairs import MAX_CANDIDATES
+from headpond.kstreams.join.chunks import TaskState
+from headpond.kstreams.join.pairs import MAX_CANDIDATES, Rows
+from headpond.kstreams.join.results import Results
 from headpond.kstreams.join.rules import JoinCounters, JoinRules
 from headpond.spark.errors import carried
 from headpond.spark.join.at_hand import MAX_AT_HAND_BYTES, FileCache, MemoryCache
-from headpond.spark.join.columns import PLACE
+from headpond.spark.join.columns import PLACE, SideColumns
 from headpond.spark.join.pack import cut_small
 from headpond.spark.join.places import delivered, dropped_in
 from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sources.cells import pack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headpond.kstreams.bytes.join_buffer import Side
-    from headpond.kstreams.join.chunks import TaskState
-    from headpond.kstreams.join.pairs import Rows
-    from headpond.kstreams.join.results import Results
-    from headpond.spark.join.columns import SideColumns
 
 OUT_DDL = (
     "blob binary, tasks bigint, records bigint, out_of_order bigint, late bigint, dropped_null_key bigint, "

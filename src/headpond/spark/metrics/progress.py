@@ -18,6 +18,7 @@ import queue
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -26,17 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from headpond.core.formats import add_newest
+from headpond.core.formats import Newest, add_newest
 from headpond.lake.apply import Applied
+from headpond.lake.delta import Size
 from headpond.lake.reports import BatchReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from pyspark.sql import SparkSession
 
-    from headpond.core.formats import Newest
-    from headpond.lake.delta import Size
     from headpond.spark.metrics.exporters import Sink
 
 logger = logging.getLogger(__name__)

@@ -15,14 +15,13 @@ import os
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headpond.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -21,6 +21,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from headpond.core.errors import HeadpondError, MissingRequirement
 from headpond.core.passing import PassingFolder
 from headpond.spark.errors import sentences_for_people, telling
 from headpond.spark.session.cluster import ship_to
-from headpond.spark.session.java import find_java
+from headpond.spark.session.java import Java, find_java
 from headpond.spark.session.settings import (
     CHECKPOINTS_CLASS,
     LOCAL_CHECKPOINTS,
@@ -42,14 +43,11 @@ from headpond.spark.session.worker_script import PARENT
 from headpond.spark.session.workers import start_parent, worker_python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from headpond.pipeline import Pipeline
-    from headpond.spark.session.java import Java
 
 LOOPBACK = "127.0.0.1"
 MAX_SOCKET_FOLDER_BYTES = 60

@@ -40,6 +40,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn, cast
 
@@ -48,8 +49,6 @@ from headpond.spark.session import worker_script
 from headpond.spark.session.java import write_script
 
 if TYPE_CHECKING:
-    from io import TextIOWrapper
-
     from pyspark.sql import SparkSession
 
 PRELOADED = (

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import uuid
 from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import orjson
@@ -26,9 +28,6 @@ from headpond.kpl import UserRecord, validate
 from headpond.lake.storage import file_system, storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from types import TracebackType
-
     from headpond.kinesis.producer import PutFailed
     from headpond.kinesis.producer.records import Puttable
 

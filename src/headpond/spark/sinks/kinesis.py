@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import chain, count, islice, repeat
@@ -38,18 +39,15 @@ from headpond.kinesis.api.calls import check_stream
 from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.planning.options import CONNECTION_OPTIONS
 from headpond.kinesis.producer import BlockingProducer, ProducerSettings, PutFailed
+from headpond.kinesis.producer.records import Puttable
 from headpond.kpl import Tag
 from headpond.spark.errors import carried
 from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sinks.dead_letters import DeadLetters, Place, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-    from headpond.kinesis.producer.records import Puttable
 
 IDENTITY_TAG = "headpond-row"
 _KEYS = ("_identity", "_content")

@@ -11,6 +11,7 @@ A file must not change once it is there, except that a plain file may grow.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,10 +22,13 @@ from headpond.core.errors import ConfigurationError, DataLoss
 from headpond.core.options import Options
 from headpond.kinesis.archive.compressed import head, opened_bytes, texts, whole
 from headpond.kinesis.archive.lines import cut_text, read_text
+from headpond.kpl import OnMalformed
 from headpond.kpl.records import open_records
 from headpond.qldb.files import ion_records, is_ion
 from headpond.spark.errors import carried
 from headpond.spark.sources.archive_files import (
+    Offset,
+    PatternFiles,
     Piece,
     check_unchanged,
     from_json,
@@ -41,13 +45,8 @@ from headpond.spark.sources.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-    from headpond.kpl import OnMalformed
-    from headpond.spark.sources.archive_files import Offset, PatternFiles
 
 logger = logging.getLogger(__name__)
 

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.formats import add_newest, decoded_parts
+from headpond.core.formats import ChangeFormat, Decoded, add_newest, decoded_parts
 from headpond.core.schemas import PENDING_SCHEMA, QUARANTINE_SCHEMA
 from headpond.lake.state.schema_changes import SCHEMA_CHANGES_SCHEMA, schema_step
 from headpond.lake.target import DecodedBatch, together
 from headpond.spark.sources.cells import FRAME_SCHEMA, pack, unpack, write_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from headpond.core.formats import ChangeFormat, Decoded
 
 SHAPE, FACTS = "shape", "shown"
 """Kinds of these cells."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 
 from headpond.core.in_step import APPLICATION
 from headpond.kinesis.api.calls import calls_of
+from headpond.kinesis.api.replies import Record
 from headpond.kinesis.consumers import consumer_of
 from headpond.kinesis.fanout import MOST_IDLE_EVENTS, reading_calls
 from headpond.kinesis.planning.options import Limits, SourceSettings, read_options
@@ -48,13 +50,9 @@ from headpond.spark.sources.rows import (
 from headpond.spark.sources.tasks import deal, interleaved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-    from headpond.kinesis.api.replies import Record
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ Python worker, which costs several times what decoding does.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -28,8 +29,6 @@ from headpond.spark.session.workers import freeze_worker_heap
 from headpond.spark.sources.cells import FRAME_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
