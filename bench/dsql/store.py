@@ -1,11 +1,12 @@
 """What a batch of many tables costs in an object store that takes a while for each request.
 
-Run: python bench/dsql/store.py [--tables 20] [--delay-ms 30] [--rounds 5] [--json FILE]
+Run: python bench/dsql/store.py [--tables 20] [--partitions 1] [--delay-ms 30] [--rounds 5] [--json FILE]
 
 A store of moto's, a process of its own, answers each request after the delay. deltalake's merge, one table
 after the other as in a loop by hand, gets the same changes: per batch and table 500 of 5,000 keys. It keeps
-no tombstones. Shown are the time to make the tables, the medians of batches, and their requests. moto itself
-computes for some milliseconds a request, one at a time: a real store answers sooner.
+no tombstones. With `--partitions` each table has so many, and every batch reaches all of them. Shown are the
+time to make the tables, the medians of batches, and their requests. moto itself computes for some
+milliseconds a request, one at a time: a real store answers sooner.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ threading.Thread(target=server.serve_forever, daemon=True).start()
 sys.stdin.read()
 """
 KEYS, CHANGES = 5_000, 500
-COLUMNS = {"id": "bigint", "quantity": "bigint", "note": "text"}
+COLUMNS = {"id": "bigint", "quantity": "bigint", "note": "text", "day": "text"}
 
 
 @contextmanager
@@ -88,13 +89,13 @@ def merge_each(place: str, options: dict[str, str], batch: dict[str, pa.Table]) 
     """Merge one table after the other with deltalake."""
     for name, rows in batch.items():
         source = pa.table([rows[f"c:{c}"] for c in COLUMNS] + [rows["m:ts_ns"]], [*COLUMNS, "_ts_ns"])
-        source = source.group_by(["id", "_ts_ns"], use_threads=False).aggregate(
+        source = source.group_by(["id", "day", "_ts_ns"], use_threads=False).aggregate(
             [("quantity", "first"), ("note", "first")]
         )
-        source = source.rename_columns(["id", "_ts_ns", "quantity", "note"])
+        source = source.rename_columns(["id", "day", "_ts_ns", "quantity", "note"])
         (
             DeltaTable(f"{place}/{name}", storage_options=options)
-            .merge(source, "t.id = s.id", source_alias="s", target_alias="t")
+            .merge(source, "t.day = s.day AND t.id = s.id", source_alias="s", target_alias="t")
             .when_matched_update_all("t._ts_ns < s._ts_ns")
             .when_not_matched_insert_all()
             .execute()
@@ -104,13 +105,22 @@ def merge_each(place: str, options: dict[str, str], batch: dict[str, pa.Table]) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tables", type=int, default=20)
+    parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--delay-ms", type=float, default=30)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     names = [f"public.t{number}" for number in range(given.tables)]
+    by = ("day",) if given.partitions > 1 else ()
     specs = [
-        TableSpec(name=n, schema="public", table=n.partition(".")[2], keys=("id",), columns=COLUMNS)
+        TableSpec(
+            name=n,
+            schema="public",
+            table=n.partition(".")[2],
+            keys=("id",),
+            columns=COLUMNS,
+            partition_by=by,
+        )
         for n in names
     ]
     draw = np.random.default_rng(7)
@@ -123,15 +133,18 @@ def main() -> None:
         ).create_bucket(Bucket="lake")
         lake = Lake("s3://lake/h", DsqlConfig(tables=tuple(specs)), options)
         start = timed(url, lake.prepare)
-        schema = pa.schema([("id", pa.int64()), ("quantity", pa.int64()), ("note", pa.string())])
+        kinds = {"id": pa.int64(), "quantity": pa.int64(), "note": pa.string(), "day": pa.string()}
+        schema = pa.schema([*kinds.items(), ("_ts_ns", pa.int64())])
         for name in names:
-            place = f"s3://lake/l/{name}"
-            DeltaTable.create(place, schema.append(pa.field("_ts_ns", pa.int64())), storage_options=options)
+            DeltaTable.create(
+                f"s3://lake/l/{name}", schema, partition_by=list(by) or None, storage_options=options
+            )
         for number in range(given.rounds + 1):
-            batch = {
-                spec.name: changes(spec, draw.integers(0, KEYS, CHANGES), number + 1, draw, 60)
-                for spec in specs
-            }
+            batch = {}
+            for spec in specs:
+                ids = draw.integers(0, KEYS, CHANGES)
+                day = pa.array([f"d{each % given.partitions:03}" for each in ids.tolist()])
+                batch[spec.name] = changes(spec, ids, number + 1, draw, 60).append_column("c:day", day)
             ours = timed(url, lambda: apply_batch(lake, DecodedBatch(batch)))  # noqa: B023 - at once
             theirs = timed(url, lambda: merge_each("s3://lake/l", options, batch))  # noqa: B023
             if number:  # the first one fills the tables

@@ -14,11 +14,12 @@ import pytest
 
 from headpond.lake.apply import apply_batch
 from headpond.lake.delta import DeltaFile
+from headpond.lake.engine import lookup
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import Merge, Merged, always
 from headpond.lake.reports import freshness, lake_summary, sizes_of
-from headpond.lake.storage import of_each
+from headpond.lake.storage import AT_ONCE, of_each, of_each_file
 from headpond.lake.targets.current import CurrentTable
 from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 TABLES = ("public.a", "public.b", "public.c")
 FORMS = ("", 'keep = "history"', 'deletes = "soft"')
+PARTITIONED = tuple(f'{form}\npartition_by = ["v"]' for form in FORMS)
 WAIT_S = 60  # for what must happen; nothing is timed
 
 
@@ -94,6 +96,52 @@ def test_tables_in_a_store_are_decided_and_written_at_once(
     assert {name: len(rows) for name, rows in rows_of(lake).items()} == dict.fromkeys(TABLES, 1)
 
 
+@pytest.mark.slow
+def test_files_of_a_table_in_a_store_are_read_and_written_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for those of the other partitions: one after the other, none would ever go on."""
+    lake = lake_at("s3://lake/files", store, ('partition_by = ["v"]', "", ""))
+    values = "wxyz"
+    meeting = {step: threading.Barrier(len(values), timeout=WAIT_S) for step in ("read", "write")}
+    create, opened = Folder.create, lookup.opened
+
+    def created(folder: Folder, path: str) -> Any:
+        if "v=" in path:
+            meeting["write"].wait()
+        return create(folder, path)
+
+    def opening(folder: Folder, *given: Any) -> Any:
+        if "public.a" in folder.uri:
+            meeting["read"].wait()
+        return opened(folder, *given)
+
+    monkeypatch.setattr(Folder, "create", created)
+    monkeypatch.setattr(lookup, "opened", opening)
+    for ts_ns in (1, 2):
+        apply(lake, [change("public.a", ts_ns, key, value) for key, value in enumerate(values * 2)])
+    found = [(row["id"], row["v"], row["_ts_ns"]) for row in rows_of(lake)["public.a"]]
+    assert found == [(key, value, 2) for key, value in enumerate(values * 2)]
+
+
+def test_files_of_all_tables_share_what_is_done_at_once() -> None:
+    now, most, lock = 0, 0, threading.Lock()
+    full = threading.Barrier(AT_ONCE, timeout=WAIT_S)
+
+    def work(_: int) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        full.wait()
+        with lock:
+            now -= 1
+
+    files = range(2 * AT_ONCE)
+    of_each("s3://bucket/lake", lambda table: of_each_file(f"s3://bucket/lake/{table}", work, files), "abc")
+    assert (now, most) == (0, AT_ONCE)
+
+
 def test_tables_in_a_folder_come_one_after_the_other(tmp_path: Path) -> None:
     seen: list[tuple[str, str]] = []
     lake = lake_at(str(tmp_path))
@@ -123,14 +171,17 @@ def test_one_table_that_fails_leaves_the_others_written_and_the_batch_to_come_ag
 
 
 @pytest.mark.slow
-def test_a_store_and_a_folder_hold_the_same(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "forms"), [("same", FORMS), ("same_parts", PARTITIONED)])
+def test_a_store_and_a_folder_hold_the_same(
+    name: str, forms: tuple[str, ...], store: Store, tmp_path: Path
+) -> None:
     """Tables of every form, deletes among the changes, batches cut at random and repeated."""
     draw = random.Random(5)
     lines = [
         change(draw.choice(TABLES), ts_ns, draw.randrange(6), draw.choice([None, "x", "y", "z"]))
         for ts_ns in range(1, 81)
     ]
-    lakes = [lake_at(str(tmp_path), forms=FORMS), lake_at("s3://lake/same", store, FORMS)]
+    lakes = [lake_at(str(tmp_path), forms=forms), lake_at(f"s3://lake/{name}", store, forms)]
     for lake in lakes:
         shuffled = draw.sample(lines, len(lines))
         cuts = [0, *sorted(draw.sample(range(len(lines)), 4)), len(lines)]
@@ -148,12 +199,13 @@ def test_a_store_and_a_folder_hold_the_same(store: Store, tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.parametrize("each", [of_each, of_each_file])
 @pytest.mark.parametrize("place", ["folder", "s3://bucket/folder"])
-def test_results_keep_their_order_and_the_first_error_is_raised(place: str) -> None:
-    assert of_each(place, lambda number: number * 2, range(20)) == [number * 2 for number in range(20)]
-    assert of_each(place, str, []) == []
+def test_results_keep_their_order_and_the_first_error_is_raised(each: Any, place: str) -> None:
+    assert each(place, lambda number: number * 2, range(20)) == [number * 2 for number in range(20)]
+    assert each(place, str, []) == []
     with pytest.raises(ZeroDivisionError):
-        of_each(place, lambda number: 1 // (number - 3), range(20))
+        each(place, lambda number: 1 // (number - 3), range(20))
 
 
 @pytest.mark.parametrize("forms", [("", "", ""), ('keep = "history"',) * 3])

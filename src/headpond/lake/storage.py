@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -71,7 +72,8 @@ def is_s3(place: str) -> bool:
 
 
 AT_ONCE = 8
-"""Tables in an object store that something is done to at a time."""
+"""Tables in an object store that something is done to at a time, and data files of all of them."""
+_FILES = threading.BoundedSemaphore(AT_ONCE)
 
 
 def of_each(place: str, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
@@ -84,6 +86,18 @@ def of_each(place: str, work: Callable[[Item], Result], items: Iterable[Item]) -
         return [work(item) for item in items]
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="headpond-table") as pool:
         return list(pool.map(work, items))
+
+
+def of_each_file(place: str, work: Callable[[Item], Result], files: Iterable[Item]) -> list[Result]:
+    """Do something to each of some data files, as `of_each` does; those of all tables share `AT_ONCE`."""
+    if not is_remote(place):
+        return [work(file) for file in files]
+
+    def in_turn(file: Item) -> Result:
+        with _FILES:
+            return work(file)
+
+    return of_each(place, in_turn, files)
 
 
 def option_of(options: Mapping[str, str], *names: str) -> str | None:
@@ -203,6 +217,9 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+_DELAYS_OPENING = 21  # the pyarrow since which it can be asked for
+
+
 def _s3(options: Mapping[str, str]) -> Any:
     endpoint = option_of(options, "endpoint_url_s3", "endpoint_url", "endpoint")
     known: dict[str, Any] = {
@@ -222,6 +239,8 @@ def _s3(options: Mapping[str, str]) -> Any:
                 key="target.storage_options",
             )
         known["scheme"] = "http"
+    if int(pa.__version__.partition(".")[0]) >= _DELAYS_OPENING:
+        known["allow_delayed_open"] = True  # a small file is one request then, and not three
     return pafs.S3FileSystem(**{name: value for name, value in known.items() if value is not None})
 
 

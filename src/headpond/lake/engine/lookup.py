@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.index import Hits, KeyIndex, numbers_of
 from headpond.lake.engine.log import DataFile
 from headpond.lake.engine.parquet import Reader, opened
+from headpond.lake.storage import of_each_file
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Test = Callable[[pa.Table], pa.ChunkedArray]
@@ -160,22 +162,24 @@ def look_up(
     keys = wanted.rows.select(list(wanted.on))
     keys = keys.cast(pa.schema([schema.field(name) for name in wanted.on]))
     search = _Search(wanted, keys)
-    parts = [shape.empty_table()]
-    for number, file in enumerate(files):
-        if wanted.is_over(file.greatest) or not all(each.in_file(file) for each in search.ranges):
-            continue
+
+    def within(number: int) -> Iterator[pa.Table]:
+        file = files[number]
         hits = search.indexed(folder, file, schema, index) if index is not None else None
         if hits is not None and not len(hits.rows):
-            continue
+            return
         with opened(folder, file, schema) as reader:
             for group, first, at, values in search.groups(reader, hits):
                 found = search.rows(reader, group, first, at, values)
                 if found.num_rows:
                     where = pa.repeat(pa.scalar(number, pa.int64()), found.num_rows)
-                    parts.append(found.add_column(0, FILE, where).cast(shape))
+                    yield found.add_column(0, FILE, where).cast(shape)
+
+    may = [number for number, file in enumerate(files) if search.may_be_in(file)]
+    parts = of_each_file(folder.uri, lambda number: list(within(number)), may)
     if index is not None:
         index.tidy(files)
-    return pa.concat_tables(parts)
+    return pa.concat_tables([shape.empty_table(), *chain.from_iterable(parts)])
 
 
 class _Search:
@@ -193,6 +197,10 @@ class _Search:
         others = [each for each in self.ranges if each is not best]
         self._only = {each.name: each.only for each in others if each.only is not None}
         self._is_exact = len(self._only) == len(others)  # no pairs of values need be compared
+
+    def may_be_in(self, file: DataFile) -> bool:
+        """Return whether a file may have a wanted row, by what the log says of it."""
+        return not self.wanted.is_over(file.greatest) and all(each.in_file(file) for each in self.ranges)
 
     def _read(self, reader: Reader) -> Iterator[tuple[int, int, Ints, pa.ChunkedArray]]:
         held: list[tuple[int, int, pa.ChunkedArray]] = []

@@ -61,6 +61,7 @@ from headpond.lake.engine.parquet import (
     write_changes,
 )
 from headpond.lake.engine.properties import APPEND_ONLY, CHANGES, is_true
+from headpond.lake.storage import of_each_file
 
 Pairs = Callable[[pa.Table, pa.Table], Any]
 Write = Callable[["Writing", Again, pa.Table], list[dict[str, Any]]]
@@ -355,6 +356,7 @@ class Engine:
 
     def _plan(self, snapshot: Snapshot, going: Mapping[str, vectors.Positions]) -> Plan:
         plan = Plan()
+        marked: list[tuple[DataFile, vectors.Positions]] = []
         for path, rows in going.items():
             file = snapshot.files[path]
             if file.live is not None and len(rows) == file.live:
@@ -363,10 +365,15 @@ class Engine:
             total = file.stats.get("numRecords")
             may = snapshot.marks and file.size > SMALL_BYTES
             if may and total is not None and len(rows) + file.dead <= MOST_DEAD * int(total):
-                dead = vectors.union(vectors.read(self.folder, file.vector), rows)
-                plan.marked.append((file, dead))
+                marked.append((file, rows))
             else:
                 plan.rewritten.append((file, rows))
+
+        def also(each: tuple[DataFile, vectors.Positions]) -> tuple[DataFile, vectors.Positions]:
+            file, rows = each
+            return file, vectors.union(vectors.read(self.folder, file.vector), rows)
+
+        plan.marked += of_each_file(self.folder.uri, also, marked)
         return plan
 
     def _commit(

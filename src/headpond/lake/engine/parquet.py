@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -30,7 +31,7 @@ from headpond.core.schemas import whole
 from headpond.lake.engine import vectors
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import DataFile, milliseconds
-from headpond.lake.storage import is_remote
+from headpond.lake.storage import is_remote, of_each_file
 
 Values = tuple[str | None, ...]
 Again = Sequence[tuple[DataFile, vectors.Positions]]
@@ -170,13 +171,19 @@ class Reader:
                 yield (part if stays.all() else part.filter(pa.array(stays))), first + np.flatnonzero(stays)
 
 
+_AT_ONCE_BYTES = 1 << 20
+"""Files of an object store up to this size are read whole: a request for each part of one takes longer."""
+
+
 @contextmanager
 def opened(folder: Folder, data: DataFile, schema: pa.Schema) -> Iterator[Reader]:
     """Open a data file of a table with these columns."""
-    remote = is_remote(folder.uri)
+    remote, place = is_remote(folder.uri), folder.place(data.path)
+    at_once = remote and data.size <= _AT_ONCE_BYTES
     with (
-        folder.files.open_input_file(folder.place(data.path)) as source,
-        pq.ParquetFile(source, pre_buffer=remote, coerce_int96_timestamp_unit="us") as file,
+        folder.files.open_input_stream(place) if at_once else folder.files.open_input_file(place) as source,
+        pa.BufferReader(source.read()) if at_once else source as content,
+        pq.ParquetFile(content, pre_buffer=remote, coerce_int96_timestamp_unit="us") as file,
     ):
         yield Reader(file, data, folder, schema)
 
@@ -385,27 +392,29 @@ def write_files(
     With `apart` rows of a history that ended come to files of their own, which later batches need not read.
     Nothing is left behind where that fails.
     """
-    added: list[dict[str, Any]] = []
     begun: list[str] = []
+
+    def write(part: tuple[Values, Iterable[pa.Table]]) -> list[dict[str, Any]]:
+        values, tables = part
+        writers = [Writer(folder, shape, values, data_change=data_change) for _ in range(1 + apart)]
+        try:
+            for rows in tables:
+                sorts = shape.sorted_out(rows) if apart else [rows]
+                for writer, sort in zip(writers, sorts, strict=False):
+                    writer.write(sort)
+            for writer in writers:
+                writer.close()
+            return [action for writer in writers for action in writer.added]
+        finally:
+            for writer in writers:
+                begun.extend(writer.paths)
+                writer.abandon()
+
     try:
-        for values, tables in parts:
-            writers = [Writer(folder, shape, values, data_change=data_change) for _ in range(1 + apart)]
-            try:
-                for rows in tables:
-                    sorts = shape.sorted_out(rows) if apart else [rows]
-                    for writer, sort in zip(writers, sorts, strict=False):
-                        writer.write(sort)
-                for writer in writers:
-                    writer.close()
-                    added += writer.added
-            finally:
-                for writer in writers:
-                    begun += writer.paths
-                    writer.abandon()
+        return list(chain.from_iterable(of_each_file(folder.uri, write, parts)))
     except BaseException:
         folder.remove(begun)
         raise
-    return added
 
 
 @dataclass(frozen=True)
