@@ -14,7 +14,7 @@ import pytest
 
 from headpond.lake.apply import apply_batch
 from headpond.lake.delta import DeltaFile
-from headpond.lake.engine import lookup
+from headpond.lake.engine import lookup, parquet
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import Merge, Merged, always
@@ -171,11 +171,21 @@ def test_one_table_that_fails_leaves_the_others_written_and_the_batch_to_come_ag
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "forms"), [("same", FORMS), ("same_parts", PARTITIONED)])
+@pytest.mark.parametrize(
+    ("name", "forms", "read_whole"),
+    [("same", FORMS, True), ("same_parts", PARTITIONED, True), ("same_in_parts", FORMS, False)],
+)
 def test_a_store_and_a_folder_hold_the_same(
-    name: str, forms: tuple[str, ...], store: Store, tmp_path: Path
+    name: str,
+    forms: tuple[str, ...],
+    read_whole: bool,  # noqa: FBT001 - a parameter of the test
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Tables of every form, deletes among the changes, batches cut at random and repeated."""
+    if not read_whole:  # as files are that are larger
+        monkeypatch.setattr(parquet, "_AT_ONCE_BYTES", 0)
     draw = random.Random(5)
     lines = [
         change(draw.choice(TABLES), ts_ns, draw.randrange(6), draw.choice([None, "x", "y", "z"]))

@@ -72,7 +72,7 @@ def is_s3(place: str) -> bool:
 
 
 AT_ONCE = 8
-"""Tables in an object store that something is done to at a time, and data files of all of them."""
+"""How many tables in an object store are worked on at a time, and how many data files across all tables."""
 _FILES = threading.BoundedSemaphore(AT_ONCE)
 
 
@@ -89,7 +89,7 @@ def of_each(place: str, work: Callable[[Item], Result], items: Iterable[Item]) -
 
 
 def of_each_file(place: str, work: Callable[[Item], Result], files: Iterable[Item]) -> list[Result]:
-    """Do something to each of some data files, as `of_each` does; those of all tables share `AT_ONCE`."""
+    """Do something to each of some data files, as `of_each` does: to `AT_ONCE` at a time across all tables."""
     if not is_remote(place):
         return [work(file) for file in files]
 
