@@ -89,7 +89,7 @@ def of_each(place: str, work: Callable[[Item], Result], items: Iterable[Item]) -
 
 
 def of_each_file(place: str, work: Callable[[Item], Result], files: Iterable[Item]) -> list[Result]:
-    """Do something to each of some data files, as `of_each` does: to `AT_ONCE` at a time across all tables."""
+    """Do something to each of some data files, as `of_each`: to `AT_ONCE` at a time across all tables."""
     if not is_remote(place):
         return [work(file) for file in files]
 
