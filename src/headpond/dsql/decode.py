@@ -29,13 +29,11 @@ from headpond.dsql.batch import open_batch
 from headpond.dsql.config import RowChanges, TableSpec, too_long, unknown_spec
 from headpond.dsql.opened import Images, images_of
 from headpond.dsql.records import CHECKED_AFTER_ROUTING
-from headpond.dsql.rows import typed_rows
+from headpond.dsql.rows import Routed, typed_rows
 
 _SHOWN = 200  # characters of a name in a detail
 
 CHUNK_IDS = ("chunk_id", "before_chunk_id", "after_chunk_id")
-OPS = pa.array(["c", "u", "d"])
-"""Operations that are known; any other is an upsert and counted `unknown_op`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,40 +79,35 @@ def sort_out(
     accepted = pc.invert(is_refused)
     pending = _pending(records, decoded, pc.and_(accepted, pc.not_equal(decoded.column("verdict"), "full")))
     full = pc.and_(accepted, pc.equal(decoded.column("verdict"), "full")).to_numpy(zero_copy_only=False)
-    tables: dict[str, pa.RecordBatch] = {}
-    newest: Newest = {}
     # Whoever makes a table that no start knew of may have to quarantine its changes.
     whole = config if config.keep_data else replace(config, keep_data=True)
+    known = {spec.name for spec in config.tables}
+    routed: list[Routed] = []
     for code in distinct(route[full]).tolist():
         at = np.flatnonzero(full & (route == code))
         found = entries[pairs[code]]
         if not found and config.unknown_tables == "ignore":
             counters["ignored"] += len(at)
             continue
-        for number, spec in enumerate(found or (unknown_spec(*pairs[code]),)):  # which becomes a raw log
-            if config.only not in (None, spec.name):
-                continue
-            rules = config if spec in config.tables else whole
-            rows, bad, counted = typed_rows(records, decoded, spec, rules, images, at=at)
-            counters += counted
-            refused.extend(quarantine_rows(*part) for part in bad)
-            if rows.num_rows:
-                tables[spec.name] = rows
-                newest[spec.name] = _newest(rows, decoded)
-                counters["changes"] += rows.num_rows
-                unknown = 0 if number else rows.num_rows - pc.sum(pc.is_in(rows.column("m:op"), OPS)).as_py()
-                counters["unknown_op"] += unknown
+        forms = found or (unknown_spec(*pairs[code]),)  # which becomes a raw log
+        wanted = (spec for spec in forms if config.only in (None, spec.name))
+        routed += [Routed(spec, config if spec.name in known else whole, at) for spec in wanted]
+    tables: dict[str, pa.RecordBatch] = {}
+    newest: Newest = {}
+    counted = set[tuple[str, ...]]()
+    for each, typed in zip(routed, typed_rows(records, decoded, images, routed), strict=True):
+        refused.extend(quarantine_rows(*part) for part in typed.refused)
+        counters["out_of_range"] += typed.out_of_range
+        if typed.newest is None:
+            continue
+        tables[each.spec.name], newest[each.spec.name] = typed.rows, typed.newest
+        counters["changes"] += typed.rows.num_rows
+        if (source := each.spec.place) not in counted:  # whatever its forms, a change has one op
+            counted.add(source)
+            counters["unknown_op"] += typed.unknown_ops
     quarantine = pa.concat_batches([pa.RecordBatch.from_pylist([], schema=QUARANTINE_SCHEMA), *refused])
     figures = {name: n for name, n in counters.items() if n}
     return Decoded(tables, quarantine, pending, figures, newest=newest)
-
-
-def _newest(rows: pa.RecordBatch, decoded: pa.RecordBatch) -> tuple[int, int | None]:
-    """Return when the newest of some rows was committed, and how much later a record of then was sent."""
-    commit_ns: int = pc.max(rows.column("m:ts_ns")).as_py()
-    sent = decoded.column("sent_ns").filter(pc.equal(decoded.column("ts_ns"), commit_ns))
-    sent_ns: int | None = pc.max(sent).as_py()
-    return commit_ns, None if sent_ns is None else sent_ns - commit_ns
 
 
 def _route(

@@ -9,8 +9,8 @@ All tokens of the images lie in one array, row by row, and `Images` says where t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import Bools, Ints, int64_array, mask_of, offsets_of, ranges
+from headpond.core.arrow import Bools, Ints, int64_array, mask_of, offsets_of, ranges, valid
 from headpond.core.formats import NameBound
+from headpond.core.schemas import whole
 from headpond.dsql.columns import counts_between, first_bytes
 from headpond.dsql.strict_json import is_strict
 
@@ -56,21 +57,21 @@ DECODED_SCHEMA = pa.schema(
 _IMAGES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Members:
     """The members of an image of each row.
 
     Attributes:
         shapes: different lists of names, in the order of the records.
         codes: per row, which of these it has.
-        tokens: per name the raw tokens, names in order of first appearance; null where a row lacks the name
-            or it is JSON `null`. What refused shapes name is left out.
+        tokens: per name which token each row has, names in order of first appearance; -1 where it lacks the
+            name or that is JSON `null`. What refused shapes name is left out.
         refused: the codes of shapes that a bound refuses, with the reason.
     """
 
     shapes: list[tuple[str, ...]]
     codes: np.ndarray[Any, np.dtype[np.int32]]
-    tokens: dict[str, pa.Array]
+    tokens: dict[str, Ints]
     refused: dict[int, str] = field(default_factory=dict)
 
 
@@ -84,6 +85,7 @@ class Images:
         codes: per image, which of these it has.
         starts: per image, where its tokens begin.
         tokens: the raw tokens of all images, binary; null for JSON `null`.
+        there: which of these are not null.
     """
 
     place: dict[str, Ints]
@@ -91,11 +93,22 @@ class Images:
     codes: Ints
     starts: Ints
     tokens: pa.Array
+    there: Bools
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, pa.Array]) -> Images:
+        """Return images, each the `after` of a row, from the tokens of their members, column by column."""
+        width, count = len(columns), len(next(iter(columns.values())))
+        by_row = np.arange(width * count).reshape(width, count).T.ravel()
+        tokens = pa.concat_arrays([whole(column) for column in columns.values()]).take(int64_array(by_row))
+        rows = np.arange(count)
+        place, codes = {"before": rows, "after": rows}, np.zeros(count, np.int64)
+        return cls(place, [tuple(columns)], codes, rows * width, tokens, valid(tokens))
 
     def of(self, rows: Ints) -> Images:
         """Return the images of some rows, in that order."""
         place = {kind: numbers[rows] for kind, numbers in self.place.items()}
-        return Images(place, self.shapes, self.codes, self.starts, self.tokens)
+        return replace(self, place=place)
 
     def of_rows(self, values: Ints) -> Ints:
         """Return the sum per row of a value per image."""
@@ -140,8 +153,8 @@ class Images:
         tokens = self._columns(image, [() if code in refused else s for code, s in enumerate(shapes)], codes)
         return Members(shapes, codes, tokens, refused)
 
-    def _columns(self, image: Ints, shapes: list[tuple[str, ...]], codes: Any) -> dict[str, pa.Array]:
-        """Return the tokens per name, of images of these shapes."""
+    def _columns(self, image: Ints, shapes: list[tuple[str, ...]], codes: Any) -> dict[str, Ints]:
+        """Return which token each of these images has, by name; they are of these shapes."""
         numbers: dict[str, int] = {}
         names = [numbers.setdefault(name, len(numbers)) for name in chain.from_iterable(shapes)]
         sizes = np.fromiter(map(len, shapes), np.int64, len(shapes))
@@ -149,6 +162,7 @@ class Images:
         # Of each token of these images: its row, its place in `tokens`, and the number of its name.
         row = np.repeat(np.arange(len(image)), counts)
         token = ranges(self.starts[image], counts)
+        token[~self.there[token]] = -1
         kind = np.int16 if len(numbers) < 2**15 else np.int32
         name = np.array(names, kind)[ranges((np.cumsum(sizes) - sizes)[codes], counts)]
         by_name = np.argsort(name, kind="stable")  # by radix for 16 bits, many times faster
@@ -156,12 +170,8 @@ class Images:
         columns = {}
         for text, number in numbers.items():
             mine = by_name[borders[number] : borders[number + 1]]
-            if len(mine) == len(image):
-                columns[text] = self.tokens.take(int64_array(token[mine]))
-                continue
-            index = np.full(len(image), -1)
-            index[row[mine]] = token[mine]
-            columns[text] = self.tokens.take(int64_array(index, index >= 0))
+            columns[text] = np.full(len(image), -1)
+            columns[text][row[mine]] = token[mine]
         return columns
 
 
@@ -181,8 +191,8 @@ def images_of(rows: pa.RecordBatch) -> Images:
     codes = np.array([shapes.setdefault(tuple(image), len(shapes)) for image in images], np.int64)
     sizes = np.fromiter(map(len, shapes), np.int64, len(shapes))[codes]
     tokens = as_binary(list(chain.from_iterable(map(dict.values, images))))
-    tokens = masked(tokens, first_bytes(tokens) != ord("n"))  # no other JSON value than null begins so
-    return Images(place, list(shapes), codes, np.cumsum(sizes) - sizes, tokens)
+    there = first_bytes(tokens) != ord("n")  # no other JSON value than null begins so
+    return Images(place, list(shapes), codes, np.cumsum(sizes) - sizes, masked(tokens, there), there)
 
 
 def as_binary(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:

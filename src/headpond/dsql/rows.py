@@ -1,35 +1,39 @@
-"""Full change records of one table → typed rows, and those whose keys or values are wrong.
+"""Full change records → typed rows of their tables, and those whose keys or values are wrong.
 
 ::
 
-    after   {"id": 1, "qty": 5}  ─┐ members      tokens of "id"   ─ cast ─► c:id
-    before  {"id": 2}   (delete) ─┘ per row ──►  tokens of "qty"  ─ cast ─► c:quantity  (renamed)
-                                                 canonical texts  ─ sha ──► m:image_hash
+    after   {"id": 1, "qty": 5}  ─┐ members      which token is "id"  ─┐ cast with all ┌─► c:id
+    before  {"id": 2}   (delete) ─┘ per row ──►  which token is "qty" ─┘ of their type └─► c:quantity, renamed
+                                                 canonical texts ─────────── sha ────────► m:image_hash
+
+A call of Arrow takes as long as some hundred values, and a database may have hundreds of tables: what does
+not depend on the table is done for the rows of all tables at once, and each takes its slice.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import distinct
-from headpond.core.formats import one_batch, unwritable
-from headpond.core.schemas import COLUMNS_TYPE, ORIGIN_COLUMNS, OWN_FIELDS, QUARANTINE_SCHEMA, filled, quote
-from headpond.dsql.columns import first_bytes, holding, trimmed
+from headpond.core.arrow import Bools, Ints, distinct, int64_array, offsets_of, ranges
+from headpond.core.formats import unwritable
+from headpond.core.schemas import ORIGIN_COLUMNS, OWN_FIELDS, quote
+from headpond.dsql.columns import ColumnCast
 from headpond.dsql.config import RowChanges, TableSpec
 from headpond.dsql.opened import Images, Members
 from headpond.dsql.pg_types import CastOptions
 from headpond.dsql.strict_json import read_object
 from headpond.dsql.versions import (
     NO_IMAGE_HASH,
-    canonical_token,
+    canonical,
     cast_values,
     encode_versions,
     image_hash,
@@ -37,326 +41,370 @@ from headpond.dsql.versions import (
     sha256_each,
 )
 
-_ORIGIN_TYPES = {name: QUARANTINE_SCHEMA.field(name).type for name in ORIGIN_COLUMNS}
+_KNOWN_OPS = pa.array(["c", "u", "d"])
+"""Any other is an upsert and counted `unknown_op`."""
 
 Refusals = tuple[pa.RecordBatch, pa.Array, pa.Array]
 """User records, their reasons and their details."""
+Asked = tuple[TableSpec, str, Ints]
+"""A column to cast: its table, its name in the lake, and which token each row has; -1 for none."""
 
 
-@dataclass(slots=True)
-class _Rows:
-    """Rows of one table on their way, and those that were refused."""
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Rows that are `full` and belong to one entry: their numbers in the batch, ascending."""
 
-    records: pa.RecordBatch
-    decoded: pa.RecordBatch
-    at: np.ndarray[Any, np.dtype[np.int64]]  # which of both they are
-    tokens: dict[str, pa.Array]  # raw tokens per column, as named in the stream
-    columns: pa.Array  # `m:columns`
-    refused: list[Refusals] = field(default_factory=list)
+    spec: TableSpec
+    config: RowChanges
+    at: Ints
 
-    def drop(self, reasons: Mapping[int, tuple[str, str]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Move rows to the refused ones; give the mask of those that stay."""
-        kept = np.ones(len(self.at), bool)
-        if reasons:
-            bad = sorted(reasons)
-            kept[bad] = False
-            why = [pa.array([reasons[row][part] for row in bad], pa.string()) for part in (0, 1)]
-            self.refused.append((self.records.take(pa.array(self.at[bad])), why[0], why[1]))
-            mask = pa.array(kept)
-            self.at = self.at[kept]
-            self.tokens = {name: tokens.filter(mask) for name, tokens in self.tokens.items()}
-            self.columns = self.columns.filter(mask)
-        return kept
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """Typed rows of one entry, and the records that were refused.
+
+    `newest` is when the newest of them was committed, and how much later a record of then was sent; None
+    where there are no rows.
+    """
+
+    rows: pa.RecordBatch
+    refused: list[Refusals]
+    out_of_range: int
+    unknown_ops: int
+    newest: tuple[int, int | None] | None
+
+
+class _Batch:
+    """What the entries of a batch share; `order` are the numbers of their rows, entry by entry."""
+
+    def __init__(self, records: pa.RecordBatch, decoded: pa.RecordBatch, images: Images, order: Ints) -> None:
+        self.records, self.decoded, self.images, self.order = records, decoded, images, order
+        self._facts: dict[str, pa.Array] = {}
+        op, ts_ns = self.fact("op"), self.fact("ts_ns")
+        self.delete = pc.equal(op, "d")
+        self.is_delete = _mask(self.delete)
+        self.is_unknown_op = ~_mask(pc.is_in(op, _KNOWN_OPS))
+        self.versions = encode_versions(ts_ns, self.fact("tx_id"), self.delete)
 
     def fact(self, name: str) -> pa.Array:
-        """Return a column of the decoded rows."""
-        return self.decoded.column(name).take(pa.array(self.at))
+        """Return a column of the records or of what was decoded, in the order of the entries."""
+        if name not in self._facts:
+            of = self.decoded if name in self.decoded.schema.names else self.records
+            self._facts[name] = of.column(name).take(int64_array(self.order))
+        return self._facts[name]
 
-    def origin(self, name: str) -> pa.Array:
-        """Return a column of the user records."""
-        return self.records.column(name).take(pa.array(self.at))
+    def hashes(self, place: Ints, gone: Collection[str]) -> pa.Array:
+        """Return `m:image_hash` of the rows at some places of the order; at the others it means nothing."""
+        upserts = place[~self.is_delete[place]]
+        which = np.zeros(len(self.order), np.int64)
+        which[upserts] = np.arange(1, len(upserts) + 1)
+        found = image_hashes(self.images, self.images.place["after"][self.order[upserts]], gone)
+        return pa.concat_arrays([pa.array([NO_IMAGE_HASH], pa.binary()), found]).take(int64_array(which))
+
+
+class _Rows:
+    """Rows of one entry on their way, and those that were refused.
+
+    `place` is where they are in the order of the batch; `tokens` says of each column, as named in the lake,
+    which token of the images each row has.
+    """
+
+    def __init__(self, batch: _Batch, routed: Routed, first: int) -> None:
+        self.batch, self.spec, self.config = batch, routed.spec, routed.config
+        self.place = np.arange(first, first + len(routed.at))
+        self.refused: list[Refusals] = []
+        self.values: dict[str, pa.Array] = {}
+        self.out_of_range = 0
+        self.tokens: dict[str, Ints] = {}
+        self.members: Members | None = None
+        if self.spec.raw:  # images alone: their values are not looked at, but for the hash
+            return
+        self.members = batch.images.members(
+            routed.at,
+            batch.is_delete[self.place],
+            delete_image="before" if self.spec.keys else "after",
+            max_columns=self.config.max_columns,
+        )
+        self.tokens, twice = _renamed(self.members.tokens, self.spec)
+        self.drop(twice | self._key_problems(self.members) | _too_wide(self.members))
+
+    def fact(self, name: str) -> pa.Array:
+        """Return a column of the records or of what was decoded."""
+        return self.of(self.batch.fact(name))
+
+    def of(self, values: pa.Array) -> pa.Array:
+        """Return what belongs to these rows of an array that has a value for each of the batch."""
+        if not self.refused and len(self.place):
+            return values.slice(self.place[0], len(self.place))
+        return values.take(int64_array(self.place))
+
+    def drop(self, reasons: Mapping[int, tuple[str, str]]) -> None:
+        """Move rows to the refused ones; columns that they alone name go with them."""
+        if not reasons:
+            return
+        assert self.members is not None
+        kept = np.ones(len(self.place), bool)
+        bad = sorted(reasons)
+        kept[bad] = False
+        why = [pa.array([reasons[row][part] for row in bad], pa.string()) for part in (0, 1)]
+        at = int64_array(self.batch.order[self.place[bad]])
+        self.refused.append((self.batch.records.take(at), why[0], why[1]))
+        self.place, self.members.codes = self.place[kept], self.members.codes[kept]
+        named = {*self.spec.keys, *self.spec.columns}
+        for code in distinct(self.members.codes).tolist():
+            named.update(self.spec.rename.get(name, name) for name in self.members.shapes[code])
+        self.tokens = {name: tokens[kept] for name, tokens in self.tokens.items() if name in named}
+        mask = pa.array(kept)
+        self.values = {name: array.filter(mask) for name, array in self.values.items() if name in named}
+
+    def _key_problems(self, members: Members) -> dict[int, tuple[str, str]]:
+        """Rows with `missing_before`, `missing_key` or `key_mismatch`, the first of these that holds."""
+        problems: dict[int, tuple[str, str]] = {}
+        spec = self.spec
+        if not spec.keys:
+            return problems
+        deletes = np.flatnonzero(self.batch.is_delete[self.place])
+        before = self.batch.images.place["before"][self.batch.order[self.place[deletes]]]
+        for row in deletes[before == 0].tolist():
+            problems[row] = ("missing_before", "op is d and there is no before image")
+        for key in spec.keys:
+            absent = self.tokens[key] < 0 if key in self.tokens else np.ones(len(self.place), bool)
+            for row in np.flatnonzero(absent).tolist():
+                problems.setdefault(row, ("missing_key", f"the key column {key!r} is absent or null"))
+        # A stream that leaves nulls out has thousands of shapes in a batch, but deletes have one as a rule.
+        codes = members.codes[deletes]
+        for code in distinct(codes).tolist():
+            if other := {spec.rename.get(name, name) for name in members.shapes[code]} - set(spec.keys):
+                named = ", ".join(sorted(other))[:200]
+                why = f"before names {named} beside the keys {', '.join(spec.keys)}"
+                for row in deletes[codes == code].tolist():
+                    problems.setdefault(row, ("key_mismatch", why))
+        return problems
+
+    def asked(self) -> list[Asked]:
+        """Return the columns to be cast."""
+        names = dict.fromkeys((*self.spec.columns, *self.tokens))
+        kept = [name for name in names if name in self.tokens and name not in self.spec.except_columns]
+        return [(self.spec, name, self.tokens[name]) for name in kept]
+
+    def take_values(self, found: Mapping[str, ColumnCast]) -> None:
+        """Take the columns that were cast, and drop the rows in which a cast failed."""
+        failed: dict[int, list[str]] = {}
+        self.values = typed_columns(self.spec, found, len(self.place))
+        for name, cast in found.items():
+            self.out_of_range += cast.out_of_range
+            for row, code in cast.failures.items():
+                token = self.batch.images.tokens[int(self.tokens[name][row])].as_py().decode(errors="replace")
+                shown = token if len(token) <= _SHOWN_CHARACTERS else f"{token[:_SHOWN_CHARACTERS]}…"
+                why = f"{self.spec.columns.get(name, 'JSON')} expected, {shown} found"
+                why = f"{name} ({'' if code == 'cast_error' else f'{code}: '}{why})"
+                failed.setdefault(row, []).append(why)
+        for name in self.spec.partition_by:
+            for row in unwritable(name, self.values[name]) if name in self.values else ():
+                failed.setdefault(row, []).append(f"{name} (longer than a folder's name)")
+        self.drop({row: ("cast_error", "columns " + ", ".join(names)) for row, names in failed.items()})
+
+    def typed(self, hashes: pa.Array) -> Typed:
+        """Put the rows together; `hashes` are those of the batch."""
+        spec, count, delete, hashes = self.spec, len(self.place), self.of(self.batch.delete), self.of(hashes)
+        # Only a keyed table can find a change too late; else nobody asks where one of its changes came from.
+        keeps_origin = self.config.keep_data or spec.keep == "log"
+        keeps_data = spec.raw or (self.config.keep_data and spec.keep != "log")
+        own: dict[str, pa.Array] = {
+            "m:version": self.of(self.batch.versions),
+            "m:op": self.fact("op"),
+            "m:delete": delete,
+            "m:ts_ns": self.fact("ts_ns"),
+            "m:tx_id": self.fact("tx_id"),
+            "m:image_hash": hashes,
+        }
+        if self.members is not None:
+            own["m:columns"] = _columns_of(self.members.shapes, self.members.codes, spec)
+        if spec.keys and count:
+            own["m:key"] = key_column(spec, self.values)
+        if spec.keep == "log":
+            for name in ("before", "after"):
+                own[f"m:{name}"] = kept_image(self.fact(name), spec, self.config.max_depth)
+        if keeps_data:
+            own["m:data"] = self.fact("data")
+        if keeps_origin:
+            own |= {f"m:{name}": self.fact(name) for name in ORIGIN_COLUMNS}
+        if spec.dedupe == "content":  # hashes of deletes are of the key that they name
+            named = pc.and_(delete, pc.is_valid(self.fact("before")))
+            found = [image_hash(text) for text in self.fact("before").filter(named).to_pylist()]
+            own["m:image_hash"] = pc.replace_with_mask(hashes, named, pa.array(found, pa.binary()))
+        columns = [own[each.name] if each.name in own else pa.nulls(count, each.type) for each in OWN_FIELDS]
+        fields = [*OWN_FIELDS, *(pa.field(f"c:{name}", array.type) for name, array in self.values.items())]
+        rows = pa.RecordBatch.from_arrays([*columns, *self.values.values()], schema=pa.schema(fields))
+        unknown = int(self.batch.is_unknown_op[self.place].sum())
+        return Typed(rows, self.refused, self.out_of_range, unknown, self._newest())
+
+    def _newest(self) -> tuple[int, int | None] | None:
+        if not len(self.place):
+            return None
+        commits_ns = self.fact("ts_ns")
+        newest_ns: int = pc.max(commits_ns).as_py()
+        sent_ns = pc.max(self.fact("sent_ns").filter(pc.equal(commits_ns, newest_ns))).as_py()
+        return newest_ns, None if sent_ns is None else sent_ns - newest_ns
 
 
 def typed_rows(
-    records: pa.RecordBatch,
-    decoded: pa.RecordBatch,
-    spec: TableSpec,
-    config: RowChanges,
-    images: Images,
-    *,
-    at: np.ndarray[Any, np.dtype[np.int64]] | None = None,
-) -> tuple[pa.RecordBatch, list[Refusals], Counter[str]]:
-    """Type the full changes of one table: user records, and their rows of `opened.DECODED_SCHEMA` and images.
+    records: pa.RecordBatch, decoded: pa.RecordBatch, images: Images, routed: Sequence[Routed]
+) -> list[Typed]:
+    """Type full changes: user records, and their rows of `opened.DECODED_SCHEMA` and images, by entry."""
+    if not routed:
+        return []
+    batch = _Batch(records, decoded, images, np.concatenate([each.at for each in routed]))
+    ends = np.cumsum([len(each.at) for each in routed])
+    rows = [_Rows(batch, each, end - len(each.at)) for each, end in zip(routed, ends.tolist(), strict=True)]
+    asked = [each.asked() for each in rows]
+    found = iter(cast_columns([one for each in asked for one in each], images.tokens, routed[0].config))
+    for each, mine in zip(rows, asked, strict=True):
+        each.take_values({name: next(found) for _, name, _ in mine})
+    hashes = {}
+    for gone in {left_out(each.spec) for each in rows}:
+        places = [each.place for each in rows if left_out(each.spec) == gone]
+        hashes[gone] = batch.hashes(np.concatenate(places), gone)
+    return [each.typed(hashes[left_out(each.spec)]) for each in rows]
 
-    `at` are the rows that are `full` and routed to this table, ascending; None: all.
 
-    Returns:
-        Typed rows, the refused ones, and counters.
-    """
-    counters: Counter[str] = Counter()
-    at = np.arange(records.num_rows) if at is None else at
-    members = images.members(
-        at,
-        _mask(pc.equal(decoded.column("op"), "d"))[at],
-        delete_image="before" if spec.keys else "after",
-        max_columns=None if spec.raw else config.max_columns,
-    )
-    if spec.raw:  # images alone: their values are not looked at, but for the hash
-        rows = _Rows(records, decoded, at, members.tokens, pa.nulls(len(at), COLUMNS_TYPE))
-        delete = pc.equal(rows.fact("op"), "d")
-        own = _own(rows, delete, spec, config) | {
-            "m:image_hash": image_hashes(rows.tokens, delete),
-            "m:key": pa.nulls(len(at), pa.string()),
-            "m:data": rows.origin("data"),  # a lake takes in only so many such tables
-        }
-        return one_batch(filled(own, pa.schema(OWN_FIELDS), len(at))), [], counters
-    rows = _Rows(records, decoded, at, members.tokens, _named_columns(members, spec))
-    problems = _key_problems(rows, members, spec)
-    rows.drop(problems | _too_wide(members))
-    if not len(rows.at):
-        # No key was seen then, and a key that is not declared has no column.
-        return pa.RecordBatch.from_pylist([], schema=pa.schema(OWN_FIELDS)), rows.refused, counters
-    tokens, twice = _renamed(rows.tokens, spec)
-    values, failures = _values(rows, _named(rows, tokens, spec), spec, config, counters)
-    if dropped := failures | twice:
-        kept = pa.array(rows.drop(dropped))
-        values = {name: array.filter(kept) for name, array in _named(rows, values, spec).items()}
-    delete = pc.equal(rows.fact("op"), "d")
-    arrays = _own(rows, delete, spec, config)
-    left_out = _left_out(spec)
-    seen = {name: array for name, array in rows.tokens.items() if name not in left_out}
-    arrays["m:image_hash"] = image_hashes(seen, delete)
-    if spec.dedupe == "content":  # hashes of deletes are of the key that they name
-        named = pc.and_(delete, pc.is_valid(rows.fact("before")))
-        found = [image_hash(text) for text in rows.fact("before").filter(named).to_pylist()]
-        hashes = pa.array(found, pa.binary())
-        arrays["m:image_hash"] = pc.replace_with_mask(arrays["m:image_hash"], named, hashes)
-    count = len(rows.at)
-    arrays["m:key"] = key_column(spec, values) if spec.keys else pa.nulls(count, pa.string())
-    values = {name: array for name, array in values.items() if name not in spec.except_columns}
-    schema = pa.schema([*OWN_FIELDS, *(pa.field(f"c:{name}", array.type) for name, array in values.items())])
-    columns = [*(arrays[field.name] for field in OWN_FIELDS), *values.values()]
-    return pa.RecordBatch.from_arrays(columns, schema=schema), rows.refused, counters
+def cast_columns(asked: Sequence[Asked], tokens: pa.Array, config: RowChanges) -> list[ColumnCast]:
+    """Cast columns of any tables, those of one type together: the first has what was out of range."""
+    options = CastOptions(infinity=config.infinity, special_numeric=config.special_numeric)
+    alike: dict[object, list[int]] = {}
+    for number, (spec, name, _) in enumerate(asked):
+        rule = spec.columns.get(name, "any"), name in spec.keys, spec.keep == "log"
+        alike.setdefault((*rule, spec.key_rule, spec.timestamps), []).append(number)
+    found: dict[int, ColumnCast] = {}
+    for numbers in alike.values():
+        spec, name, _ = asked[numbers[0]]
+        which = np.concatenate([asked[number][2] for number in numbers])
+        cast = cast_values(spec, name, tokens.take(int64_array(which, which >= 0)), options)
+        counts = [len(asked[number][2]) for number in numbers]
+        firsts = (np.cumsum(counts) - counts).tolist()
+        for number, first, count in zip(numbers, firsts, counts, strict=True):
+            found[number] = ColumnCast(cast.values.slice(first, count))
+        found[numbers[0]].out_of_range = cast.out_of_range
+        for row, code in cast.failures.items():
+            column = bisect_right(firsts, row) - 1
+            found[numbers[column]].failures[row - firsts[column]] = code
+    return [found[number] for number in range(len(asked))]
+
+
+def typed_columns(spec: TableSpec, found: Mapping[str, ColumnCast], count: int) -> dict[str, pa.Array]:
+    """Return the columns of a table's rows: the declared ones first, null where nothing was found."""
+    names = (name for name in dict.fromkeys((*spec.columns, *found)) if name not in spec.except_columns)
+    return {
+        name: found[name].values if name in found else pa.nulls(count, spec.type_of(name)) for name in names
+    }
 
 
 def columns_named(shape: Sequence[str], count: int, spec: TableSpec) -> pa.Array:
     """`m:columns` of `count` images that name the same columns."""
-    return _named_columns(Members([tuple(shape)], np.zeros(count, np.int32), {}), spec)
+    return _columns_of([tuple(shape)], np.zeros(count, np.int32), spec)
 
 
-def _named_columns(members: Members, spec: TableSpec) -> pa.Array:
+def _columns_of(shapes: Sequence[Sequence[str]], codes: np.ndarray[Any, Any], spec: TableSpec) -> pa.Array:
     """`m:columns` of each image; images of one shape share an entry."""
     texts: dict[str, int] = {}
-    entry = [
-        texts.setdefault(
-            json.dumps(sorted({spec.rename.get(name, name) for name in shape}), ensure_ascii=False),
-            len(texts),
-        )
-        for shape in members.shapes
-    ]
-    indices = np.array(entry, np.int32)[members.codes] if entry else members.codes
+    names = (sorted({spec.rename.get(name, name) for name in shape}) for shape in shapes)
+    entry = [texts.setdefault(json.dumps(each, ensure_ascii=False), len(texts)) for each in names]
+    indices = np.array(entry, np.int32)[codes] if entry else codes
     return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(list(texts), pa.string()))
-
-
-def _key_problems(rows: _Rows, members: Members, spec: TableSpec) -> dict[int, tuple[str, str]]:
-    """Rows with `missing_before`, `missing_key` or `key_mismatch`, the first of these that holds."""
-    problems: dict[int, tuple[str, str]] = {}
-    if not spec.keys:
-        return problems
-    is_delete = _mask(pc.equal(rows.fact("op"), "d"))
-    deletes = np.flatnonzero(is_delete)
-    lacking = _mask(pc.is_null(rows.decoded.column("before").take(pa.array(rows.at[deletes]))))
-    for row in deletes[lacking].tolist():
-        problems[row] = ("missing_before", "op is d and there is no before image")
-    tokens, _ = _renamed(rows.tokens, spec)
-    for key in spec.keys:
-        absent = _mask(pc.is_null(tokens[key])) if key in tokens else np.ones(len(rows.at), bool)
-        for row in np.flatnonzero(absent).tolist():
-            problems.setdefault(row, ("missing_key", f"the key column {key!r} is absent or null"))
-    # A stream that leaves nulls out has thousands of shapes in a batch, but deletes have one as a rule.
-    mismatches: dict[int, str] = {}
-    codes = members.codes[deletes]
-    for code in distinct(codes).tolist():
-        if other := {spec.rename.get(name, name) for name in members.shapes[code]} - set(spec.keys):
-            mismatches[code] = ", ".join(sorted(other))[:200]
-    if mismatches:
-        at = np.flatnonzero(np.isin(codes, list(mismatches)))
-        for row, code in zip(deletes[at].tolist(), codes[at].tolist(), strict=True):
-            why = f"before names {mismatches[code]} beside the keys {', '.join(spec.keys)}"
-            problems.setdefault(row, ("key_mismatch", why))
-    return problems
 
 
 def _too_wide(members: Members) -> dict[int, tuple[str, str]]:
     """Rows that name so many columns that the table would get slow for every batch to come."""
-    if not members.refused:
-        return {}
-    refused = np.isin(members.codes, list(members.refused))
+    refused = np.isin(members.codes, list(members.refused)) if members.refused else np.zeros(0, bool)
     return {
         row: ("too_many_columns", members.refused[int(members.codes[row])])
         for row in np.flatnonzero(refused).tolist()
     }
 
 
-def _mask(values: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    mask: np.ndarray[Any, np.dtype[np.bool_]] = values.to_numpy(zero_copy_only=False)
+def _mask(values: pa.Array) -> Bools:
+    mask: Bools = values.to_numpy(zero_copy_only=False)
     return mask
 
 
 def _renamed(
-    tokens: Mapping[str, pa.Array], spec: TableSpec
-) -> tuple[dict[str, pa.Array], dict[int, tuple[str, str]]]:
+    tokens: Mapping[str, Ints], spec: TableSpec
+) -> tuple[dict[str, Ints], dict[int, tuple[str, str]]]:
     """Columns under their names in the lake, and the rows that hold two values for one of them."""
-    if not spec.rename:
-        return dict(tokens), {}
-    columns: dict[str, pa.Array] = {}
+    columns: dict[str, Ints] = {}
     twice: dict[int, tuple[str, str]] = {}
-    for name, array in tokens.items():
+    for name, mine in tokens.items():
         new = spec.rename.get(name, name)
-        if new in columns:
-            both = _mask(pc.and_(pc.is_valid(columns[new]), pc.is_valid(array)))
-            why = ("cast_error", f"two columns with values are called {new!r} after renaming")
-            twice.update(dict.fromkeys(np.flatnonzero(both).tolist(), why))
-        columns[new] = pc.coalesce(columns[new], array) if new in columns else array
+        other = columns.get(new)
+        if other is None:
+            columns[new] = mine
+            continue
+        why = ("cast_error", f"two columns with values are called {new!r} after renaming")
+        twice.update(dict.fromkeys(np.flatnonzero((other >= 0) & (mine >= 0)).tolist(), why))
+        columns[new] = np.maximum(other, mine)
     return columns, twice
-
-
-def cast_columns(
-    spec: TableSpec, tokens: Mapping[str, pa.Array], count: int, config: RowChanges
-) -> tuple[dict[str, pa.Array], list[tuple[str, int, str]], int]:
-    """Return raw tokens by column in the lake as typed columns, the declared ones first.
-
-    With them come column, row and code of each value that could not be cast, and how many were out of range.
-    """
-    options = CastOptions(infinity=config.infinity, special_numeric=config.special_numeric)
-    values: dict[str, pa.Array] = {}
-    failures: list[tuple[str, int, str]] = []
-    out_of_range = 0
-    for name in dict.fromkeys((*spec.columns, *tokens)):
-        if name in spec.except_columns:
-            continue
-        column = tokens.get(name)
-        if column is None:
-            values[name] = pa.nulls(count, spec.type_of(name))
-            continue
-        found = cast_values(spec, name, column, options)
-        if name in spec.keys and spec.is_raw(name):
-            # Two spellings of one JSON text are one key.
-            found.values = canonical(column).cast(pa.string())
-        values[name] = spec.values_of(found.values)
-        out_of_range += found.out_of_range
-        failures += [(name, row, code) for row, code in found.failures.items()]
-    return values, failures, out_of_range
 
 
 _SHOWN_CHARACTERS = 40
 """Of a value that does not fit, in the detail of its record."""
 
 
-def _values(
-    rows: _Rows, tokens: dict[str, pa.Array], spec: TableSpec, config: RowChanges, counters: Counter[str]
-) -> tuple[dict[str, pa.Array], dict[int, tuple[str, str]]]:
-    """Typed columns, and the rows in which a cast failed."""
-    values, failures, counters["out_of_range"] = cast_columns(spec, tokens, len(rows.at), config)
-    failed: dict[int, list[str]] = {}
-    for name, row, code in failures:
-        found = tokens[name][row].as_py().decode(errors="replace")
-        shown = found if len(found) <= _SHOWN_CHARACTERS else f"{found[:_SHOWN_CHARACTERS]}…"
-        why = f"{spec.columns.get(name, 'JSON')} expected, {shown} found"
-        failed.setdefault(row, []).append(f"{name} ({'' if code == 'cast_error' else f'{code}: '}{why})")
-    for name in spec.partition_by:
-        for row in unwritable(name, values[name]) if name in values else ():
-            failed.setdefault(row, []).append(f"{name} (longer than a folder's name)")
-    return values, {row: ("cast_error", "columns " + ", ".join(names)) for row, names in failed.items()}
-
-
-def _named(rows: _Rows, columns: dict[str, pa.Array], spec: TableSpec) -> dict[str, pa.Array]:
-    """The keys, and columns declared or named by a row that stays: refused rows alone bring no column."""
-    if not rows.refused:
-        return columns
-    shapes = rows.columns.dictionary.take(rows.columns.indices.unique())
-    names = {*spec.keys, *spec.columns}.union(*map(json.loads, shapes.to_pylist()))
-    return {name: array for name, array in columns.items() if name in names}
-
-
-def _own(rows: _Rows, delete: pa.Array, spec: TableSpec, config: RowChanges) -> dict[str, pa.Array]:
-    ts_ns, tx_id, count = rows.fact("ts_ns"), rows.fact("tx_id"), len(rows.at)
-    # Only a keyed table can find a change too late; else nobody asks where one of its changes came from.
-    keeps_data = config.keep_data and spec.keep != "log"
-    keeps_origin = config.keep_data or spec.keep == "log"
-    return {
-        "m:version": encode_versions(ts_ns, tx_id, delete),
-        "m:op": rows.fact("op"),
-        "m:delete": delete,
-        "m:ts_ns": ts_ns,
-        "m:tx_id": tx_id,
-        "m:columns": rows.columns,
-        **{
-            f"m:{name}": kept_image(rows.fact(name), spec, config.max_depth)
-            if spec.keep == "log"
-            else pa.nulls(count, pa.string())
-            for name in ("before", "after")
-        },
-        "m:data": rows.origin("data") if keeps_data else pa.nulls(count, pa.binary()),
-        **{
-            f"m:{name}": rows.origin(name) if keeps_origin else pa.nulls(count, kind)
-            for name, kind in _ORIGIN_TYPES.items()
-        },
-    }
-
-
-def _left_out(spec: TableSpec) -> set[str]:
+def left_out(spec: TableSpec) -> frozenset[str]:
     """Return the names in the source of the columns that a table leaves out."""
     renamed = {name for name, new in spec.rename.items() if new in spec.except_columns}
-    return renamed | (set(spec.except_columns) - set(spec.rename))
+    return frozenset(renamed | (set(spec.except_columns) - set(spec.rename)))
 
 
 def kept_image(texts: pa.Array, spec: TableSpec, max_depth: int) -> pa.Array:
     """Return images as a log keeps them: without the columns that are left out, all else as it came."""
-    left_out = _left_out(spec)
-    if not left_out:
+    gone = left_out(spec)
+    if not gone:
         return texts
     kept = []
     for text in texts.to_pylist():
         members = {} if text is None else read_object(text, max_depth=max_depth)
-        rest = (f"{quote(name)}:{value}" for name, value in members.items() if name not in left_out)
-        kept.append(text if left_out.isdisjoint(members) else "{" + ",".join(rest) + "}")
+        rest = (f"{quote(name)}:{value}" for name, value in members.items() if name not in gone)
+        kept.append(text if gone.isdisjoint(members) else "{" + ",".join(rest) + "}")
     return pa.array(kept, pa.string())
 
 
-def image_hashes(tokens: Mapping[str, pa.Array], delete: pa.Array) -> pa.Array:
-    """Return `m:image_hash`: SHA-256 of the canonical image, built column by column; deletes have no image.
+def image_hashes(images: Images, numbers: Ints, gone: Collection[str] = ()) -> pa.Array:
+    """Return the SHA-256 of the canonical text of some images, without the columns that are `gone`.
 
-    `tokens` are raw JSON tokens per column, binary; null where a row lacks it. It is `versions.image_hash` of
-    each image; with that alone a whole job takes by calculation half as much CPU again.
+    It is `versions.image_hash` of each; with that alone a whole job takes by calculation half as much CPU
+    again. The texts are put together at once, out of labels and tokens::
+
+        {"id":   17   ,"note":   "x"   }   {"id":   18   }
     """
-    names, empty = sorted(tokens), pa.scalar(b"")
-    opens = bool(names) and tokens[names[0]].null_count == 0  # every row has the first member
-    parts: list[Any] = []
-    for number, name in enumerate(names):
-        label = pa.scalar(f"{'{' if opens and number == 0 else ','}{quote(name)}:".encode())
-        column = canonical(tokens[name])
-        if column.null_count:
-            member = pc.binary_join_element_wise(label, column, empty)
-            parts.append(pc.fill_null(member, b""))
-        else:
-            parts += [label, column]
-    if not opens:
-        texts = pc.binary_join_element_wise(*parts, empty) if parts else pa.repeat(empty, len(delete))
-        parts = [pa.scalar(b"{"), trimmed(texts, 1, 0)]
-    texts = pc.binary_join_element_wise(*parts, pa.scalar(b"}"), empty)
-    return pc.if_else(delete, pa.scalar(NO_IMAGE_HASH), sha256_each(texts))
+    used = distinct(images.codes[numbers])
+    labels: dict[str, int] = {}
+    by_name: list[list[tuple[int, int]]] = []  # of each shape, labels and places of its members
+    for code in used.tolist():
+        shape = images.shapes[code]
+        kept = sorted((name, at) for at, name in enumerate(shape) if name not in gone)
+        by_name.append([(labels.setdefault(name, len(labels)), at) for name, at in kept])
+    sizes = np.fromiter(map(len, by_name), np.int64, len(by_name))
+    members = np.array(list(chain.from_iterable(by_name)), np.int64).reshape(-1, 2)
+    shape_of = np.searchsorted(used, images.codes[numbers])
+    counts = sizes[shape_of]
+    at = ranges((np.cumsum(sizes) - sizes)[shape_of], counts)
+    row = np.repeat(np.arange(len(numbers)), counts)
+    token = images.starts[numbers][row] + members[at, 1]
+    there = images.there[token]
+    row, token, label = row[there], token[there], members[at, 0][there]
+    counts = np.bincount(row, minlength=len(numbers))
 
-
-def canonical(tokens: pa.Array) -> pa.Array:
-    """Canonical JSON of each token: only strings with some escapes, lists and objects are touched."""
-    first = first_bytes(tokens)
-    unusual = (first == ord("[")) | (first == ord("{"))
-    escaped = np.flatnonzero(holding(tokens, ord("\\")) & (first == ord('"')))
-    # Of all escapes only these two have a shorter form.
-    unusual[escaped] = _mask(pc.match_substring_regex(tokens.take(pa.array(escaped)), r"\\[/u]"))
-    at = np.flatnonzero(unusual)
-    if len(at) == 0:
-        return tokens
-    mended = [canonical_token(tokens[row].as_py().decode()).encode() for row in at.tolist()]
-    return pc.replace_with_mask(tokens, pa.array(unusual), pa.array(mended, pa.binary()))
+    fixed = [text for name in labels for text in (f"{{{quote(name)}:".encode(), f",{quote(name)}:".encode())]
+    fixed += [b"{}", b"}"]
+    # Of each image: label, token, label, token, …, end.
+    parts = np.empty(2 * len(row) + len(numbers), np.int64)
+    labelled = 2 * np.arange(len(row)) + row
+    parts[labelled] = 2 * label + (np.diff(row, prepend=-1) == 0)
+    parts[labelled + 1] = token + len(fixed)
+    ends = 2 * np.cumsum(counts) + np.arange(len(numbers))
+    parts[ends] = len(fixed) - 2 + (counts > 0)
+    pool = pa.concat_arrays([pa.array(fixed, pa.binary()), canonical(images.tokens, token)])
+    joined = pool.take(int64_array(parts))
+    borders = offsets_of(joined)[np.append(0, ends + 1)]
+    buffers = [None, pa.py_buffer(borders), joined.buffers()[2]]
+    return sha256_each(pa.Array.from_buffers(pa.binary(), len(numbers), buffers))

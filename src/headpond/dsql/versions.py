@@ -37,12 +37,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.core.arrow import bytes_of
+from headpond.core.arrow import Ints, bytes_of, int64_array
 from headpond.core.schemas import json_texts, quote, whole
-from headpond.dsql.columns import ColumnCast, cast_column
+from headpond.dsql.columns import ColumnCast, cast_column, first_bytes, holding
 from headpond.dsql.config import TableSpec
 from headpond.dsql.pg_types import CastOptions, parse_type
 from headpond.dsql.strict_json import read_object
@@ -95,6 +96,25 @@ def canonical_token(token: str) -> str:
     return _dump(json.loads(token, parse_int=_Verbatim, parse_float=_Verbatim))
 
 
+def canonical(tokens: pa.Array, of: Ints | None = None) -> pa.Array:
+    """Canonical JSON of tokens, or `of` some: only strings with escapes, lists and objects are touched."""
+    first = first_bytes(tokens)
+    unusual = (first == ord("[")) | (first == ord("{"))
+    escaped = np.flatnonzero(holding(tokens, ord("\\")) & (first == ord('"')))
+    # Of all escapes only these two have a shorter form.
+    short = pc.match_substring_regex(tokens.take(int64_array(escaped)), r"\\[/u]")
+    unusual[escaped] = short.to_numpy(zero_copy_only=False)
+    if of is not None:
+        asked = np.zeros(len(tokens), bool)
+        asked[of] = True
+        unusual &= asked
+    at = np.flatnonzero(unusual)
+    if len(at) == 0:
+        return tokens
+    mended = [canonical_token(tokens[row].as_py().decode()).encode() for row in at.tolist()]
+    return pc.replace_with_mask(tokens, pa.array(unusual), pa.array(mended, pa.binary()))
+
+
 class _Verbatim(str):
     """A number's text."""
 
@@ -136,10 +156,24 @@ _EXACT = CastOptions(infinity="error", special_numeric="error")
 
 
 def cast_values(spec: TableSpec, column: str, tokens: pa.Array, options: CastOptions) -> ColumnCast:
-    """Cast the raw tokens of a column, named as in the lake: where it is a key of rows, more strictly."""
+    """Cast the raw tokens of a column, named as in the lake, to the values that its table keeps.
+
+    Where it is a key of rows they are cast more strictly, and what equals another is written alike.
+    """
     kind = spec.columns.get(column, "any")
-    if column not in spec.keys or spec.keep == "log":
-        return cast_column(kind, tokens, options)
+    if column not in spec.keys:
+        found = cast_column(kind, tokens, options)
+    elif spec.is_raw(column):
+        found = ColumnCast(canonical(tokens).cast(pa.string()))  # two spellings of one JSON text are one key
+    elif spec.keep == "log":
+        found = cast_column(kind, tokens, options)
+    else:
+        found = _cast_key(spec, kind, tokens)
+    found.values = spec.values_of(found.values)
+    return found
+
+
+def _cast_key(spec: TableSpec, kind: str, tokens: pa.Array) -> ColumnCast:
     found = cast_column(kind, tokens, _EXACT)
     if spec.key_rule > 1:
         found.values = one_spelling(kind, found.values)

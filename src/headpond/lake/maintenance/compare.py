@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.schemas import VALUE, whole
-from headpond.dsql.rows import canonical
-from headpond.dsql.versions import sha256_each, value_texts
+from headpond.dsql.versions import canonical, sha256_each, value_texts
 from headpond.lake.delta import literal
 from headpond.lake.maintenance.snapshot import PARTS, Parts, SnapshotRows, refuse_twice
 from headpond.lake.tables import Lake

@@ -31,7 +31,7 @@ from headpond.core.formats import TableEntry, unwritable
 from headpond.core.schemas import OWN, VALUE, whole
 from headpond.dsql.config import TableSpec
 from headpond.dsql.pg_types import CastOptions
-from headpond.dsql.rows import canonical, kept_image
+from headpond.dsql.rows import kept_image
 from headpond.dsql.strict_json import DEEPEST
 from headpond.dsql.versions import cast_values, key_column
 from headpond.lake.definition import PROPERTY, Difference, columns_of, continued, differences, found_in, moved
@@ -346,10 +346,7 @@ class Rebuild:
         except Unfit as error:
             return pa.nulls(len(values), wanted.type_of(new)), {error.row or 0: error.why}
         cast = cast_values(wanted, new, tokens, self._options)
-        found = wanted.values_of(cast.values)
-        if wanted.is_raw(new) and new in wanted.keys:
-            found = canonical(tokens).cast(pa.string())
-        return found, dict.fromkeys(cast.failures, f"not a valid {kind}")
+        return cast.values, dict.fromkeys(cast.failures, f"not a valid {kind}")
 
     def run(self) -> Rebuilt:
         """Do it."""

@@ -23,7 +23,8 @@ from headpond.core.arrow import distinct
 from headpond.core.errors import HeadpondError, InvalidData, UsageError
 from headpond.core.schemas import OWN_FIELDS, filled
 from headpond.dsql.config import RowChanges, TableSpec
-from headpond.dsql.rows import cast_columns, columns_named, image_hashes
+from headpond.dsql.opened import Images
+from headpond.dsql.rows import cast_columns, columns_named, image_hashes, left_out, typed_columns
 from headpond.dsql.versions import encode_versions, key_column
 from headpond.lake.maintenance.catch_up import configured
 from headpond.lake.state.rows import RowTables
@@ -98,34 +99,39 @@ class SnapshotRows:
 
     def typed(self, tokens: Mapping[str, pa.Array], ts_ns: int, unfit: UnfitError) -> tuple[pa.Table, int]:
         """Return tokens as typed rows of a moment, and how many values were out of range."""
-        spec, count = self.spec, len(next(iter(tokens.values())))
+        spec, images = self.spec, Images.of_columns(tokens)
+        count = len(images.codes)
+        rows, delete = np.arange(count), np.zeros(count, bool)
+        members = images.members(rows, delete, delete_image="after", max_columns=None)
         named_here = {spec.rename.get(name, name): name for name in tokens}
-        here = {new: tokens[name] for new, name in named_here.items()}
-        values, failures, out_of_range = cast_columns(spec, here, count, self.config)
-        for name, row, code in failures:
-            declared = spec.columns.get(name, "any")
-            raise unfit(named_here[name], f"holds a value that is not a valid {declared} ({code})", row)
+        names = [name for name in named_here if name not in spec.except_columns]
+        asked = [(spec, name, members.tokens[named_here[name]]) for name in names]
+        cast = cast_columns(asked, images.tokens, self.config)
+        found = dict(zip(names, cast, strict=True))
+        for name, each in found.items():
+            for row, code in each.failures.items():
+                declared = spec.columns.get(name, "any")
+                raise unfit(named_here[name], f"holds a value that is not a valid {declared} ({code})", row)
+        values = typed_columns(spec, found, count)
         for key in spec.keys:
             if values[key].null_count:
                 at = values[key].is_null().index(value=True).as_py()
                 raise unfit(named_here[key], "is a key and null", at)
-        kept = {named_here[new]: column for new, column in here.items() if new not in spec.except_columns}
-        delete = pa.array(np.zeros(count, bool))
         moments, tx_id = pa.repeat(pa.scalar(ts_ns, pa.int64()), count), pa.repeat("", count)
         own: dict[str, Any] = {
             "m:columns": columns_named(list(tokens), count, spec),
             "m:key": key_column(spec, values),
-            "m:version": encode_versions(moments, tx_id, delete),
+            "m:version": encode_versions(moments, tx_id, pa.array(delete)),
             "m:op": pa.repeat("c", count),
-            "m:delete": delete,
+            "m:delete": pa.array(delete),
             "m:ts_ns": moments,
             "m:tx_id": tx_id,
-            "m:image_hash": image_hashes(kept, delete),
+            "m:image_hash": image_hashes(images, rows, left_out(spec)),
         }
-        rows = filled(own, pa.schema(OWN_FIELDS), count)
+        typed = filled(own, pa.schema(OWN_FIELDS), count)
         for name, column in values.items():
-            rows = rows.append_column(f"c:{name}", column)
-        return rows, out_of_range
+            typed = typed.append_column(f"c:{name}", column)
+        return typed, sum(each.out_of_range for each in cast)
 
 
 def refuse_before_horizon(lake: Lake, table: str, moment_ns: int) -> None:
