@@ -13,12 +13,13 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from payloads import KEYS, TABLES
+from payloads import columns_of, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,7 @@ def column(values: list[Any], kind: str) -> pa.Array:
 
 
 def merge(lake: Path, table: str, newest: dict[tuple[Any, ...], dict[str, Any]]) -> None:
-    columns = TABLES[table]
+    columns = columns_of(table)
     schema = pa.schema(
         [*((c, ARROW.get(k, pa.string())) for c, k in columns.items()), ("_ts_ns", pa.int64())]
     )
@@ -65,7 +66,7 @@ def merge(lake: Path, table: str, newest: dict[tuple[Any, ...], dict[str, Any]])
         DeltaTable(place)
         .merge(
             source,
-            predicate=" AND ".join(f"t.{key} = s.{key}" for key in KEYS[table]),
+            predicate=" AND ".join(f"t.{key} = s.{key}" for key in keys_of(table)),
             source_alias="s",
             target_alias="t",
         )
@@ -112,7 +113,7 @@ def of_stream(address: str) -> Iterator[bytes]:
 
 def main() -> None:
     source, lake, every = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    newest: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {table: {} for table in TABLES}
+    newest: defaultdict[str, dict[tuple[Any, ...], dict[str, Any]]] = defaultdict(dict)
 
     def flush() -> None:
         for table, rows in newest.items():
@@ -125,7 +126,7 @@ def main() -> None:
         change = json.loads(data)
         table = change["source"]["table"]
         image = change["after"] or change["before"]
-        key = tuple(image[name] for name in KEYS[table])
+        key = tuple(image[name] for name in keys_of(table))
         old = newest[table].get(key)
         if old is None or old["source"]["ts_ns"] < change["source"]["ts_ns"]:
             newest[table][key] = change

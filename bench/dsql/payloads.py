@@ -37,6 +37,16 @@ TABLES = {
     },
 }
 KEYS = {"orders": ("order_id", "item_id"), "accounts": ("id",), "events": ("id",)}
+MANY = tuple(f"{name}_{number:02}" for number in range(34) for name in TABLES)[:100]
+"""A hundred tables: `orders_07` is like `orders`."""
+
+
+def columns_of(table: str) -> dict[str, str]:
+    return TABLES[table.partition("_")[0]]
+
+
+def keys_of(table: str) -> tuple[str, ...]:
+    return KEYS[table.partition("_")[0]]
 
 
 def value(kind: str, draw: random.Random, *, null: bool) -> object:
@@ -78,13 +88,11 @@ def records(
     draw = random.Random(12)
     for number in range(count):
         table = draw.choice(tables)
-        keys = KEYS[table]
-        row = {
-            c: value(k, draw, null=c not in keys and draw.random() < 0.125) for c, k in TABLES[table].items()
-        }
+        keys, columns = keys_of(table), columns_of(table)
+        row = {c: value(k, draw, null=c not in keys and draw.random() < 0.125) for c, k in columns.items()}
         if keys_per_table is not None:
             chosen = random.Random(draw.randrange(keys_per_table))
-            row |= {key: value(TABLES[table][key], chosen, null=False) for key in keys}
+            row |= {key: value(columns[key], chosen, null=False) for key in keys}
         op = draw.choices("cud", weights)[0]
         ts_ns = 1_783_600_000_000_000_000 + number * 1000
         record = {

@@ -1,14 +1,14 @@
 """The whole job, archive → current tables, beside the loop people write by hand (`loop.py`).
 
-Run: python bench/dsql/pipeline.py [--workload three | one] [--changes 1000000] [--rounds 3] [--files 16]
-                                   [--every 50000] [--json FILE]
+Run: python bench/dsql/pipeline.py [--workload three | one | many] [--changes 1000000] [--rounds 3]
+                                   [--files 16] [--every 50000] [--json FILE]
 
-The workload is three tables, each with a fifth as many keys as there are changes, or one table with 200,000
-keys, of whose changes 70 % are updates. Both read the same JSON Lines files and write Delta tables with the
-same rows, which is checked. Each is a process of its own, watched with all below it: for `headpond run`
-Python, the JVM and its workers. What it takes before the first record is read is measured on an archive of
-one record, and shown apart. One start comes first, as on a machine that has run headpond before, in a cache
-folder of this run's own.
+The workload is three tables, each with a fifth as many keys as there are changes, one table with 200,000
+keys, of whose changes 70 % are updates, or a hundred tables of 6,000 keys. Both read the same JSON Lines
+files and write Delta tables with the same rows, which is checked. Each is a process of its own, watched with
+all below it: for `headpond run` Python, the JVM and its workers. What it takes before the first record is
+read is measured on an archive of one record, and shown apart. One start comes first, as on a machine that has
+run headpond before, in a cache folder of this run's own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
-from payloads import KEYS, TABLES, records
+from payloads import MANY, TABLES, columns_of, keys_of, records
 from watch import Watched, watched
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ ALL = tuple(TABLES)
 WORKLOADS: dict[str, dict[str, Any]] = {
     "three": {"tables": ALL, "weights": (5, 4, 1)},
     "one": {"tables": ("orders",), "weights": (2, 7, 1)},
+    "many": {"tables": MANY, "weights": (5, 4, 1)},
 }
 
 
@@ -72,8 +73,8 @@ def of_archive(archive: Path) -> str:
 def pipeline_file(folder: Path, source: str, names: Sequence[str] = ALL) -> Path:
     folder.mkdir()
     tables = "".join(
-        f'\n[tables."public.{name}"]\nkeys = {json.dumps(KEYS[name])}\ncolumns = '
-        f"{{ {', '.join(f'{json.dumps(c)} = {json.dumps(k)}' for c, k in TABLES[name].items())} }}\n"
+        f'\n[tables."public.{name}"]\nkeys = {json.dumps(keys_of(name))}\ncolumns = '
+        f"{{ {', '.join(f'{json.dumps(c)} = {json.dumps(k)}' for c, k in columns_of(name).items())} }}\n"
         for name in names
     )
     file = folder / "pipeline.toml"
@@ -82,9 +83,9 @@ def pipeline_file(folder: Path, source: str, names: Sequence[str] = ALL) -> Path
 
 
 def rows_of(place: Path, table: str) -> pa.Table:
-    columns = ", ".join([*TABLES[table], "_ts_ns"])
+    columns = ", ".join([*columns_of(table), "_ts_ns"])
     query = QueryBuilder().register("t", DeltaTable(str(place)))
-    return pa.table(query.execute(f"SELECT {columns} FROM t ORDER BY {', '.join(KEYS[table])}").read_all())
+    return pa.table(query.execute(f"SELECT {columns} FROM t ORDER BY {', '.join(keys_of(table))}").read_all())
 
 
 def show(name: str, runs: list[Watched], start: Watched | None, base: Watched) -> None:
@@ -174,7 +175,9 @@ def main() -> None:
     folder = options.folder or Path(tempfile.mkdtemp(prefix="headpond-bench-"))
     archive, one = folder / "archive", folder / "one"
     if not archive.exists():
-        keys = options.keys or (200_000 if options.workload == "one" else options.changes // 5)
+        keys = (
+            options.keys or {"one": 200_000, "three": options.changes // 5, "many": 6_000}[options.workload]
+        )
         write_archive(archive, options.changes, options.files, keys, options.workload)
         write_archive(one, 1, 1, 1, options.workload)
     size = sum(file.stat().st_size for file in archive.iterdir())
