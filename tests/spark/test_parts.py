@@ -219,12 +219,12 @@ def test_files_that_somebody_removed_are_missed(tmp_path: Path) -> None:
     folder = Folder()
 
     def cleaned() -> pa.Table:
-        frame = cells(config, lines(40), folder=folder.path)
+        frame = cells(config, lines(40), parts=3, folder=folder.path)
         for each in folder.waiting():
             (Path(folder.path) / each.file).unlink()
         return frame
 
-    with pytest.raises(MissingRequirement, match="3 files of decoded rows were removed"):
+    with pytest.raises(MissingRequirement, match="3 of 3 files of decoded rows were removed"):
         apply_as_it_comes(folder, cleaned, applying(lake, []))
 
 

@@ -99,7 +99,8 @@ def apply_as_it_comes(
     left = [name for name in named if not folder.was_taken(name)]
     if gone := [name for name in left if name not in by_name]:
         raise MissingRequirement(
-            f"{len(gone)} files of decoded rows were removed from {folder.path} before they were applied.",
+            f"{len(gone)} of {len(named)} files of decoded rows were removed from {folder.path} before they "
+            "were applied.",
             next_step="Start again, which is safe, with TMPDIR set to a folder that nobody cleans meanwhile.",
             folder=folder.path,
         )
@@ -118,6 +119,6 @@ def _parts_of_files(files: list[DecodedFile], part_bytes: int) -> Iterator[list[
 def _taken(folder: Folder, files: list[DecodedFile]) -> DecodedBatch:
     tables: dict[str, list[pa.Table]] = {}
     for each in files:
-        if (taken := folder.take(each.file)) is not None:
-            tables.setdefault(taken[0], []).append(taken[1])
+        for table, rows in folder.take(each.file):
+            tables.setdefault(table, []).append(rows)
     return DecodedBatch(together(tables))

@@ -2,7 +2,7 @@
 
 ::
 
-    worker   rows of a table ─► <folder>/<number>.arrow ─────────────────► driver: mapped, then removed
+    worker   rows of tables ─► <folder>/<number>.arrow ──────────────────► driver: mapped, then removed
              (a cell names the file) ─► JVM ─► …  ─► which files belong to the batch
 
 Through the JVM a row is copied six times. Where driver and workers share a machine, a file is there for the
@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,29 +48,33 @@ logger = logging.getLogger(__name__)
 
 _PREFIX, _SUFFIX = "headpond-rows-", ".arrow"
 _TABLE = b"headpond.table"
-"""Names the table in a file's schema: what a name may hold, a file's name may not."""
+"""Names the table in the schema of its stream: what a name may hold, a file's name may not."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedFile:
-    """Rows of one table in a file of the folder."""
+    """A file of the folder: rows of some tables, one stream after the other."""
 
     file: str
     size_bytes: int
 
 
-def write_file(folder: str, table: str, rows: pa.RecordBatch) -> str | None:
-    """Write rows into the folder; runs on a worker.
+def write_file(folder: str, tables: Mapping[str, pa.RecordBatch]) -> str | None:
+    """Write the rows of some tables into the folder; runs on a worker.
 
     Returns:
         The file's name; None where it could not be written: then nothing of it is left.
     """
     name = uuid.uuid4().hex
     being_written = Path(folder) / name
-    rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), _TABLE: table.encode()})
     try:
-        with pa.OSFile(str(being_written), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write(rows)
+        with pa.OSFile(str(being_written), "wb") as sink:
+            for table, batch in tables.items():
+                rows = batch.replace_schema_metadata(
+                    {**(batch.schema.metadata or {}), _TABLE: table.encode()}
+                )
+                with pa.ipc.new_stream(sink, rows.schema) as writer:
+                    writer.write(rows)
         being_written.rename(being_written.with_suffix(_SUFFIX))
     except OSError as error:
         logger.warning("Decoded rows go through the JVM, for %s cannot be written: %s", folder, error)
@@ -100,18 +105,20 @@ class Folder:
                         found.append(DecodedFile(entry.name, entry.stat().st_size))
         return found
 
-    def take(self, file: str) -> tuple[str, pa.Table] | None:
-        """Return a file's table and rows, and remove it; None where it was taken before in this batch."""
+    def take(self, file: str) -> list[tuple[str, pa.Table]]:
+        """Return a file's tables and rows, and remove it; none where it was taken before in this batch."""
         if file in self._taken:
-            return None
+            return []
         self._taken.add(file)
-        place = Path(self.path) / file
+        place, found = Path(self.path) / file, []
         with pa.memory_map(str(place)) as mapped:
-            rows = pa.ipc.open_stream(mapped).read_all()
+            while mapped.tell() < mapped.size():
+                rows = pa.ipc.open_stream(mapped).read_all()
+                metadata = dict(rows.schema.metadata or {})
+                table = metadata.pop(_TABLE).decode()
+                found.append((table, rows.replace_schema_metadata(metadata or None)))
         place.unlink()
-        metadata = dict(rows.schema.metadata or {})
-        table = metadata.pop(_TABLE).decode()
-        return table, rows.replace_schema_metadata(metadata or None)
+        return found
 
     def was_taken(self, file: str) -> bool:
         """Return whether a file of this batch was taken."""

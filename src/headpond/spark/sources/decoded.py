@@ -90,7 +90,7 @@ def _cells_of(frame: pa.Table) -> Iterator[tuple[str, str, pa.Buffer]]:
 
 TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
 FILE = "file"
-"""Kind of a cell that names a file of a table's rows (`cells.Folder`), instead of holding them."""
+"""Kind of a cell that names a file of tables' rows (`cells.Folder`), instead of holding them."""
 _COUNTERS, _ARRIVALS, _FACTS, _NEWEST = "counters", "arrivals", "facts", "newest"
 
 
@@ -123,14 +123,17 @@ def decode_partition(
 def _cells(
     decoded: Decoded, folder: str | None, rules: ChangeFormat | None
 ) -> Iterator[tuple[str, str, bytes]]:
-    for name, rows in decoded.tables.items():
-        if rows.num_rows:
-            cell = _rows_cell(name, rows, folder)
-            yield cell
-            if rules is not None:
-                entry = rules.entry(name)
-                declared = entry.columns if entry is not None else {}
-                yield from summary_cells(name, rows, len(cell[2]), declared)
+    tables = {name: rows for name, rows in decoded.tables.items() if rows.num_rows}
+    file = write_file(folder, tables) if tables and folder is not None else None
+    if file is not None:
+        yield FILE, file, b""
+    for name, rows in tables.items() if file is None else ():
+        content = pack(rows)
+        yield TABLE, name, content
+        if rules is not None:
+            entry = rules.entry(name)
+            declared = entry.columns if entry is not None else {}
+            yield from summary_cells(name, rows, len(content), declared)
     if decoded.quarantine.num_rows:
         yield _QUARANTINE, "", pack(decoded.quarantine)
     if decoded.pending.num_rows:
@@ -141,11 +144,6 @@ def _cells(
         yield _NEWEST, "", json.dumps(decoded.newest).encode()
     if decoded.counters:
         yield _COUNTERS, "", json.dumps(decoded.counters).encode()
-
-
-def _rows_cell(name: str, rows: pa.RecordBatch, folder: str | None) -> tuple[str, str, bytes]:
-    file = write_file(folder, name, rows) if folder is not None else None
-    return (TABLE, name, pack(rows)) if file is None else (FILE, file, b"")
 
 
 def gather(frame: pa.Table) -> DecodedBatch:
