@@ -377,29 +377,33 @@ def image_hashes(images: Images, numbers: Ints, gone: Collection[str] = ()) -> p
         {"id":   17   ,"note":   "x"   }   {"id":   18   }
     """
     used = distinct(images.codes[numbers])
-    labels: dict[str, int] = {}
-    by_name: list[list[tuple[int, int]]] = []  # of each shape, labels and places of its members
-    for code in used.tolist():
-        shape = images.shapes[code]
-        kept = sorted((name, at) for at, name in enumerate(shape) if name not in gone)
-        by_name.append([(labels.setdefault(name, len(labels)), at) for name, at in kept])
-    sizes = np.fromiter(map(len, by_name), np.int64, len(by_name))
-    members = np.array(list(chain.from_iterable(by_name)), np.int64).reshape(-1, 2)
+    shapes = [images.shapes[code] for code in used.tolist()]
+    names: dict[str, int] = {}
+    name = np.array([names.setdefault(each, len(names)) for each in chain.from_iterable(shapes)], np.int64)
+    # Of the members of each shape, by name: their numbers among all names, and their places in the shape.
+    sizes = np.fromiter(map(len, shapes), np.int64, len(shapes))
+    shape, place = np.repeat(np.arange(len(shapes)), sizes), ranges(np.zeros(len(shapes), np.int64), sizes)
+    rank = np.empty(len(names), np.int64)
+    rank[[names[each] for each in sorted(names)]] = np.arange(len(names))
+    kept = np.array([each not in gone for each in names], bool)
+    order = np.lexsort((rank[name], shape))
+    order = order[kept[name[order]]]
+    name, place, sizes = name[order], place[order], np.bincount(shape[order], minlength=len(shapes))
     shape_of = np.searchsorted(used, images.codes[numbers])
     counts = sizes[shape_of]
     at = ranges((np.cumsum(sizes) - sizes)[shape_of], counts)
     row = np.repeat(np.arange(len(numbers)), counts)
-    token = images.starts[numbers][row] + members[at, 1]
+    token = images.starts[numbers][row] + place[at]
     there = images.there[token]
-    row, token, label = row[there], token[there], members[at, 0][there]
+    row, token, name = row[there], token[there], name[at][there]
     counts = np.bincount(row, minlength=len(numbers))
 
-    fixed = [text for name in labels for text in (f"{{{quote(name)}:".encode(), f",{quote(name)}:".encode())]
-    fixed += [b"{}", b"}"]
+    labels = [f"{mark}{quote(each)}:".encode() for each in names for mark in "{,"]
+    fixed = [*labels, b"{}", b"}"]
     # Of each image: label, token, label, token, …, end.
     parts = np.empty(2 * len(row) + len(numbers), np.int64)
     labelled = 2 * np.arange(len(row)) + row
-    parts[labelled] = 2 * label + (np.diff(row, prepend=-1) == 0)
+    parts[labelled] = 2 * name + (np.diff(row, prepend=-1) == 0)
     parts[labelled + 1] = token + len(fixed)
     ends = 2 * np.cumsum(counts) + np.arange(len(numbers))
     parts[ends] = len(fixed) - 2 + (counts > 0)
