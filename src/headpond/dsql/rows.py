@@ -17,7 +17,6 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -219,7 +218,7 @@ class _Rows:
             "m:image_hash": hashes,
         }
         if self.members is not None:
-            own["m:columns"] = _columns_of(self.members.shapes, self.members.codes, spec)
+            own["m:columns"] = columns_named(self.members, spec)
         if spec.keys and count:
             own["m:key"] = key_column(spec, self.values)
         if spec.keep == "log":
@@ -299,17 +298,12 @@ def typed_columns(spec: TableSpec, found: Mapping[str, ColumnCast], count: int) 
     }
 
 
-def columns_named(shape: Sequence[str], count: int, spec: TableSpec) -> pa.Array:
-    """`m:columns` of `count` images that name the same columns."""
-    return _columns_of([tuple(shape)], np.zeros(count, np.int32), spec)
-
-
-def _columns_of(shapes: Sequence[Sequence[str]], codes: np.ndarray[Any, Any], spec: TableSpec) -> pa.Array:
-    """`m:columns` of each image; images of one shape share an entry."""
+def columns_named(members: Members, spec: TableSpec) -> pa.Array:
+    """Return `m:columns` of each image; images of one shape share an entry."""
     texts: dict[str, int] = {}
-    names = (sorted({spec.rename.get(name, name) for name in shape}) for shape in shapes)
+    names = (sorted({spec.rename.get(name, name) for name in shape}) for shape in members.shapes)
     entry = [texts.setdefault(json.dumps(each, ensure_ascii=False), len(texts)) for each in names]
-    indices = np.array(entry, np.int32)[codes] if entry else codes
+    indices = np.array(entry, np.int32)[members.codes]
     return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(list(texts), pa.string()))
 
 

@@ -119,7 +119,7 @@ class SnapshotRows:
                 raise unfit(named_here[key], "is a key and null", at)
         moments, tx_id = pa.repeat(pa.scalar(ts_ns, pa.int64()), count), pa.repeat("", count)
         own: dict[str, Any] = {
-            "m:columns": columns_named(list(tokens), count, spec),
+            "m:columns": columns_named(members, spec),
             "m:key": key_column(spec, values),
             "m:version": encode_versions(moments, tx_id, pa.array(delete)),
             "m:op": pa.repeat("c", count),
