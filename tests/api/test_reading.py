@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 import headpond
+from headpond.api.records import tables_of
 from headpond.core.errors import MissingRequirement, UsageError
 from headpond.core.lazy import needed
 from headpond.lake.delta import DeltaFile
+from tests.kit.support import vector_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,6 +137,19 @@ def test_the_quarantine_says_what_its_records_are(example: Path) -> None:
     assert list(found.records(reason="it's")) == list(found.records(table="public.orders")) == []
     (example / "empty").mkdir()
     assert repr(headpond.quarantine(example / "empty")) == "0 records in quarantine"
+
+
+@pytest.mark.parametrize(
+    "name", ["dsql/stream.jsonl", "qldb/clean.jsonl", "qldb/malformed.jsonl", "qldb/aggregated.jsonl"]
+)
+def test_tables_are_named_together_as_one_by_one(name: str) -> None:
+    """Counts of a large quarantine do not read record by record; each comes whole, and cut in its middle."""
+    whole = [base64.b64decode(line["data"]) for line in vector_lines(name)]
+    records = [None, b"", b"{", *whole, *(data[: len(data) // 2] for data in whole)]
+    alone = [headpond.inspect(data) if data is not None else {} for data in records]
+    assert tables_of(records) == [
+        found.get("table") or (found.get("identity") or {}).get("table_name") for found in alone
+    ]
 
 
 def test_what_is_missing_says_how_to_install_it() -> None:

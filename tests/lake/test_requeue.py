@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,9 +14,11 @@ import crc32c
 import pyarrow as pa
 import pytest
 
+from headpond.core.schemas import QUARANTINE_SCHEMA
 from headpond.lake.apply import Chunks, apply_batch
 from headpond.lake.maintenance.rebuild import rebuild
-from headpond.lake.maintenance.requeue import ALL, Requeued, requeue
+from headpond.lake.maintenance.requeue import ALL, Requeued, parts, requeue
+from headpond.lake.state.insert_once import FactTable
 from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake
 from tests.kit.support import vector_lines
@@ -109,6 +112,38 @@ def test_again_there_is_nothing_to_do(tmp_path: Path) -> None:
     before = state(lake)
     assert requeue(lake, "unknown_table") == Requeued()
     assert state(lake) == before
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 2, 3, 7, 100])
+def test_parts_have_each_row_once(rows_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where shards and places in an aggregate share a sequence number; a part asks for a span of it."""
+    lake, _ = lake_in(tmp_path, NARROW)
+    drawn = random.Random(rows_at_once)
+    places = [(shard, str(number), sub) for shard in "ab" for number in range(30) for sub in range(2)]
+    drawn.shuffle(places)
+    for some in (places[:50], places[50:]):
+        rows = [
+            dict(zip(("shard_id", "sequence_number", "sub_sequence_number"), place, strict=True))
+            | {"stream": "s", "reason": reason, "data": b"x" * drawn.randint(0, 9)}
+            for place in some
+            for reason in ("missing_key", "too_late")
+        ]
+        lake.quarantine.add(pa.Table.from_pylist(rows, QUARANTINE_SCHEMA))
+    asked: list[str | None] = []
+
+    def spied(self: FactTable, columns: Any = None, where: str | None = None) -> pa.Table:
+        asked.append(where)
+        return plain(self, columns, where)
+
+    plain = FactTable.read
+    monkeypatch.setattr(FactTable, "read", spied)
+    found = list(parts(lake.quarantine, "reason = 'too_late'", rows_at_once))
+    assert all(0 < part.num_rows <= rows_at_once for part in found)
+    names = ("shard_id", "sequence_number", "sub_sequence_number")
+    read = [tuple(row[name] for name in names) for part in found for row in part.to_pylist()]
+    assert sorted(read) == sorted(places)
+    assert len(asked) == len(found)
+    assert max(len(where or "") for where in asked) < 50
 
 
 @pytest.mark.slow

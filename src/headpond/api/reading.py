@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from headpond.api.records import inspect, table_of
+from headpond.api.records import inspect, tables_of
 from headpond.core.errors import UsageError
 from headpond.core.tabular import Tabular
 from headpond.lake.delta import DeltaFile
@@ -98,19 +98,21 @@ class Quarantine(LakeTable):
             return
         where = None if reason is None else "reason = '" + reason.replace("'", "''") + "'"
         for batch in self.scan(where=where):
-            for row in batch.to_pylist():
-                found = {} if row["data"] is None else inspect(row["data"])
-                name = table_of(found)
+            rows = batch.to_pylist()
+            for row, name in zip(rows, tables_of([row["data"] for row in rows]), strict=True):
                 if table in (None, name):
+                    found = {} if row["data"] is None else inspect(row["data"])
                     yield {**row, "table": name, "found": found}
 
     def counts(self) -> list[dict[str, Any]]:
         """Return `reason`, `table`, `records` and the `detail` of the first, most records first."""
         groups: dict[tuple[str, str | None], dict[str, Any]] = {}
-        for record in self.records():
-            key = (record["reason"], record["table"])
-            group = {"reason": key[0], "table": key[1], "records": 0, "detail": record["detail"]}
-            groups.setdefault(key, group)["records"] += 1
+        names = ("reason", "detail", "data")
+        for batch in self.scan(names) if self._file.exists() else ():
+            reasons, details, data = (batch.column(name).to_pylist() for name in names)
+            for reason, table, detail in zip(reasons, tables_of(data), details, strict=True):
+                group = {"reason": reason, "table": table, "records": 0, "detail": detail}
+                groups.setdefault((reason, table), group)["records"] += 1
         return sorted(groups.values(), key=lambda it: (-it["records"], it["reason"], it["table"] or ""))
 
     def _shown(self) -> Iterable[Tabular]:

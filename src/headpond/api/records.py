@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from headpond.dsql import records as dsql
+from headpond.dsql.batch import decode_batch
 from headpond.ion.binary import MARKER as ION_MARKER
 from headpond.kpl import MAGIC
 from headpond.kpl.documents import inspect_blob
@@ -47,6 +50,18 @@ def seen_as(data: bytes) -> Literal["kpl", "dsql", "qldb"]:
     return "qldb" if data.startswith(ION_MARKER) else "kpl"
 
 
-def table_of(found: Mapping[str, Any]) -> str | None:
-    """Return the table that a record names, of what `inspect` says; None where it names none."""
-    return found.get("table") or (found.get("identity") or {}).get("table_name")
+def tables_of(records: Sequence[bytes | None]) -> list[str | None]:
+    """Return the table that each record's data names, as `inspect` says it; None where it names none."""
+    found: list[str | None] = [None] * len(records)
+    changes: list[int] = []
+    for number, data in enumerate(records):
+        kind = None if data is None else seen_as(data)
+        if kind == "dsql":
+            changes.append(number)
+        elif data is not None and kind == "qldb":
+            found[number] = (inspect(data).get("identity") or {}).get("table_name")
+    rows = decode_batch(pa.array([records[number] for number in changes], pa.binary()))
+    names = zip(changes, rows.column("schema").to_pylist(), rows.column("table").to_pylist(), strict=True)
+    for number, schema, table in names:
+        found[number] = None if table is None else f"{schema}.{table}"
+    return found

@@ -18,7 +18,7 @@ calculation 2.7 times as much.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -31,7 +31,7 @@ from headpond.core.formats import one_batch
 from headpond.core.schemas import filled
 from headpond.dsql.columns import counts_between, first_bytes
 from headpond.dsql.opened import DECODED_SCHEMA, OpenedBatch, as_binary, images_of, masked
-from headpond.dsql.records import Fragment, Refused, parse, verdict_of
+from headpond.dsql.records import Fragment, Refused, Source, parse, verdict_of
 from headpond.dsql.strict_json import DEEPEST, MAX_DEPTH, MAX_NAMES
 
 
@@ -162,6 +162,9 @@ def _add_parsed(rows: pa.RecordBatch, place: Ints, blobs: list[bytes], max_depth
     return pa.concat_batches([rows, pa.RecordBatch.from_pylist(parsed, schema=DECODED_SCHEMA)])
 
 
+_OF_SOURCE = tuple(field.name for field in fields(Source))
+
+
 def scalar_row(data: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
     """Return the row of one record as the oracle sees it; columns that are null are left out."""
     record = parse(data, max_depth=max_depth)
@@ -173,7 +176,7 @@ def scalar_row(data: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
             "fragment_data": record.data,
         }
     if record.source is not None:
-        row |= {"op": record.op, **asdict(record.source)}
+        row |= {"op": record.op, **{name: getattr(record.source, name) for name in _OF_SOURCE}}
     if isinstance(record, Refused):
         return row | {"reason": record.reason, "detail": record.detail}
     row |= {"before": record.before, "after": record.after, "sent_ns": record.sent_ns}

@@ -38,6 +38,7 @@ ROWS_AT_ONCE = 10_000
 BYTES_AT_ONCE = 64 << 20
 
 IDENTITY = (*ORIGIN, "reason")
+NUMBER = "sequence_number"
 
 
 @dataclass(slots=True)
@@ -141,7 +142,7 @@ def parts(
     # DataFusion measures no binary values, only texts.
     size_of = "octet_length(encode(\"data\", 'hex')) / 2 AS size"
     light = quarantine.file.query([*map(quoted, IDENTITY), size_of], where)
-    light = light.sort_by([(name, "ascending") for name in IDENTITY])
+    light = light.sort_by([(name, "ascending") for name in (NUMBER, *IDENTITY)])
     # With these sizes no part has more than `rows_at_once` rows either.
     sizes = [max(size or 0, bytes_at_once // rows_at_once) for size in light["size"].to_pylist()]
     for part in in_parts(range(len(sizes)), sizes.__getitem__, bytes_at_once):
@@ -149,8 +150,9 @@ def parts(
 
 
 def _whole(quarantine: FactTable, wanted: pa.Table) -> pa.Table:
-    numbers = ", ".join(literal(number) for number in wanted["sequence_number"].unique().to_pylist())
-    rows = quarantine.read(None, f"sequence_number IN ({numbers})")
+    """Read some rows whole, of which it is known that they follow each other by sequence number."""
+    first, last = literal(wanted[NUMBER][0].as_py()), literal(wanted[NUMBER][-1].as_py())
+    rows = quarantine.read(None, f"{NUMBER} BETWEEN {first} AND {last}")
     return rows.filter(_matching(rows, wanted))
 
 
