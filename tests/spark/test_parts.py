@@ -81,13 +81,13 @@ def test_a_batch_in_parts_leaves_the_same_lake(tmp_path: Path) -> None:
         found.append(contents(lake))
         records.append(sizes)
     assert found[0] == found[1] == found[2]
-    assert len(records[0]) == 1 < len(records[1]) < len(records[2]) == 9
+    assert len(records[0]) == 1 < len(records[1]) < len(records[2]) == 12  # three tables and the quarantine
     assert max(records[1]) <= 40_000
     assert max(records[2]) < records[0][0] / 3
 
 
-def test_what_is_no_table_s_row_comes_with_the_last_part(tmp_path: Path) -> None:
-    """Quarantine, chunks, counters, and how far reading has come; no cell is lost or doubled."""
+def test_what_is_no_row_comes_with_the_last_part(tmp_path: Path) -> None:
+    """Chunks, counters, and how far reading has come; no cell is lost or doubled."""
     _, config = lake_in(tmp_path, TABLES)
     frame = cells(config, lines(240), parts=6)
     parts = list(parts_of(frame, 1))
@@ -96,7 +96,7 @@ def test_what_is_no_table_s_row_comes_with_the_last_part(tmp_path: Path) -> None
     *before, last = map(gather, parts)
     assert all(not batch.newest_arrivals_us and not batch.counters for batch in before)
     assert last.newest_arrivals_us
-    assert last.quarantine.num_rows == 6
+    assert sum(batch.quarantine.num_rows for batch in (*before, last)) == 6
     assert [part.num_rows for part in parts_of(frame.slice(0, 0))] == [0]
 
 
@@ -188,6 +188,26 @@ def test_parts_applied_early_are_bounded_too(tmp_path: Path) -> None:
     assert sum(seen) == in_files
     assert max(seen) <= in_files / 3
     assert len(seen) >= 5
+
+
+@pytest.mark.parametrize("as_files", [True, False])
+def test_refused_records_are_bounded_too(tmp_path: Path, *, as_files: bool) -> None:
+    """One wrong type in a pipeline refuses all changes of a table: a backlog of them took 4.6 GiB."""
+    lake, config = lake_in(tmp_path, TABLES.replace('id = "bigint"', 'id = "boolean"'))
+    folder, parts = Folder(), [lines(120)[start : start + 12] for start in range(0, 120, 12)]
+    frame = pa.concat_tables(cells(config, part, folder=folder.path if as_files else None) for part in parts)
+    seen: list[int] = []
+
+    def apply(batch: DecodedBatch) -> Applied:
+        seen.append(batch.quarantine.num_rows)
+        return apply_batch(lake, batch, transaction=("q", 0))
+
+    if as_files:
+        applied = apply_as_it_comes(folder, lambda: frame, apply, part_bytes=1)
+    else:
+        applied = apply_in_parts(frame, apply, part_bytes=1)
+    assert sum(seen) == lake.quarantine.count() == sum(applied.quarantined.values()) == 42
+    assert max(seen) <= 5
 
 
 def test_a_batch_that_could_not_be_decoded_ends_with_its_error(tmp_path: Path) -> None:

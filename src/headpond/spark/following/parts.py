@@ -2,8 +2,8 @@
 
 ::
 
-    cells of a batch   [t 40 MiB] [t 40 MiB] [u 20 MiB] [quarantine] [pending]
-    parts              └───── 80 MiB ──────┘ └── the last: all that is not a row ──┘
+    cells of a batch   [t 40 MiB] [t 40 MiB] [u 20 MiB] [quarantine 9 MiB] [pending]
+    parts              └───── 80 MiB ──────┘ └─────────── the last: all the rest ──┘
 
 Rows of a part take several times their size while they are compared and merged. The final tables do not
 depend on the cuts. Where rows come as files (`sources.cells`), parts are applied while others are still
@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import MissingRequirement
+from headpond.core.schemas import QUARANTINE_SCHEMA
 from headpond.lake.apply import Applied
 from headpond.lake.target import DecodedBatch, in_parts, together
 from headpond.spark.sources.cells import DecodedFile, Folder
-from headpond.spark.sources.decoded import FILE, TABLE, gather
+from headpond.spark.sources.decoded import FILE, QUARANTINE, TABLE, gather
 
 PART_BYTES = 192 << 20
 """Decoded rows applied at a time, about: at least one cell, which is what an executor decoded at a time.
@@ -37,8 +38,8 @@ PAUSE_S = 0.05
 
 
 def parts_of(frame: pa.Table, part_bytes: int = PART_BYTES) -> Iterator[pa.Table]:
-    """Cut collected cells into parts, in their order; those that are no table's rows come with the last."""
-    is_rows = pc.equal(frame["kind"], TABLE).to_pylist()
+    """Cut collected cells into parts, in their order; what waits, and figures, come with the last."""
+    is_rows = pc.is_in(frame["kind"], pa.array([TABLE, QUARANTINE])).to_pylist()
     sizes = pc.binary_length(frame["content"]).to_pylist()
     rows, others = ([row for row, each in enumerate(is_rows) if each is kind] for kind in (True, False))
     *parts, last = list(in_parts(rows, sizes.__getitem__, part_bytes)) or [[]]
@@ -118,7 +119,8 @@ def _parts_of_files(files: list[DecodedFile], part_bytes: int) -> Iterator[list[
 
 def _taken(folder: Folder, files: list[DecodedFile]) -> DecodedBatch:
     tables: dict[str, list[pa.Table]] = {}
+    refused = [QUARANTINE_SCHEMA.empty_table()]
     for each in files:
-        for table, rows in folder.take(each.file):
-            tables.setdefault(table, []).append(rows)
-    return DecodedBatch(together(tables))
+        for kind, name, rows in folder.take(each.file):
+            (tables.setdefault(name, []) if kind == TABLE else refused).append(rows)
+    return DecodedBatch(together(tables), quarantine=pa.concat_tables(refused))

@@ -2,7 +2,7 @@
 
 ::
 
-    worker   rows of tables ─► <folder>/<number>.arrow ──────────────────► driver: mapped, then removed
+    worker   rows ─► <folder>/<number>.arrow ────────────────────────────► driver: mapped, then removed
              (a cell names the file) ─► JVM ─► …  ─► which files belong to the batch
 
 Through the JVM a row is copied six times. Where driver and workers share a machine, a file is there for the
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,20 +47,20 @@ def unpack(content: pa.Buffer) -> pa.Table:
 logger = logging.getLogger(__name__)
 
 _PREFIX, _SUFFIX = "headpond-rows-", ".arrow"
-_TABLE = b"headpond.table"
-"""Names the table in the schema of its stream: what a name may hold, a file's name may not."""
+_KIND, _NAME = b"headpond.kind", b"headpond.name"
+"""Say in the schema of a stream what its rows are: what a table's name may hold, a file's name may not."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedFile:
-    """A file of the folder: rows of some tables, one stream after the other."""
+    """A file of the folder: rows of tables and of the quarantine, one stream after the other."""
 
     file: str
     size_bytes: int
 
 
-def write_file(folder: str, tables: Mapping[str, pa.RecordBatch]) -> str | None:
-    """Write the rows of some tables into the folder; runs on a worker.
+def write_file(folder: str, parts: Iterable[tuple[str, str, pa.RecordBatch]]) -> str | None:
+    """Write rows into the folder, with their kind and name as a cell has them; runs on a worker.
 
     Returns:
         The file's name; None where it could not be written: then nothing of it is left.
@@ -69,10 +69,9 @@ def write_file(folder: str, tables: Mapping[str, pa.RecordBatch]) -> str | None:
     being_written = Path(folder) / name
     try:
         with pa.OSFile(str(being_written), "wb") as sink:
-            for table, batch in tables.items():
-                rows = batch.replace_schema_metadata(
-                    {**(batch.schema.metadata or {}), _TABLE: table.encode()}
-                )
+            for kind, part, batch in parts:
+                own = {_KIND: kind, _NAME: part}
+                rows = batch.replace_schema_metadata({**(batch.schema.metadata or {}), **own})
                 with pa.ipc.new_stream(sink, rows.schema) as writer:
                     writer.write(rows)
         being_written.rename(being_written.with_suffix(_SUFFIX))
@@ -105,8 +104,8 @@ class Folder:
                         found.append(DecodedFile(entry.name, entry.stat().st_size))
         return found
 
-    def take(self, file: str) -> list[tuple[str, pa.Table]]:
-        """Return a file's tables and rows, and remove it; none where it was taken before in this batch."""
+    def take(self, file: str) -> list[tuple[str, str, pa.Table]]:
+        """Return kinds, names and rows of a file, and remove it; none where it was taken before."""
         if file in self._taken:
             return []
         self._taken.add(file)
@@ -115,8 +114,8 @@ class Folder:
             while mapped.tell() < mapped.size():
                 rows = pa.ipc.open_stream(mapped).read_all()
                 metadata = dict(rows.schema.metadata or {})
-                table = metadata.pop(_TABLE).decode()
-                found.append((table, rows.replace_schema_metadata(metadata or None)))
+                kind, name = (metadata.pop(key).decode() for key in (_KIND, _NAME))
+                found.append((kind, name, rows.replace_schema_metadata(metadata or None)))
         place.unlink()
         return found
 

@@ -88,9 +88,9 @@ def _cells_of(frame: pa.Table) -> Iterator[tuple[str, str, pa.Buffer]]:
             yield kind, name, batch["content"][row].as_buffer()
 
 
-TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
+TABLE, QUARANTINE, _PENDING = "table", "quarantine", "pending"
 FILE = "file"
-"""Kind of a cell that names a file of tables' rows (`cells.Folder`), instead of holding them."""
+"""Kind of a cell that names a file of rows (`cells.Folder`), instead of holding them."""
 _COUNTERS, _ARRIVALS, _FACTS, _NEWEST = "counters", "arrivals", "facts", "newest"
 
 
@@ -123,19 +123,18 @@ def decode_partition(
 def _cells(
     decoded: Decoded, folder: str | None, rules: ChangeFormat | None
 ) -> Iterator[tuple[str, str, bytes]]:
-    tables = {name: rows for name, rows in decoded.tables.items() if rows.num_rows}
-    file = write_file(folder, tables) if tables and folder is not None else None
+    parts = [(TABLE, name, rows) for name, rows in decoded.tables.items()]
+    parts = [each for each in (*parts, (QUARANTINE, "", decoded.quarantine)) if each[2].num_rows]
+    file = write_file(folder, parts) if parts and folder is not None else None
     if file is not None:
         yield FILE, file, b""
-    for name, rows in tables.items() if file is None else ():
+    for kind, name, rows in parts if file is None else ():
         content = pack(rows)
-        yield TABLE, name, content
-        if rules is not None:
+        yield kind, name, content
+        if rules is not None and kind == TABLE:
             entry = rules.entry(name)
             declared = entry.columns if entry is not None else {}
             yield from summary_cells(name, rows, len(content), declared)
-    if decoded.quarantine.num_rows:
-        yield _QUARANTINE, "", pack(decoded.quarantine)
     if decoded.pending.num_rows:
         yield _PENDING, "", pack(decoded.pending)
     for name, rows in decoded.facts.items():
@@ -151,7 +150,7 @@ def gather(frame: pa.Table) -> DecodedBatch:
     batch, counters = DecodedBatch(), Counter[str]()
     parts: defaultdict[str, defaultdict[str, list[pa.Table]]] = defaultdict(lambda: defaultdict(list))
     for kind, name, content in _cells_of(frame):
-        if kind in (TABLE, _FACTS, _QUARANTINE, _PENDING):
+        if kind in (TABLE, _FACTS, QUARANTINE, _PENDING):
             parts[kind][name].append(unpack(content))
             continue
         said = json.loads(content.to_pybytes())
@@ -164,7 +163,7 @@ def gather(frame: pa.Table) -> DecodedBatch:
             for shard, arrival_us in said.items():
                 newest[shard] = max(arrival_us, newest.get(shard, arrival_us))
     batch.tables, batch.facts = together(parts[TABLE]), together(parts[_FACTS])
-    batch.quarantine = pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *parts[_QUARANTINE][""]])
+    batch.quarantine = pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *parts[QUARANTINE][""]])
     batch.pending = pa.concat_tables([PENDING_SCHEMA.empty_table(), *parts[_PENDING][""]])
     batch.counters = counters
     return batch
