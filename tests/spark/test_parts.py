@@ -195,17 +195,21 @@ def test_refused_records_are_bounded_too(tmp_path: Path, *, as_files: bool) -> N
     """One wrong type in a pipeline refuses all changes of a table: a backlog of them took 4.6 GiB."""
     lake, config = lake_in(tmp_path, TABLES.replace('id = "bigint"', 'id = "boolean"'))
     folder, parts = Folder(), [lines(120)[start : start + 12] for start in range(0, 120, 12)]
-    frame = pa.concat_tables(cells(config, part, folder=folder.path if as_files else None) for part in parts)
     seen: list[int] = []
+
+    def collect() -> pa.Table:
+        return pa.concat_tables(
+            cells(config, each, folder=folder.path if as_files else None) for each in parts
+        )
 
     def apply(batch: DecodedBatch) -> Applied:
         seen.append(batch.quarantine.num_rows)
         return apply_batch(lake, batch, transaction=("q", 0))
 
     if as_files:
-        applied = apply_as_it_comes(folder, lambda: frame, apply, part_bytes=1)
+        applied = apply_as_it_comes(folder, collect, apply, part_bytes=1)
     else:
-        applied = apply_in_parts(frame, apply, part_bytes=1)
+        applied = apply_in_parts(collect(), apply, part_bytes=1)
     assert sum(seen) == lake.quarantine.count() == sum(applied.quarantined.values()) == 42
     assert max(seen) <= 5
 
