@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,8 @@ from headpond.lake.apply import Applied, Chunks, DecodedBatch, apply_batch
 from headpond.spark.following.parts import apply_as_it_comes, apply_in_parts, parts_of
 from headpond.spark.sources.cells import FRAME_SCHEMA, Folder
 from headpond.spark.sources.decoded import gather
-from tests.kit.support import vector_lines
 from tests.lake.lakes import cells, lake_in
+from tests.lake.test_pending import group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,22 +102,32 @@ def test_what_is_no_row_comes_with_the_last_part(tmp_path: Path) -> None:
 
 
 def test_chunks_are_put_together_from_parts(tmp_path: Path) -> None:
-    """Main records and fragments of one batch, with full changes cut before them."""
-    whole = [json.dumps(line).encode() for line in vector_lines("dsql/small.jsonl")]
+    """Main records and fragments in different parts, as cells and as files, beside full changes."""
+    chunked = [record for number in range(1, 9) for record in group(number, {"id": number, "v": "x" * 99}, 3)]
+    whole = [*chunked[::4], *lines(40), *chunked[1::4], *chunked[2::4], *chunked[7::4]]  # one is not complete
     found = []
-    for bound in (1 << 30, 1):
-        lake, config = lake_in(
-            tmp_path / str(bound), '[tables."sales.orders"]\nkeys = ["order_id", "item_id"]\n'
-        )
+    for bound, as_files in ((1 << 30, False), (1, False), (1, True)):
+        lake, config = lake_in(tmp_path / f"{bound}{as_files}", TABLES)
+        seen: list[int] = []
 
-        def apply(batch: DecodedBatch, lake: Lake = lake, config: object = config) -> Applied:
+        def apply(
+            batch: DecodedBatch, lake: Lake = lake, config: object = config, seen: list[int] = seen
+        ) -> Applied:
+            seen.append(batch.pending.num_rows)
             return apply_batch(lake, batch, chunks=Chunks(config))  # type: ignore[arg-type]
 
-        apply_in_parts(cells(config, whole, parts=4), apply, bound)
-        found.append(
-            (lake.pending.read(["chunk_id", "status"]).num_rows, lake.quarantine.counts_by("reason"))
-        )
-    assert found[0] == found[1]
+        if as_files:
+            folder = Folder()
+            collect = partial(cells, config, whole, parts=4, folder=folder.path)
+            applied = apply_as_it_comes(folder, collect, apply, part_bytes=bound)
+        else:
+            applied = apply_in_parts(cells(config, whole, parts=4), apply, bound)
+        assert sum(part > 0 for part in seen) == (1 if bound > 1 else 3)
+        statuses = sorted(map(repr, lake.pending.read(["chunk_id", "fragment_index", "status"]).to_pylist()))
+        figures = [applied.counters[f"chunk_groups_{name}"] for name in ("completed", "open")]
+        found.append((contents(lake), statuses, figures))
+    assert found[0] == found[1] == found[2]
+    assert found[0][2] == [7, 1]
 
 
 def applying(lake: Lake, seen: list[int]) -> Callable[[DecodedBatch], Applied]:

@@ -2,7 +2,7 @@
 
 ::
 
-    cells of a batch   [t 40 MiB] [t 40 MiB] [u 20 MiB] [quarantine 9 MiB] [pending]
+    cells of a batch   [t 40 MiB] [t 40 MiB] [u 20 MiB] [quarantine 9 MiB] [figures]
     parts              └───── 80 MiB ──────┘ └─────────── the last: all the rest ──┘
 
 Rows of a part take several times their size while they are compared and merged. The final tables do not
@@ -20,11 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.core.errors import MissingRequirement
-from headpond.core.schemas import QUARANTINE_SCHEMA
 from headpond.lake.apply import Applied
-from headpond.lake.target import DecodedBatch, in_parts, together
+from headpond.lake.target import DecodedBatch, in_parts
 from headpond.spark.sources.cells import DecodedFile, Folder
-from headpond.spark.sources.decoded import FILE, QUARANTINE, TABLE, gather
+from headpond.spark.sources.decoded import FILE, ROWS, batch_of, gather
 
 PART_BYTES = 192 << 20
 """Decoded rows applied at a time, about: at least one cell, which is what an executor decoded at a time.
@@ -38,8 +37,8 @@ PAUSE_S = 0.05
 
 
 def parts_of(frame: pa.Table, part_bytes: int = PART_BYTES) -> Iterator[pa.Table]:
-    """Cut collected cells into parts, in their order; what waits, and figures, come with the last."""
-    is_rows = pc.is_in(frame["kind"], pa.array([TABLE, QUARANTINE])).to_pylist()
+    """Cut collected cells into parts, in their order; figures come with the last."""
+    is_rows = pc.is_in(frame["kind"], pa.array(ROWS)).to_pylist()
     sizes = pc.binary_length(frame["content"]).to_pylist()
     rows, others = ([row for row, each in enumerate(is_rows) if each is kind] for kind in (True, False))
     *parts, last = list(in_parts(rows, sizes.__getitem__, part_bytes)) or [[]]
@@ -118,9 +117,4 @@ def _parts_of_files(files: list[DecodedFile], part_bytes: int) -> Iterator[list[
 
 
 def _taken(folder: Folder, files: list[DecodedFile]) -> DecodedBatch:
-    tables: dict[str, list[pa.Table]] = {}
-    refused = [QUARANTINE_SCHEMA.empty_table()]
-    for each in files:
-        for kind, name, rows in folder.take(each.file):
-            (tables.setdefault(name, []) if kind == TABLE else refused).append(rows)
-    return DecodedBatch(together(tables), quarantine=pa.concat_tables(refused))
+    return batch_of(rows for each in files for rows in folder.take(each.file))

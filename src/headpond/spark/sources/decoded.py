@@ -8,7 +8,7 @@ summary (columns, how many bytes) and, of changes of rows, what these show of th
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -88,7 +88,9 @@ def _cells_of(frame: pa.Table) -> Iterator[tuple[str, str, pa.Buffer]]:
             yield kind, name, batch["content"][row].as_buffer()
 
 
-TABLE, QUARANTINE, _PENDING = "table", "quarantine", "pending"
+TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
+ROWS = (TABLE, _QUARANTINE, _PENDING)
+"""Kinds of the cells that hold rows, of which files may take the place."""
 FILE = "file"
 """Kind of a cell that names a file of rows (`cells.Folder`), instead of holding them."""
 _COUNTERS, _ARRIVALS, _FACTS, _NEWEST = "counters", "arrivals", "facts", "newest"
@@ -124,7 +126,8 @@ def _cells(
     decoded: Decoded, folder: str | None, rules: ChangeFormat | None
 ) -> Iterator[tuple[str, str, bytes]]:
     parts = [(TABLE, name, rows) for name, rows in decoded.tables.items()]
-    parts = [each for each in (*parts, (QUARANTINE, "", decoded.quarantine)) if each[2].num_rows]
+    parts += [(_QUARANTINE, "", decoded.quarantine), (_PENDING, "", decoded.pending)]
+    parts = [each for each in parts if each[2].num_rows]
     file = write_file(folder, parts) if parts and folder is not None else None
     if file is not None:
         yield FILE, file, b""
@@ -135,8 +138,6 @@ def _cells(
             entry = rules.entry(name)
             declared = entry.columns if entry is not None else {}
             yield from summary_cells(name, rows, len(content), declared)
-    if decoded.pending.num_rows:
-        yield _PENDING, "", pack(decoded.pending)
     for name, rows in decoded.facts.items():
         yield _FACTS, name, pack(rows)
     if decoded.newest:
@@ -147,26 +148,31 @@ def _cells(
 
 def gather(frame: pa.Table) -> DecodedBatch:
     """Put the collected parts of one micro-batch together; runs on the driver."""
-    batch, counters = DecodedBatch(), Counter[str]()
-    parts: defaultdict[str, defaultdict[str, list[pa.Table]]] = defaultdict(lambda: defaultdict(list))
-    for kind, name, content in _cells_of(frame):
-        if kind in (TABLE, _FACTS, QUARANTINE, _PENDING):
-            parts[kind][name].append(unpack(content))
-            continue
-        said = json.loads(content.to_pybytes())
+    cells = list(_cells_of(frame))
+    batch = batch_of((kind, name, unpack(cell)) for kind, name, cell in cells if kind in (*ROWS, _FACTS))
+    newest = batch.newest_arrivals_us
+    for kind, _, content in cells:
         if kind == _COUNTERS:
-            counters.update(said)
+            batch.counters.update(json.loads(content.to_pybytes()))
         elif kind == _NEWEST:
-            add_newest(batch.newest, said)
-        else:
-            newest = batch.newest_arrivals_us
-            for shard, arrival_us in said.items():
+            add_newest(batch.newest, json.loads(content.to_pybytes()))
+        elif kind == _ARRIVALS:
+            for shard, arrival_us in json.loads(content.to_pybytes()).items():
                 newest[shard] = max(arrival_us, newest.get(shard, arrival_us))
-    batch.tables, batch.facts = together(parts[TABLE]), together(parts[_FACTS])
-    batch.quarantine = pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *parts[QUARANTINE][""]])
-    batch.pending = pa.concat_tables([PENDING_SCHEMA.empty_table(), *parts[_PENDING][""]])
-    batch.counters = counters
     return batch
+
+
+def batch_of(rows: Iterable[tuple[str, str, pa.Table]]) -> DecodedBatch:
+    """Return rows, each with their kind and name, as a batch that has nothing else."""
+    found: defaultdict[str, defaultdict[str, list[pa.Table]]] = defaultdict(lambda: defaultdict(list))
+    for kind, name, part in rows:
+        found[kind][name].append(part)
+    return DecodedBatch(
+        together(found[TABLE]),
+        pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *found[_QUARANTINE][""]]),
+        pa.concat_tables([PENDING_SCHEMA.empty_table(), *found[_PENDING][""]]),
+        facts=together(found[_FACTS]),
+    )
 
 
 def _newest_arrivals_us(batch: pa.RecordBatch) -> dict[str, int]:
