@@ -152,6 +152,19 @@ def test_tables_are_named_together_as_one_by_one(name: str) -> None:
     ]
 
 
+def test_a_record_that_headpond_fails_on_is_counted(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in quarantine for just that; the others of its batch are named all the same."""
+
+    def failing(data: pa.Array) -> pa.RecordBatch:
+        raise RuntimeError(f"a defect, with {len(data)} records")
+
+    wanted = headpond.quarantine(example / "lake").counts()
+    monkeypatch.setattr("headpond.api.records.decode_batch", failing)
+    assert headpond.quarantine(example / "lake").counts() == wanted
+    change = base64.b64decode(vector_lines("dsql/stream.jsonl")[0]["data"])
+    assert tables_of([None, b"{", change]) == [None, None, headpond.inspect(change)["table"]]
+
+
 def test_what_is_missing_says_how_to_install_it() -> None:
     """One line for pip."""
     with pytest.raises(MissingRequirement, match="pip install 'polars'"):

@@ -92,12 +92,12 @@ class _Batch:
             self._facts[name] = of.column(name).take(int64_array(self.order))
         return self._facts[name]
 
-    def hashes(self, place: Ints, gone: Collection[str]) -> pa.Array:
+    def hashes(self, place: Ints, without: Collection[str]) -> pa.Array:
         """Return `m:image_hash` of the rows at some places of the order; at the others it means nothing."""
         upserts = place[~self.is_delete[place]]
         which = np.zeros(len(self.order), np.int64)
         which[upserts] = np.arange(1, len(upserts) + 1)
-        found = image_hashes(self.images, self.images.place["after"][self.order[upserts]], gone)
+        found = image_hashes(self.images, self.images.place["after"][self.order[upserts]], without)
         return pa.concat_arrays([pa.array([NO_IMAGE_HASH], pa.binary()), found]).take(int64_array(which))
 
 
@@ -261,9 +261,9 @@ def typed_rows(
     for each, mine in zip(rows, asked, strict=True):
         each.take_values({name: next(found) for _, name, _ in mine})
     hashes = {}
-    for gone in {left_out(each.spec) for each in rows}:
-        places = [each.place for each in rows if left_out(each.spec) == gone]
-        hashes[gone] = batch.hashes(np.concatenate(places), gone)
+    for without in {left_out(each.spec) for each in rows}:
+        places = [each.place for each in rows if left_out(each.spec) == without]
+        hashes[without] = batch.hashes(np.concatenate(places), without)
     return [each.typed(hashes[left_out(each.spec)]) for each in rows]
 
 
@@ -351,19 +351,19 @@ def left_out(spec: TableSpec) -> frozenset[str]:
 
 def kept_image(texts: pa.Array, spec: TableSpec, max_depth: int) -> pa.Array:
     """Return images as a log keeps them: without the columns that are left out, all else as it came."""
-    gone = left_out(spec)
-    if not gone:
+    without = left_out(spec)
+    if not without:
         return texts
     kept = []
     for text in texts.to_pylist():
         members = {} if text is None else read_object(text, max_depth=max_depth)
-        rest = (f"{quote(name)}:{value}" for name, value in members.items() if name not in gone)
-        kept.append(text if gone.isdisjoint(members) else "{" + ",".join(rest) + "}")
+        rest = (f"{quote(name)}:{value}" for name, value in members.items() if name not in without)
+        kept.append(text if without.isdisjoint(members) else "{" + ",".join(rest) + "}")
     return pa.array(kept, pa.string())
 
 
-def image_hashes(images: Images, numbers: Ints, gone: Collection[str] = ()) -> pa.Array:
-    """Return the SHA-256 of the canonical text of some images, without the columns that are `gone`.
+def image_hashes(images: Images, numbers: Ints, without: Collection[str] = ()) -> pa.Array:
+    """Return the SHA-256 of the canonical text of some images, `without` some columns.
 
     It is `versions.image_hash` of each; with that alone a whole job takes by calculation half as much CPU
     again. The texts are put together at once, out of labels and tokens::
@@ -379,7 +379,7 @@ def image_hashes(images: Images, numbers: Ints, gone: Collection[str] = ()) -> p
     shape, place = np.repeat(np.arange(len(shapes)), sizes), ranges(np.zeros(len(shapes), np.int64), sizes)
     rank = np.empty(len(names), np.int64)
     rank[[names[each] for each in sorted(names)]] = np.arange(len(names))
-    kept = np.array([each not in gone for each in names], bool)
+    kept = np.array([each not in without for each in names], bool)
     order = np.lexsort((rank[name], shape))
     order = order[kept[name[order]]]
     name, place, sizes = name[order], place[order], np.bincount(shape[order], minlength=len(shapes))
