@@ -15,7 +15,7 @@ from headpond.lake.apply import apply_batch
 from headpond.qldb.columns import ion_json_column
 from headpond.qldb.files import ion_records, is_ion, split_datums
 from headpond.spark.sources.archive import read_piece
-from headpond.spark.sources.archive_files import pieces, plan
+from headpond.spark.sources.archive_files import Listed, PatternFiles, pieces, plan
 from tests.kit.support import vector_lines
 from tests.lake.ledgers import (
     TABLES,
@@ -40,26 +40,27 @@ CONFIG = config_of(*TABLES, past=False, raw_ion=True)
 def read(folder: Path, content: bytes, *, whole: bool = True) -> Lake:
     """A lake of one file of an archive, planned and read as Spark's source does it."""
     files = OneFile(content)
-    end = plan(files, files.sizes(), {}, None)
-    assert (end["file"].lines is None) == whole
+    end = plan(files, files.listed(), {}, None)
+    assert end["file"].whole == whole
     lake = ledger_in(folder, CONFIG)
     for task in pieces(files, {}, end):
         for piece in task:
-            for records in read_piece(files, piece, "archive"):
+            for records in read_piece(files.read(piece.file, piece.start, piece.end), piece, "archive"):
                 for opened in open_records(records):
                     apply_batch(lake, decoded_records(CONFIG, opened))
     return lake
 
 
-class OneFile:
+class OneFile(PatternFiles):
     """An archive of one file in memory."""
 
     def __init__(self, content: bytes) -> None:
-        self.content = content
+        super().__init__("memory", "file")
+        self.__dict__["content"] = content
 
-    def sizes(self) -> dict[str, int]:
+    def listed(self) -> dict[str, Listed]:
         """Its size."""
-        return {"file": len(self.content)}
+        return {"file": Listed(len(self.content), 0)}
 
     def read(self, name: str, start: int, end: int) -> bytes:
         """Some of its bytes."""

@@ -120,7 +120,7 @@ def archive_files(pipeline: Pipeline) -> tuple[PatternFiles, list[str]]:
     """
     assert pipeline.source.archive is not None
     files = open_pattern(pipeline.source.archive, pipeline.target.storage_options)
-    names = sorted(files.sizes())
+    names = sorted(files.listed())
     if not names:
         raise ConfigurationError(
             f"No file matches the archive {pipeline.source.archive}.",
@@ -243,9 +243,13 @@ class Run:
         bad, count = self.applied.quarantined[BAD_LINE], self.applied.counters["records"]
         rows = lake.quarantine.read(["shard_id", "data"], f"reason = '{BAD_LINE}'").to_pylist() if bad else []
         ended = self.until_caught_up and not self.stop.is_set()
-        nothing = count == 0 and ended and not any(archive_files(self.pipeline)[0].sizes().values())
+        nothing = count == 0 and ended and not self._has_bytes()
         is_without = nothing or 0 < count <= bad
         check_lines(self.pipeline.source.name, rows, whole=is_without, lines=count)
+
+    def _has_bytes(self) -> bool:
+        files, _ = archive_files(self.pipeline)
+        return any(file.size for file in files.listed().values())
 
     def summary(self, lake: Lake, seconds: float) -> dict[str, Any]:
         """Return what the run did and what the lake has now: the document of `headpond run --json`."""

@@ -95,7 +95,7 @@ def read_up_to_of(
             if found.offset is None or found.planned_batch_id is not None:
                 return None
             at = from_json(found.offset)
-            is_read = all(name in at and at[name].size >= size for name, size in files.sizes().items())
+            is_read = all(name in at and at[name].size >= file.size for name, file in files.listed().items())
             return newest if is_read else None
 
         return of_archive

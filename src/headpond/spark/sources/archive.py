@@ -27,11 +27,12 @@ from headpond.kpl.records import open_records
 from headpond.qldb.files import ion_records, is_ion
 from headpond.spark.errors import carried
 from headpond.spark.sources.archive_files import (
+    Listed,
     Offset,
-    PatternFiles,
     Piece,
     check_unchanged,
     from_json,
+    newest_ms,
     open_pattern,
     pieces,
     plan,
@@ -113,9 +114,8 @@ def read_options(given: Mapping[str, str]) -> ArchiveSettings:
     )
 
 
-def read_piece(files: PatternFiles, piece: Piece, stream: str) -> Iterator[pa.RecordBatch]:
+def read_piece(content: bytes, piece: Piece, stream: str) -> Iterator[pa.RecordBatch]:
     """Read one piece as batches of Kinesis records; a damaged gzip file ends in a row that says so."""
-    content = files.read(piece.file, piece.start, piece.end)
     name = f"gzip file of {len(content)} bytes"  # for where it is damaged
     if piece.whole and is_ion(head(opened_bytes(content), _LOOK_BYTES)):
         yield from ion_records(whole(opened_bytes(content), name), stream=stream, file=piece.file)
@@ -148,8 +148,10 @@ class _Reading:
         """Read one task's pieces."""
         assert isinstance(partition, ArchivePartition)
         settings = self.settings
-        for piece in partition.pieces:
-            for records in read_piece(self.files, piece, settings.stream):
+        # Together they are at most as long as one piece may be, so all may be read ahead.
+        contents = self.files.each(lambda at: self.files.read(at.file, at.start, at.end), partition.pieces)
+        for piece, content in zip(partition.pieces, contents, strict=True):
+            for records in read_piece(content, piece, settings.stream):
                 for opened in open_records(
                     records,
                     deaggregate=settings.deaggregate,
@@ -168,8 +170,8 @@ class ArchiveStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
 
     def __init__(self, settings: ArchiveSettings) -> None:
         super().__init__(settings)
-        self._seen: dict[str, int] = {}  # sizes at the last plan
-        self._fixed: dict[str, int] | None = None  # what AvailableNow may read
+        self._seen: dict[str, Listed] = {}  # at the last plan
+        self._fixed: dict[str, Listed] | None = None  # what AvailableNow may read
 
     def initialOffset(self) -> dict[str, Any]:
         """Return that nothing is read."""
@@ -182,22 +184,23 @@ class ArchiveStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
     @carried
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix what there is to read now."""
-        self._fixed = self.files.sizes()
+        self._fixed = self.files.listed()
 
     @carried
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the end of the next batch."""
         begun = from_json(start)
-        sizes = self._fixed if self._fixed is not None else self.files.sizes()
+        listed = self._fixed if self._fixed is not None else self.files.listed()
         try:
-            check_unchanged(self.files, begun, sizes, self._seen)
+            check_unchanged(self.files, begun, listed, self._seen, start.get("written_ms", 0))
         except DataLoss as loss:
             if self.settings.fail_on_data_loss:
                 raise
             logger.warning("%s", loss.message)
-        self._seen = sizes
+        self._seen = listed
         wait_ms = self.settings.last_line_wait_ms
-        return to_json(plan(self.files, sizes, begun, self.settings.max_bytes, last_line_wait_ms=wait_ms))
+        end = plan(self.files, listed, begun, self.settings.max_bytes, last_line_wait_ms=wait_ms)
+        return start if end == begun else to_json(end, newest_ms(listed))
 
     @carried
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -217,7 +220,7 @@ class ArchiveReader(_Reading, DataSourceReader):  # type: ignore[misc]  # pyspar
     @carried
     def partitions(self) -> Sequence[InputPartition]:
         """Cut everything there is into tasks."""
-        end = plan(self.files, self.files.sizes(), {}, None)
+        end = plan(self.files, self.files.listed(), {}, None)
         # Spark calls `read` once even where there is nothing to read.
         return self.tasks({}, end) or [ArchivePartition()]
 

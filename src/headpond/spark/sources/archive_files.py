@@ -8,15 +8,21 @@ the pattern, so moving the folder changes no identity::
 
 The offset is a JSON document in Spark's checkpoint, nothing else is kept::
 
-    {"v": 1, "files": {"a.jsonl": {"bytes": 8190, "lines": 12, "head": "91c0f4…"}, "b.gz": {"whole": 4711}}}
+    {"v": 2, "written_ms": 1783600000000,
+     "files": {"a.jsonl": {"bytes": 8190, "lines": 12, "head": "91c0f4…"}, "b.gz": {"whole": 4711}}}
 
-    bytes, lines   a plain file is done up to this byte, which follows a line end (or ends the file)
+    written_ms     when the newest file was written, of those there were; version 1 has none
+    bytes, lines   a plain file is done up to this byte, which follows a line end (or ends the file); without
+                   `lines`, which version 1 always has, nobody counted them
     whole          a gzip file, or one of Ion, was taken, when it was this large
-    head           BLAKE2b of what was read of its first KiB; offsets of older versions have none
+    head           BLAKE2b of what was read of its first KiB; the oldest offsets have none
 
 Plain files are cut at line ends; at least one line or one whole file is taken however small the bound is.
 Files may appear at any time, plain files may grow. A last line without its end is taken if it is a whole JSON
 object, which half a line never is; else when the file has rested, or the archive is read once.
+
+Of a file that is taken as it lies, planning reads the first KiB and nothing else. Lines are counted of one
+that is cut, by a batch or by a task, or that grows after it was read.
 """
 
 from __future__ import annotations
@@ -24,12 +30,14 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 import pyarrow.fs as pafs
@@ -38,7 +46,7 @@ from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, Usag
 from headpond.ion.binary import RefusedIon
 from headpond.kinesis.archive.compressed import MAGIC
 from headpond.kinesis.archive.lines import count_lines
-from headpond.lake.storage import file_system, storage_errors
+from headpond.lake.storage import file_system, is_remote, storage_errors
 from headpond.qldb.files import is_ion, read_manifest
 
 MANIFEST = ".manifest"
@@ -46,48 +54,86 @@ MANIFEST = ".manifest"
 _STARTED = ".started.manifest"
 EXPORT_MANIFESTS = (_STARTED, ".completed.manifest")
 _WILD = re.compile(r"[*?\[]")
+_AT_ONCE = 32
+"""How many files of an object store a process asks for at a time, where most of it is waiting."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
+class Listed(NamedTuple):
+    """What a listing says of a file; `written_ms` is when it was last written to, since 1970."""
+
+    size: int
+    written_ms: int
+
+
+@dataclass(frozen=True)
 class PatternFiles:
-    """The files behind a pattern; picklable, opens its filesystem wherever it is used."""
+    """The files behind a pattern; picklable."""
 
     root: str  # the fixed folder, or a URL of it
     wild: str  # the rest of the pattern
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the object store
 
-    def sizes(self) -> dict[str, int]:
-        """Return name and size of every file that matches now; a folder that is absent holds none."""
-        filesystem, folder = file_system(self.root, self.options)
-        selector = pafs.FileSelector(folder, recursive="/" in self.wild, allow_not_found=True)
-        manifests = self.wild.endswith(MANIFEST)
-        if manifests:  # their objects lie somewhere below
-            selector.recursive = True
-        wild = self.wild.split("/")
-        found: dict[str, int] = {}
-        there: dict[str, int] = {}
-        with storage_errors(self.root, self.options):
-            infos = filesystem.get_file_info(selector)
-        for info in infos:
-            name = _path_of(info)[len(folder) :].lstrip("/")
-            if info.type == pafs.FileType.File:
-                there[name] = info.size
-                if _matches(name.split("/"), wild) and (manifests or not name.endswith(EXPORT_MANIFESTS)):
-                    found[name] = info.size
-        return self._objects(found, there) if manifests else found
+    def listed(self) -> dict[str, Listed]:
+        """Return every file that matches now, by its name; a folder that is absent holds none."""
+        if self.wild.endswith(MANIFEST):  # their objects lie somewhere below
+            return self._objects(self._below(["**", "*"]))
+        found = self._below(self._parts)
+        return {name: file for name, file in found.items() if not name.endswith(EXPORT_MANIFESTS)}
 
-    def _objects(self, manifests: Mapping[str, int], there: Mapping[str, int]) -> dict[str, int]:
+    def each(self, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield what `work` makes of each, in their order: in an object store of many at a time."""
+        if not is_remote(self.root):
+            yield from map(work, items)
+            return
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headpond-archive") as pool:
+            yield from pool.map(work, items)
+
+    @cached_property
+    def _place(self) -> tuple[Any, str]:
+        return file_system(self.root, self.options)
+
+    @property
+    def _parts(self) -> list[str]:
+        return self.wild.split("/")
+
+    def _below(self, wild: Sequence[str]) -> dict[str, Listed]:
+        """List the files that match; of folders only those are looked into that can hold one."""
+        filesystem, root = self._place
+        folders, found = [root], dict[str, Listed]()
+        for depth, part in enumerate(wild):
+            selectors = [
+                pafs.FileSelector(folder, recursive=part == "**", allow_not_found=True) for folder in folders
+            ]
+            with storage_errors(self.root, self.options):
+                infos = list(chain.from_iterable(self.each(filesystem.get_file_info, selectors)))
+            if part == "**" or depth == len(wild) - 1:
+                for info in infos:
+                    name = _path_of(info)[len(root) :].lstrip("/")
+                    if info.type == pafs.FileType.File and _matches(name.split("/"), wild):
+                        found[name] = Listed(info.size, (info.mtime_ns or time.time_ns()) // 1_000_000)
+                break
+            folders = [
+                _path_of(info)
+                for info in infos
+                if _matches(_path_of(info).split("/")[-1:], [part]) and info.type == pafs.FileType.Directory
+            ]
+        return found
+
+    def _objects(self, there: Mapping[str, Listed]) -> dict[str, Listed]:
         """Return the objects that manifests name, among the files that are there."""
-        objects: dict[str, int] = {}
-        for manifest, size in manifests.items():
-            if not manifest.endswith(_STARTED):  # which names nothing that is known to be whole
-                for name in objects_of(manifest, self.read(manifest, 0, size), there):
+        objects: dict[str, Listed] = {}
+        for manifest, file in there.items():
+            # A started one names nothing that is known to be whole.
+            if _matches(manifest.split("/"), self._parts) and not manifest.endswith(_STARTED):
+                for name in objects_of(manifest, self.read(manifest, 0, file.size), there):
                     objects[name] = there[name]
         return objects
 
     def read(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a file; fewer where it ends before."""
-        filesystem, folder = file_system(self.root, self.options)
+        filesystem, folder = self._place
         with (
             storage_errors(self.root, self.options),
             filesystem.open_input_file(f"{folder}/{name}") as opened,
@@ -96,13 +142,6 @@ class PatternFiles:
             start = min(start, size)
             content: bytes = opened.read_at(min(end, size) - start, start)
             return content
-
-    def rest_ms(self, name: str) -> int:
-        """Return for how long a file was not written to."""
-        filesystem, folder = file_system(self.root, self.options)
-        with storage_errors(self.root, self.options):
-            written_ns = filesystem.get_file_info(f"{folder}/{name}").mtime_ns or 0
-        return (time.time_ns() - written_ns) // 1_000_000
 
 
 def _path_of(info: pafs.FileInfo) -> str:
@@ -194,25 +233,29 @@ def _matches(name: Sequence[str], wild: Sequence[str]) -> bool:
     return is_shown and fnmatchcase(name[0], first) and _matches(name[1:], rest)
 
 
-VERSION = 1
+VERSION = 2
 PIECE_BYTES = 32 << 20
 """How much of the archive one task reads, about."""
 
 _READ_BYTES = 4 << 20
 _HEAD_BYTES = 1024
-_LOOKS_AT_ONCE = 16
 _LOOK_BYTES = 64  # to detect what a file is
 
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """How far a file was read: `lines` is None for one taken whole, then `size` is that of the whole file.
+    """How far a file was read.
 
-    `head` is the hash of what was read of its first KiB, or None where it was not noted.
+    Attributes:
+        size: bytes that were read.
+        lines: how many these are; None where nobody counted them.
+        whole: it is a file that has no lines to be cut at, and `size` is that of all of it.
+        head: the hash of what was read of its first KiB; None where it was not noted.
     """
 
     size: int
-    lines: int | None
+    lines: int | None = None
+    whole: bool = False
     head: str | None = field(default=None, compare=False)
 
 
@@ -231,13 +274,14 @@ class Piece:
     whole: bool  # compressed, or records that are no lines
 
 
-def to_json(offset: Offset) -> dict[str, Any]:
-    """Write an offset for Spark's checkpoint."""
+def to_json(offset: Offset, written_ms: int | None = None) -> dict[str, Any]:
+    """Write an offset for Spark's checkpoint, with when the newest of the files was written."""
     files: dict[str, dict[str, Any]] = {}
     for name, at in sorted(offset.items()):
-        files[name] = {"whole": at.size} if at.lines is None else {"bytes": at.size, "lines": at.lines}
+        files[name] = {"whole" if at.whole else "bytes": at.size}
+        files[name] |= {} if at.lines is None else {"lines": at.lines}
         files[name] |= {} if at.head is None else {"head": at.head}
-    return {"files": files, "v": VERSION}
+    return {"files": files, "v": VERSION} | ({} if written_ms is None else {"written_ms": written_ms})
 
 
 def from_json(value: dict[str, Any]) -> Offset:
@@ -246,18 +290,21 @@ def from_json(value: dict[str, Any]) -> Offset:
     Raises:
         InvalidData: It is not an archive offset, or one of another version.
     """
-    if value.get("v") != VERSION:
+    if value.get("v") not in (1, VERSION):
         raise InvalidData(
             f"The checkpoint holds an archive offset of version {value.get('v')!r}; this headpond reads "
-            f"version {VERSION}.",
+            f"versions up to {VERSION}.",
             next_step="Open it with the headpond that wrote it, or begin with a new checkpoint.",
             reason="offset_version",
         )
     try:
         return {
-            str(name): FilePosition(int(at["whole"]), None, at.get("head"))
-            if "whole" in at
-            else FilePosition(int(at["bytes"]), int(at["lines"]), at.get("head"))
+            str(name): FilePosition(
+                int(at["whole"] if "whole" in at else at["bytes"]),
+                int(at["lines"]) if "lines" in at else None,
+                "whole" in at,
+                at.get("head"),
+            )
             for name, at in value["files"].items()
         }
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
@@ -270,7 +317,7 @@ def from_json(value: dict[str, Any]) -> Offset:
 
 def plan(
     files: PatternFiles,
-    sizes: dict[str, int],
+    listed: Mapping[str, Listed],
     start: Offset,
     max_bytes: int | None,
     *,
@@ -278,65 +325,89 @@ def plan(
 ) -> Offset:
     """Return the end of the next batch, which is `start` where there is nothing to take beyond it.
 
-    Nothing is taken beyond `sizes`, and at most `max_bytes` of the files, gzip files as stored; None: all
-    there is. Half a line at the end of a file is taken when that has rested for `last_line_wait_ms`; None: at
-    once, the archive is read once.
+    Nothing is taken beyond what is listed, and at most `max_bytes` of the files, gzip files as stored; None:
+    all there is. Half a line at the end of a file is taken when that has rested for `last_line_wait_ms`;
+    None: at once, the archive is read once.
     """
     asked: dict[str, tuple[FilePosition | None, int | None]] = {}  # where each begins, and its room
     left = max_bytes
-    for name in sorted(sizes):
+    for name in sorted(listed):
         done = start.get(name)
-        beyond = sizes[name] - (done.size if done else 0)
-        if beyond > 0 and (done is None or done.lines is not None):
+        beyond = listed[name].size - (done.size if done else 0)
+        if beyond > 0 and (done is None or not done.whole):
             asked[name] = done, left
             left = None if left is None else left - beyond
         if left is not None and left <= 0:
             break
+    now_ms = time.time_ns() // 1_000_000
 
     def end_of(name: str) -> FilePosition | None:
         """Look how far a file goes; None where nothing is taken of it."""
-        (done, room), size = asked[name], sizes[name]
-        if done is None and _is_whole(files, name):
+        (done, room), (size, written_ms) = asked[name], listed[name]
+        rests = last_line_wait_ms is None or now_ms - written_ms >= last_line_wait_ms
+        fits = room is None or size - (done.size if done else 0) <= room
+        head = files.read(name, 0, _HEAD_BYTES)
+        if done is None and _is_whole(head):
             # A batch that begins with a gzip file larger than the bound takes it, or it would never be read.
-            to = FilePosition(size, None) if room in {None, max_bytes} or size <= room else FilePosition(0, 0)
+            to = FilePosition(size, whole=True) if fits or room == max_bytes else FilePosition(0)
+        elif done is None and fits and (rests or files.read(name, size - 1, size) == b"\n"):
+            to = FilePosition(size)
         else:
-            to = _advance(files, name, done or FilePosition(0, 0), size, room, last_line_wait_ms)
-        return replace(to, head=_head(files, name, to.size)) if to.size > (done.size if done else 0) else None
+            to = _advance(files, name, _counted(files, name, done), size, room, rests=rests)
+        if to.size <= (done.size if done else 0):
+            return None
+        return FilePosition(to.size, to.lines, to.whole, _hash(head[: to.size]))
 
-    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
-        ends = {name: to for name, to in zip(asked, pool.map(end_of, asked), strict=True) if to}
+    ends = {name: to for name, to in zip(asked, files.each(end_of, asked), strict=True) if to}
     if asked and not ends:  # each waits for the end of a line; others need not wait for that
-        rest = {name: size for name, size in sizes.items() if name not in asked}
+        rest = {name: file for name, file in listed.items() if name not in asked}
         return plan(files, rest, start, max_bytes, last_line_wait_ms=last_line_wait_ms)
     return {**start, **ends}
 
 
-def check_unchanged(
-    files: PatternFiles, offset: Offset, sizes: dict[str, int], known: dict[str, int]
-) -> None:
-    """Make sure that what was read is still what lies there, of these `sizes` now.
+def newest_ms(listed: Mapping[str, Listed]) -> int:
+    """Return when the newest file was written, not in the future; 0 where there are none."""
+    newest = max((file.written_ms for file in listed.values()), default=0)
+    return min(newest, time.time_ns() // 1_000_000)
 
-    `known` are the sizes at the last look; files that still have theirs are not opened again.
+
+def check_unchanged(
+    files: PatternFiles,
+    offset: Offset,
+    listed: Mapping[str, Listed],
+    known: Mapping[str, Listed],
+    written_ms: int = 0,
+) -> None:
+    """Make sure that what was read is still what lies there.
+
+    `known` is the last look, and `written_ms` when the newest file was written at the time of the offset:
+    files that are still as they were then are not opened again.
 
     Raises:
         DataLoss: A file shrank, a gzip file changed its size, or another file has its name.
     """
     asked = [
-        name for name, at in offset.items() if at.head and name in sizes and known.get(name) != sizes[name]
+        name
+        for name, at in offset.items()
+        if at.head
+        and (file := listed.get(name)) is not None
+        and known.get(name) != file
+        and (file.size != at.size or file.written_ms >= written_ms)
     ]
-    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
-        heads = dict(
-            zip(asked, pool.map(lambda name: _head(files, name, offset[name].size), asked), strict=True)
-        )
+
+    def head_of(name: str) -> str:
+        return _hash(files.read(name, 0, min(offset[name].size, _HEAD_BYTES)))
+
+    heads = dict(zip(asked, files.each(head_of, asked), strict=True))
     for name, at in offset.items():
-        size = sizes.get(name)
+        size = listed[name].size if name in listed else None
         if size is not None and size >= at.size and heads.get(name, at.head) != at.head:
             raise DataLoss(
                 f"The archive file {name} is not the one that was read before: its beginning differs.",
                 next_step="Give new files new names; a new checkpoint reads this one from its start.",
                 file=name,
             )
-        if size is not None and (size < at.size or (at.lines is None and size != at.size)):
+        if size is not None and (size < at.size or (at.whole and size != at.size)):
             raise DataLoss(
                 f"The archive file {name} was read when it had {at.size} bytes and has {size} now.",
                 next_step="Put new records into new files; a new checkpoint reads this one again.",
@@ -357,10 +428,10 @@ def pieces(
     room = 0
     for name in sorted(end):
         done = start.get(name)
-        at, to = done or FilePosition(0, 0), end[name]
+        to = end[name]
         if to == done:
             continue
-        for piece in _cut(files, name, at, to, piece_bytes):
+        for piece in _cut(files, name, done, to, piece_bytes):
             if not tasks or room < piece.end - piece.start:
                 tasks.append([])
                 room = piece_bytes
@@ -369,17 +440,17 @@ def pieces(
     return tasks
 
 
-def _cut(files: PatternFiles, name: str, at: FilePosition, to: FilePosition, piece_bytes: int) -> list[Piece]:
+def _cut(
+    files: PatternFiles, name: str, done: FilePosition | None, to: FilePosition, piece_bytes: int
+) -> list[Piece]:
     """Cut one file's part at line ends."""
-    if to.lines is None:
+    if to.whole:
         return [Piece(name, 0, to.size, 1, whole=True)]
     cut: list[Piece] = []
+    at = _counted(files, name, done)
     while at.size < to.size:
         assert at.lines is not None
-        if to.size - at.size <= piece_bytes:
-            ahead = to
-        else:
-            ahead = _advance(files, name, at, to.size, piece_bytes, None)
+        ahead = to if to.size - at.size <= piece_bytes else _advance(files, name, at, to.size, piece_bytes)
         cut.append(Piece(name, at.size, ahead.size, at.lines + 1, whole=False))
         at = ahead
     return cut
@@ -391,11 +462,12 @@ def _advance(
     at: FilePosition,
     size: int,
     bound: int | None,
-    last_line_wait_ms: int | None,
+    *,
+    rests: bool = True,
 ) -> FilePosition:
     """Go on by whole lines from a line's start, by `bound` bytes at most but by one line at least.
 
-    Nothing at or beyond the byte `size` is looked at.
+    Nothing at or beyond the byte `size` is looked at. Half a line at the end is taken where the file `rests`.
     """
     stop = size if bound is None else min(size, at.size + bound)
     assert at.lines is not None
@@ -414,10 +486,9 @@ def _advance(
         if cut >= 0:
             taken, lines = position + cut + 1, lines + chunk_lines
         position += len(chunk)
-    if position >= size and taken < size and (stop == size or taken == at.size):
-        rests = last_line_wait_ms is None or files.rest_ms(name) >= last_line_wait_ms
-        if rests or _is_object(files.read(name, taken, size)):
-            taken, lines = size, lines + 1
+    is_cut = position >= size and taken < size and (stop == size or taken == at.size)
+    if is_cut and (rests or _is_object(files.read(name, taken, size))):
+        taken, lines = size, lines + 1
     return FilePosition(taken, lines)
 
 
@@ -428,11 +499,23 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def _head(files: PatternFiles, name: str, size: int) -> str:
-    return hashlib.blake2b(files.read(name, 0, min(size, _HEAD_BYTES)), digest_size=8).hexdigest()
+def _counted(files: PatternFiles, name: str, done: FilePosition | None) -> FilePosition:
+    """Return where a file was read to, with its lines; its beginning for one that was not begun."""
+    if done is None:
+        return FilePosition(0, 0)
+    if done.lines is not None:
+        return done
+    starts = range(0, done.size, _READ_BYTES)
+    ends = (min(start + _READ_BYTES, done.size) for start in starts)
+    lines = sum(count_lines(files.read(name, *part)) for part in zip(starts, ends, strict=True))
+    # Half a line that was taken is one, and so is the half that comes later.
+    return FilePosition(done.size, lines + (files.read(name, done.size - 1, done.size) != b"\n"))
 
 
-def _is_whole(files: PatternFiles, name: str) -> bool:
+def _hash(head: bytes) -> str:
+    return hashlib.blake2b(head, digest_size=8).hexdigest()
+
+
+def _is_whole(head: bytes) -> bool:
     # A JSON line cannot begin like this, so a name is not asked.
-    head = files.read(name, 0, _LOOK_BYTES)
-    return head.startswith(MAGIC) or is_ion(head)
+    return head.startswith(MAGIC) or is_ion(head[:_LOOK_BYTES])
