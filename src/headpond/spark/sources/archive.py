@@ -205,7 +205,10 @@ class ArchiveStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
     @carried
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a batch into tasks."""
-        return self.tasks(from_json(start), from_json(end))
+        begun, ends = start["files"], end["files"]
+        new = {name: at for name, at in ends.items() if begun.get(name) != at}
+        old = {name: begun[name] for name in new if name in begun}
+        return self.tasks(from_json(start | {"files": old}), from_json(end | {"files": new}))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: files are left as they are."""

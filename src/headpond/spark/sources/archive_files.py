@@ -34,7 +34,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -96,7 +96,8 @@ class PatternFiles:
 
     @property
     def _parts(self) -> list[str]:
-        return self.wild.split("/")
+        parts = self.wild.split("/")
+        return [*parts, "*"] if parts[-1] == "**" else parts
 
     def _below(self, wild: Sequence[str]) -> dict[str, Listed]:
         """List the files that match; of folders only those are looked into that can hold one."""
@@ -109,9 +110,11 @@ class PatternFiles:
             with storage_errors(self.root, self.options):
                 infos = list(chain.from_iterable(self.each(filesystem.get_file_info, selectors)))
             if part == "**" or depth == len(wild) - 1:
+                fits = cache(lambda folder: _matches([each for each in folder.split("/") if each], wild[:-1]))
                 for info in infos:
                     name = _path_of(info)[len(root) :].lstrip("/")
-                    if info.type == pafs.FileType.File and _matches(name.split("/"), wild):
+                    folder, _, last = name.rpartition("/")
+                    if info.type == pafs.FileType.File and _matches([last], wild[-1:]) and fits(folder):
                         found[name] = Listed(info.size, (info.mtime_ns or time.time_ns()) // 1_000_000)
                 break
             folders = [
@@ -224,10 +227,10 @@ def open_pattern(pattern: str, options: Mapping[str, str] | None = None) -> Patt
 
 def _matches(name: Sequence[str], wild: Sequence[str]) -> bool:
     """Return whether the parts of a name fit a pattern; a dot at their beginning is met by a dot alone."""
-    if not (name and wild):
-        return not (name or wild)
+    if not wild:
+        return not name
     first, *rest = wild
-    is_shown = first.startswith(".") or not name[0].startswith(".")
+    is_shown = bool(name) and (first.startswith(".") or not name[0].startswith("."))
     if first == "**":
         return _matches(name, rest) or (is_shown and _matches(name[1:], wild))
     return is_shown and fnmatchcase(name[0], first) and _matches(name[1:], rest)
@@ -242,7 +245,7 @@ _HEAD_BYTES = 1024
 _LOOK_BYTES = 64  # to detect what a file is
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FilePosition:
     """How far a file was read.
 
@@ -299,7 +302,7 @@ def from_json(value: dict[str, Any]) -> Offset:
         )
     try:
         return {
-            str(name): FilePosition(
+            name: FilePosition(
                 int(at["whole"] if "whole" in at else at["bytes"]),
                 int(at["lines"]) if "lines" in at else None,
                 "whole" in at,
@@ -323,7 +326,7 @@ def plan(
     *,
     last_line_wait_ms: int | None = None,
 ) -> Offset:
-    """Return the end of the next batch, which is `start` where there is nothing to take beyond it.
+    """Return the end of the next batch, which is `start` itself where there is nothing to take beyond it.
 
     Nothing is taken beyond what is listed, and at most `max_bytes` of the files, gzip files as stored; None:
     all there is. Half a line at the end of a file is taken when that has rested for `last_line_wait_ms`;
@@ -362,7 +365,8 @@ def plan(
     if asked and not ends:  # each waits for the end of a line; others need not wait for that
         rest = {name: file for name, file in listed.items() if name not in asked}
         return plan(files, rest, start, max_bytes, last_line_wait_ms=last_line_wait_ms)
-    return {**start, **ends}
+    # A file that is gone is forgotten with the next step: an offset grows with the archive, not with time.
+    return {name: at for name, at in start.items() if name in listed} | ends if ends else start
 
 
 def newest_ms(listed: Mapping[str, Listed]) -> int:
