@@ -371,19 +371,20 @@ def test_chunked_changes_become_whole_whatever_the_order(seed: int, batches: int
 @pytest.mark.parametrize(
     "stage", ["pending", "table public.t", "chunks of whole changes", "chunks that go", "after"]
 )
-def test_a_crash_while_chunks_become_whole_loses_nothing(stage: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [0, 1, -1], ids=["none waits", "one waits", "one lacks"])
+def test_a_crash_while_chunks_become_whole_loses_nothing(stage: str, first: int, tmp_path: Path) -> None:
     """Whatever write of the completing batch was the last, the repeat gives the row once."""
     case = next(c for c in vector_lines("dsql/cases.jsonl") if c["name"] == "chunked_in_order")
     lake, config = lake_in(tmp_path, tables_of_case(case))
     lines = [json.dumps(record).encode() for record in case["records"]]
-    apply_batch(lake, decoded(config, lines[:-1]), chunks=with_chunks(config))
-    assert lake.pending.count() == len(lines) - 1
+    apply_batch(lake, decoded(config, lines[:first]), chunks=with_chunks(config))
+    assert lake.pending.count() == len(lines[:first])
 
     def die(name: str) -> None:
         if name == stage:
             raise Crash(name)
 
-    last = decoded(config, lines[-1:])
+    last = decoded(config, lines[first:])
     if stage == "after":
         apply_batch(lake, last, chunks=with_chunks(config))
     else:

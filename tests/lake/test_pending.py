@@ -18,12 +18,15 @@ import pytest
 from headpond.lake.apply import Chunks, apply_batch
 from headpond.lake.delta import DeltaFile
 from headpond.lake.maintenance.requeue import requeue
+from headpond.lake.state.pending import PendingTable
 from tests.kit.support import vector_lines
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_apply import tables_of_case
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from headpond.lake.tables import Lake
 
@@ -113,6 +116,31 @@ def test_nothing_of_a_group_is_read_before_a_batch_touches_it(
     feed(lake, chunks, other[2:])
     assert [(where.count("'10"), where.count("'20")) for where in read] == [(0, 2)]
     assert lake.typed["public.t"].file.count() == 1
+
+
+def test_fragments_of_a_change_that_is_whole_at_once_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its main record is, which tells copies; those of a change that lacks a fragment are, too."""
+    lake, config = lake_in(tmp_path, ENTRY)
+    chunks = Chunks(config)
+    one, other = group(1, {"id": 1}, 2), group(2, {"id": 2}, 2)
+    written: list[str] = []
+
+    def spy(self: PendingTable, rows: pa.Table, **more: Any) -> int:
+        written.extend(rows["sequence_number"].to_pylist())
+        return plain(self, rows, **more)
+
+    plain = PendingTable.add
+    monkeypatch.setattr(PendingTable, "add", spy)
+    feed(lake, chunks, [*one, *other[:2]])
+    assert sorted(written) == ["100", "200", "201"]
+    applied = feed(lake, chunks, [*one, *other])  # copies of all, and the one that lacked
+    assert applied.counters["chunk_groups_completed"] == 1
+    assert sorted(written[3:]) == ["100", "200"]
+    assert lake.typed["public.t"].file.count() == 2
+    statuses = lake.pending.read(["sequence_number", "status"]).to_pylist()
+    assert statuses == [{"sequence_number": n, "status": "finished"} for n in ("100", "200")]
 
 
 BOUNDS = [{"max_bytes": 5_000}, {"max_records": 5}]

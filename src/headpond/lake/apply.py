@@ -105,7 +105,7 @@ def apply_batch(
         applied.quarantine.append(part)
 
     lake.before_write("pending")
-    lake.pending.add(batch.pending, transaction=transaction)
+    lake.pending.add(whole.to_keep(), transaction=transaction)
 
     lake.before_write("tombstones")
     put = lake.tombstones.put(_all(each.tombstones for each in decided.values()), transaction=transaction)

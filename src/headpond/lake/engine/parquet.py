@@ -48,7 +48,10 @@ _INDEXED = 32  # columns of which the log has statistics, with headpond's own
 LONGEST_BOUND = 64  # bytes of a text
 EXACT_DIGITS = 15  # of a decimal, in a double
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_SAMPLE = 4096  # rows by which it is decided whether a dictionary pays, and compression
+_SAMPLE_ROWS, _SAMPLE_BYTES = (
+    4096,
+    1 << 20,
+)  # by which it is decided whether a dictionary pays, and compression
 _WORTH = 0.9  # of a column's bytes, what compression must leave at most
 
 
@@ -251,7 +254,7 @@ class Writer:
         path = "/".join([*self._shape.inside, *parts, f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"])
         self.paths.append(path)
         schema = self._shape.stored
-        repeated = [name for name in schema.names if _repeats(rows[name].slice(0, _SAMPLE))]
+        repeated = [name for name in schema.names if _repeats(_sample(rows[name]))]
         packed = [
             each.name
             for each in schema
@@ -294,8 +297,13 @@ def _compression(rows: pa.Table) -> str | dict[str, str]:
     return {name: "snappy" if _shrinks(rows[name]) else "none" for name in rows.column_names}
 
 
+def _sample(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    mean = values.nbytes // max(len(values), 1) + 1
+    return values.slice(0, min(_SAMPLE_ROWS, max(_SAMPLE_BYTES // mean, 1)))
+
+
 def _shrinks(values: pa.ChunkedArray) -> bool:
-    sample = pa.record_batch([whole(values.slice(0, _SAMPLE))], [""]).serialize()
+    sample = pa.record_batch([whole(_sample(values))], [""]).serialize()
     return len(pa.compress(sample, "snappy")) < _WORTH * len(sample)
 
 

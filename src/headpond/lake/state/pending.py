@@ -111,10 +111,10 @@ class Whole:
     arrived: pa.Table
     groups: list[list[Row]] | None = None
     finished: list[list[Row]] = field(default_factory=list)
-    refused: list[Row] = field(default_factory=list)
-    excess: list[tuple[list[Row], str]] = field(default_factory=list)
+    given_up: list[tuple[list[Row], str, str]] = field(default_factory=list)  # with reason and detail
     before: dict[Place, str] = field(default_factory=dict)  # statuses of the rows that were looked at
     after: dict[Place, str] = field(default_factory=dict)  # of those that stay
+    stored: set[Place] = field(default_factory=set)  # of the rows that were looked at
 
     def conclude(self, refused: pa.Table) -> pa.Table:
         """Quarantine the records of whole changes that a table refuses; return refused rows without chunks.
@@ -125,9 +125,9 @@ class Whole:
         groups = {place_of(members[0]): members for members in self.finished}
         mine = pa.array([place in groups for place in _places(refused)], pa.bool_())
         for main in refused.filter(mine).to_pylist():
-            for row in groups[place_of(main)]:
-                self.refused.append(quarantine_row(row, main["reason"], main["detail"]))
-                self.after[place_of(row)] = FAILED
+            rows = groups[place_of(main)]
+            self.given_up.append((rows, main["reason"], main["detail"]))
+            self.after.update(dict.fromkeys(map(place_of, rows), FAILED))
         if refused_changes := pc.sum(mine).as_py():
             self.batch.counters["chunk_groups_completed"] -= refused_changes
         if self.groups is not None:
@@ -136,16 +136,20 @@ class Whole:
 
     def refused_parts(self, max_bytes: int = MAX_BYTES) -> Iterator[pa.Table]:
         """Yield quarantine rows of groups that are given up whole, some bytes at a time."""
-        yield pa.Table.from_pylist(self.refused, QUARANTINE_SCHEMA)
         here = dict(zip(_places(self.arrived), range(self.arrived.num_rows), strict=True))
-        for rows, why in self.excess:
+        for rows, reason, detail in self.given_up:
             for part in in_parts(rows, lambda row: row["data_bytes"], max_bytes):
                 held = [here[place_of(row)] for row in part if place_of(row) in here]
                 stored = self.pending.records(row for row in part if place_of(row) not in here)
                 found = self.arrived.take(pa.array(held, pa.int64()))
                 members = [*stored.to_pylist(), *found.to_pylist()]
-                refused = [quarantine_row(row, TOO_LARGE, why) for row in members]
+                refused = [quarantine_row(row, reason, detail) for row in members]
                 yield pa.Table.from_pylist(refused, QUARANTINE_SCHEMA)
+
+    def to_keep(self) -> pa.Table:
+        """Return the records that arrived and have to wait, or to be known: those that go are not written."""
+        kept = [place in self.after or place not in self.before for place in _places(self.arrived)]
+        return self.arrived.filter(pa.array(kept, pa.bool_()))
 
     def mark(self) -> None:
         """Write the statuses that are others now."""
@@ -154,7 +158,7 @@ class Whole:
 
     def let_go(self) -> None:
         """Remove the rows that are no longer needed."""
-        self.pending.let_go(place for place in self.before if place not in self.after)
+        self.pending.let_go(self.stored - self.after.keys())
 
     def _status(self, row: Row) -> str | None:
         """Return a row's status after the steps; None for one that goes."""
@@ -174,11 +178,12 @@ def put_together(pending: PendingTable, batch: DecodedBatch, chunks: Chunks | No
         if not any(row["new"] for row in group) and not chunks.is_over(group):
             continue
         whole.before.update((place_of(row), row["status"] or WAITING) for row in group)
+        whole.stored.update(place_of(row) for row in group if row["stored"])
         if why := chunks.excess(group):
             finished = {place_of(row): FINISHED for row in group if row["status"] == FINISHED}
             whole.after.update(finished)
             rest = [row for row in group if row["status"] not in {FAILED, FINISHED}]
-            whole.excess.append((rest, why))
+            whole.given_up.append((rest, TOO_LARGE, why))
         else:
             looked_at.append(group)
     tables = {name: [rows] for name, rows in batch.tables.items()}
@@ -194,7 +199,8 @@ def put_together(pending: PendingTable, batch: DecodedBatch, chunks: Chunks | No
         refused.append(pa.Table.from_batches([step.decoded.quarantine]))
         counters.update(step.decoded.counters)
         add_newest(newest, step.decoded.newest)
-        whole.finished += step.finished
+        without_data = {place_of(row): row for row in rows}
+        whole.finished += [[without_data[place_of(row)] for row in group] for group in step.finished]
         whole.after.update(zip(_places(step.state), step.state["status"].to_pylist(), strict=True))
     whole.batch = replace(
         batch, tables=together(tables), quarantine=pa.concat_tables(refused), counters=counters, newest=newest
