@@ -25,7 +25,6 @@ from headpond.core.schemas import ASSEMBLY_SCHEMA, PENDING_SCHEMA, QUARANTINE_SC
 from headpond.dsql.chunks import (
     FAILED,
     FINISHED,
-    MAX_BYTES,
     TOO_LARGE,
     WAITING,
     Chunks,
@@ -45,6 +44,8 @@ TABLE_SCHEMA = ASSEMBLY_SCHEMA.append(pa.field("data_bytes", pa.int64()))
 OUTLINE = tuple(name for name in TABLE_SCHEMA.names if name != "data")
 GROUP_BYTES = 1 << 20
 """Rows of more bytes than this are a row group each, of smaller ones as many as this makes."""
+BYTES_AT_ONCE = 16 << 20
+"""Records that are put together at once, about: it takes some ten times their size."""
 _PLACES = pa.schema([TABLE_SCHEMA.field(name) for name in ORIGIN])
 _LISTED = 500  # records that one statement names
 
@@ -134,7 +135,7 @@ class Whole:
             self.batch.counters[OPEN] = sum(_is_open(map(self._status, group)) for group in self.groups)
         return refused.filter(pc.invert(mine))
 
-    def refused_parts(self, max_bytes: int = MAX_BYTES) -> Iterator[pa.Table]:
+    def refused_parts(self, max_bytes: int = BYTES_AT_ONCE) -> Iterator[pa.Table]:
         """Yield quarantine rows of groups that are given up whole, some bytes at a time."""
         here = dict(zip(_places(self.arrived), range(self.arrived.num_rows), strict=True))
         for rows, reason, detail in self.given_up:
@@ -189,7 +190,7 @@ def put_together(pending: PendingTable, batch: DecodedBatch, chunks: Chunks | No
     tables = {name: [rows] for name, rows in batch.tables.items()}
     refused = [batch.quarantine]
     counters, newest = Counter(batch.counters), dict(batch.newest)
-    for part in in_parts(looked_at, lambda group: sum(row["data_bytes"] for row in group), chunks.max_bytes):
+    for part in in_parts(looked_at, lambda group: sum(row["data_bytes"] for row in group), BYTES_AT_ONCE):
         rows = [row for group in part for row in group]
         new = {place_of(row) for row in rows if row["new"]}
         mine = arrived.filter(pa.array([place in new for place in _places(arrived)], pa.bool_()))
