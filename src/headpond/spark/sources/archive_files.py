@@ -37,7 +37,7 @@ from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 import pyarrow.fs as pafs
@@ -60,11 +60,19 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Listed(NamedTuple):
-    """What a listing says of a file; `written_ms` is when it was last written to, since 1970."""
+@dataclass(slots=True)
+class Listed:
+    """What a listing says of a file.
+
+    Attributes:
+        size: its bytes.
+        written_ms: when it was last written to, since 1970.
+        rested_ms: how long ago that was when it was listed. It may have been written to since.
+    """
 
     size: int
     written_ms: int
+    rested_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,7 @@ class PatternFiles:
             selectors = [
                 pafs.FileSelector(folder, recursive=part == "**", allow_not_found=True) for folder in folders
             ]
+            now_ms = _now_ms()
             with storage_errors(self.root, self.options):
                 infos = list(chain.from_iterable(self.each(filesystem.get_file_info, selectors)))
             if part == "**" or depth == len(wild) - 1:
@@ -115,7 +124,8 @@ class PatternFiles:
                     name = _path_of(info)[len(root) :].lstrip("/")
                     folder, _, last = name.rpartition("/")
                     if info.type == pafs.FileType.File and _matches([last], wild[-1:]) and fits(folder):
-                        found[name] = Listed(info.size, (info.mtime_ns or time.time_ns()) // 1_000_000)
+                        written_ms = info.mtime_ns // 1_000_000 if info.mtime_ns else now_ms
+                        found[name] = Listed(info.size, written_ms, now_ms - written_ms)
                 break
             folders = [
                 _path_of(info)
@@ -329,7 +339,7 @@ def plan(
     """Return the end of the next batch, which is `start` itself where there is nothing to take beyond it.
 
     Nothing is taken beyond what is listed, and at most `max_bytes` of the files, gzip files as stored; None:
-    all there is. Half a line at the end of a file is taken when that has rested for `last_line_wait_ms`;
+    all there is. Half a line at the end of a file is taken when that had rested for `last_line_wait_ms`;
     None: at once, the archive is read once.
     """
     asked: dict[str, tuple[FilePosition | None, int | None]] = {}  # where each begins, and its room
@@ -342,12 +352,11 @@ def plan(
             left = None if left is None else left - beyond
         if left is not None and left <= 0:
             break
-    now_ms = time.time_ns() // 1_000_000
 
     def end_of(name: str) -> FilePosition | None:
         """Look how far a file goes; None where nothing is taken of it."""
-        (done, room), (size, written_ms) = asked[name], listed[name]
-        rests = last_line_wait_ms is None or now_ms - written_ms >= last_line_wait_ms
+        (done, room), size = asked[name], listed[name].size
+        rests = last_line_wait_ms is None or listed[name].rested_ms >= last_line_wait_ms
         fits = room is None or size - (done.size if done else 0) <= room
         head = files.read(name, 0, _HEAD_BYTES)
         if done is None and _is_whole(head):
@@ -372,7 +381,11 @@ def plan(
 def newest_ms(listed: Mapping[str, Listed]) -> int:
     """Return when the newest file was written, not in the future; 0 where there are none."""
     newest = max((file.written_ms for file in listed.values()), default=0)
-    return min(newest, time.time_ns() // 1_000_000)
+    return min(newest, _now_ms())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def check_unchanged(
