@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,3 +52,29 @@ def test_a_pipeline_goes_from_one_engine_to_the_other(
     assert differences(lake, EXPECTED) == []
     assert total.counters["changes"] == len(lines)
     assert sum(sum(figures.values()) for figures in total.tables.values()) == len(lines)
+
+
+@pytest.mark.slow
+def test_the_command_takes_a_batch_that_executors_share(tmp_path: Path) -> None:
+    """In a process of its own, as the console starts it, with what it keeps out of that process."""
+    count, note = 24_000, "x" * 1_000
+    with (tmp_path / "a.jsonl").open("w") as archive:
+        for number in range(count):
+            source = {"version": "1.0", "ts_ns": number, "txId": "t", "schema": "public", "table": "orders"}
+            change = {"type": "full", "op": "c", "before": None, "after": {"id": number, "note": note}}
+            data = base64.b64encode(json.dumps(change | {"source": source}).encode()).decode()
+            archive.write(json.dumps({"data": data}) + "\n")
+    file = tmp_path / "p.toml"
+    file.write_text(
+        '[source]\narchive = "a.jsonl"\nformat = "dsql"\n[target]\nengine = "spark"\npath = "lake"\n'
+        '[tables."public.orders"]\nkeys = ["id"]\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "headpond", "run", str(file), "--until-caught-up", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["tables"]["public.orders"]["rows"] == count

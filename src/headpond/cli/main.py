@@ -25,7 +25,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from typing import Any
 
 import click
@@ -33,7 +32,7 @@ import click
 from headpond import __version__
 from headpond.cli.output import ConsoleOutput
 from headpond.core.errors import HeadpondError, MissingRequirement
-from headpond.core.lazy import lacking
+from headpond.core.lazy import keep_out, lacking
 
 DEFECT = 70
 INTERRUPTED = 130
@@ -218,16 +217,6 @@ def headpond() -> None:
     """
 
 
-class WithoutPandas(MetaPathFinder):
-    """Keeps pandas out of a process: pyarrow would import it with its first array, for a third of a look."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """Report that there is no pandas; leave all else to the others."""
-        del path, target
-        if fullname == "pandas":
-            raise ModuleNotFoundError(name=fullname)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; whatever goes wrong ends as a sentence."""
     if arguments is None:
@@ -235,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python's end would walk through all objects once more, for a quarter of a second.
         atexit.register(gc.freeze)
         if {"run", *GROUPS["Look"]} & set(sys.argv[1:2]):
-            sys.meta_path.insert(0, WithoutPandas())
+            keep_out("pandas")  # pyarrow would import it with its first array, for a third of a look
     try:
         result: Any = headpond.main(
             args=None if arguments is None else list(arguments), prog_name="headpond", standalone_mode=False

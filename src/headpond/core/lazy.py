@@ -10,8 +10,10 @@ key list the names.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 from headpond.core.errors import MissingRequirement
@@ -41,6 +43,28 @@ def lazy(
         return module if homes[name] == f"{package}.{name}" else getattr(module, name)
 
     return find, lambda: sorted([*homes, "__doc__", "__file__", "__name__", "__path__"])
+
+
+class _KeptOut(MetaPathFinder):
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        del path, target
+        if fullname == self.package:
+            raise ModuleNotFoundError(name=fullname)
+
+
+def keep_out(package: str) -> None:
+    """Have a package seem not to be installed: others import it although they can do without."""
+    sys.meta_path.insert(0, _KeptOut(package))
+
+
+def let_in(package: str) -> None:
+    """Let a package that was kept out be imported again."""
+    for each in list(sys.meta_path):
+        if isinstance(each, _KeptOut) and each.package == package:
+            sys.meta_path.remove(each)
 
 
 EXTRAS = {

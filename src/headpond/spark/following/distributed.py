@@ -36,6 +36,7 @@ from pyspark.sql import functions as F
 from headpond.core.derived import bucket_of
 from headpond.core.errors import HeadpondError, RecordFault
 from headpond.core.formats import shown_fault
+from headpond.core.lazy import let_in
 from headpond.core.schemas import whole
 from headpond.lake.apply import Applied, Chunks, DecodedBatch, apply_batch
 from headpond.lake.engine.log import Snapshot
@@ -153,6 +154,7 @@ def apply_frame(
         chunked = chunks(part) if chunks is not None else None
         return apply_batch(lake, part, chunks=chunked, transaction=transaction, shared=shared)
 
+    let_in("pandas")  # Spark wants to see it before it hands on batches of Arrow
     frame = frame.persist()
     try:
         summaries = F.col("kind").isin(SHAPE, FACTS)

@@ -43,7 +43,6 @@ from headpond.spark.session.worker_script import PARENT
 from headpond.spark.session.workers import start_parent, worker_python
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -239,11 +238,7 @@ def warm(work: Callable[[], object]) -> None:
 
 def warm_workers(spark: SparkSession) -> None:
     """Have Spark start the process that its Python workers come from, while the query is being planned."""
-
-    def same(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from parts
-
-    warm(lambda: spark.range(1, numPartitions=1).mapInArrow(same, "id long").collect())
+    warm(lambda: spark.sparkContext.parallelize([0], 1).map(abs).collect())
 
 
 def stop_spark(spark: SparkSession) -> None:
