@@ -36,7 +36,7 @@ from tests.lake.test_apply import (
 from tests.lake.test_pending import group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
@@ -104,6 +104,27 @@ def test_executors_leave_what_the_driver_leaves(spread: Apply, tmp_path: Path) -
         there = spread(lake, config, part, transaction=("query", min(number, 1)), shared=number == 2)
         assert there == apply_batch(other, decoded(config, part, parts=2))
     assert contents(lake) == contents(other)
+
+
+def test_what_comes_to_the_driver_comes_in_parts(
+    spark: SparkSession, spread: Apply, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where much of a batch is refused, its heap need not hold all of it: the same lake and figures."""
+    taken: list[int] = []
+
+    def few(frame: Any, size_bytes: int) -> Iterator[pa.Table]:
+        parts = list(plain(frame, size_bytes, 2_000))
+        taken.append(len(parts))
+        return iter(parts)
+
+    plain = distributed.brought
+    monkeypatch.setattr(distributed, "brought", few)
+    tables = entry("sales.Evolving")  # all others are refused
+    lake, config = lake_in(tmp_path / "a", tables)
+    other, _ = lake_in(tmp_path / "b", tables)
+    assert spread(lake, config, SMALL, parts=5) == apply_batch(other, decoded(config, SMALL))
+    assert contents(lake) == contents(other)
+    assert taken[0] > 2
 
 
 def test_chunked_changes_join_those_on_the_executors(spread: Apply, tmp_path: Path) -> None:
@@ -297,10 +318,10 @@ def fails(rows: pa.Table) -> None:
 class Failing(distributed.Share):
     """A share that cannot be applied where a key is in it."""
 
-    def applied(self, rows: pa.Table) -> distributed.Done:
+    def applied(self, name: str, rows: pa.Table) -> distributed.Done:
         """Fail, or be applied."""
         fails(rows)
-        return distributed.Share.applied(self, rows)
+        return distributed.Share.applied(self, name, rows)
 
 
 def test_a_record_that_tasks_fail_on_is_quarantined(

@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ARCHIVE_BYTES_PER_TRIGGER = 1 << 30
-"""Default bound of a batch of an archive, where its rows come to the driver as files, in parts.
+"""Default bound of a batch of an archive whose rows come to the driver as files, in parts, or not at all.
 
 Between batches nothing is decoded while the last parts of one are merged and the next is planned, for some 2
-seconds; memory is bounded by the parts, and a batch lies in files meanwhile.
+seconds; memory is bounded by the parts, and a batch lies in files or with the executors meanwhile.
 """
 
-STREAM_BYTES_PER_TRIGGER = 64 << 20
-"""Default bound of a batch of a stream whose rows come to the driver all at once."""
+BYTES_TO_DRIVER = 64 << 20
+"""Default bound of a batch whose rows come to the driver all at once."""
 
 
 def decoded_changes(
@@ -58,6 +58,8 @@ def decoded_changes(
 ) -> DataFrame:
     """Read the pipeline's source as a streaming frame of decoded parts (`cells.FRAME_SCHEMA`)."""
     source = pipeline.source
+    # Facts of a ledger all come to the driver.
+    to_driver = rules.folder is None and (not rules.summary or rules.config.kept_as == "documents")
     kind: type[DecodingDataSource]
     if source.archive is None:
         from headpond.spark.sources.kinesis import DecodedKinesisSource
@@ -66,10 +68,8 @@ def decoded_changes(
         if until is not None:
             options["endingPosition"] = until
         bounds = source.max_bytes_per_trigger, source.max_records_per_trigger
-        # Facts of a ledger all come to the driver.
-        to_driver = rules.folder is None and (not rules.summary or rules.config.kept_as == "documents")
         if bounds == (None, None) and to_driver:
-            options["maxBytesPerTrigger"] = str(STREAM_BYTES_PER_TRIGGER)
+            options["maxBytesPerTrigger"] = str(BYTES_TO_DRIVER)
     else:
         kind = DecodedArchiveSource
         options = {
@@ -79,11 +79,8 @@ def decoded_changes(
             "deaggregate": str(source.deaggregate).lower(),
             "onMalformed": source.on_malformed,
         }
-        most_bytes = source.max_bytes_per_trigger
-        if most_bytes is None and rules.folder is not None:
-            most_bytes = ARCHIVE_BYTES_PER_TRIGGER
-        if most_bytes is not None:
-            options["maxBytesPerTrigger"] = str(most_bytes)
+        by_default = BYTES_TO_DRIVER if to_driver else ARCHIVE_BYTES_PER_TRIGGER
+        options["maxBytesPerTrigger"] = str(source.max_bytes_per_trigger or by_default)
         if is_remote(source.archive) and pipeline.target.storage_options:
             options["storageOptions"] = json.dumps(pipeline.target.storage_options)
     redact_options(spark)

@@ -55,7 +55,8 @@ def summary_cells(
     name: str, rows: pa.RecordBatch, size_bytes: int, declared: Mapping[str, str]
 ) -> list[tuple[str, str, bytes]]:
     """Make these cells of a part; runs on an executor."""
-    empty = rows.slice(0, 0).replace_schema_metadata({_BYTES: str(size_bytes)})
+    # Not a slice without rows, which Arrow would write with all bytes of its texts.
+    empty = rows.schema.with_metadata({_BYTES: str(size_bytes)}).empty_table()
     cells = [(SHAPE, name, pack(empty))]
     if "m:columns" in rows.schema.names:
         step = schema_step(
@@ -88,6 +89,8 @@ def _cells_of(frame: pa.Table) -> Iterator[tuple[str, str, pa.Buffer]]:
             yield kind, name, batch["content"][row].as_buffer()
 
 
+CELL_BYTES = 4 << 20
+"""Rows of a cell, about: Spark holds several copies of a cell in its heap, for each task."""
 TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
 ROWS = (TABLE, _QUARANTINE, _PENDING)
 """Kinds of the cells that hold rows, of which files may take the place."""
@@ -132,18 +135,24 @@ def _cells(
     if file is not None:
         yield FILE, file, b""
     for kind, name, rows in parts if file is None else ():
-        content = pack(rows)
-        yield kind, name, content
+        contents = [pack(part) for part in _of_cells(rows)]
+        yield from ((kind, name, content) for content in contents)
         if rules is not None and kind == TABLE:
             entry = rules.entry(name)
             declared = entry.columns if entry is not None else {}
-            yield from summary_cells(name, rows, len(content), declared)
+            yield from summary_cells(name, rows, sum(map(len, contents)), declared)
     for name, rows in decoded.facts.items():
         yield _FACTS, name, pack(rows)
     if decoded.newest:
         yield _NEWEST, "", json.dumps(decoded.newest).encode()
     if decoded.counters:
         yield _COUNTERS, "", json.dumps(decoded.counters).encode()
+
+
+def _of_cells(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut rows into parts that are about as large as a cell may be."""
+    at_once = max(1, CELL_BYTES * rows.num_rows // (rows.nbytes + 1))
+    return (rows.slice(start, at_once) for start in range(0, rows.num_rows, at_once))
 
 
 def gather(frame: pa.Table) -> DecodedBatch:
