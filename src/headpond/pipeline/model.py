@@ -122,9 +122,9 @@ class Source:
         stream=True,
     )
     max_bytes_per_trigger: Size | None = key(
-        "the most Kinesis data that one batch reads; setting it means reading twice. By default 10 minutes "
-        "or about 1 GiB; 64 MiB for a ledger or if a driver of a cluster writes the tables. Of an archive, "
-        "bytes of its files; 1 GiB if Spark runs on one machine (`local`) and the driver writes DSQL changes"
+        "the most Kinesis data that one batch reads, or bytes of an archive's files; of a stream, setting it "
+        "means reading twice. By default 10 minutes or about 1 GiB, of an archive 1 GiB; 64 MiB for a ledger "
+        "or if a driver of a cluster writes the tables"
     )
     max_records_per_trigger: Count | None = key("the most Kinesis records that one batch reads")
     max_records_per_fetch: Annotated[int, Meta(ge=1, le=10000)] | None = key(

@@ -197,6 +197,7 @@ def apply_frame(
         return applied
 
     let_in("pandas")  # Spark wants to see it before it hands on batches of Arrow
+    # In memory, cells of a GiB leave a heap of Spark's own size no room for what is made of them.
     frame = frame.persist(StorageLevel.DISK_ONLY)
     try:
         of_summary = F.col("kind").isin(SHAPE, FACTS)
