@@ -55,7 +55,7 @@ def summary_cells(
     name: str, rows: pa.RecordBatch, size_bytes: int, declared: Mapping[str, str]
 ) -> list[tuple[str, str, bytes]]:
     """Make these cells of a part; runs on an executor."""
-    # Not a slice without rows, which Arrow would write with all bytes of its texts.
+    # Not a slice without rows, which Arrow would write with the offsets of all rows around it.
     empty = rows.schema.with_metadata({_BYTES: str(size_bytes)}).empty_table()
     cells = [(SHAPE, name, pack(empty))]
     if "m:columns" in rows.schema.names:
