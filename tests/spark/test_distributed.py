@@ -117,8 +117,8 @@ def test_what_comes_to_the_driver_comes_in_parts(
         taken.append(len(parts))
         return iter(parts)
 
-    plain = distributed.brought
-    monkeypatch.setattr(distributed, "brought", few)
+    plain = distributed.collected
+    monkeypatch.setattr(distributed, "collected", few)
     tables = entry("sales.Evolving")  # all others are refused
     lake, config = lake_in(tmp_path / "a", tables)
     other, _ = lake_in(tmp_path / "b", tables)

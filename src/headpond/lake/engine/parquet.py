@@ -48,10 +48,8 @@ _INDEXED = 32  # columns of which the log has statistics, with headpond's own
 LONGEST_BOUND = 64  # bytes of a text
 EXACT_DIGITS = 15  # of a decimal, in a double
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_SAMPLE_ROWS, _SAMPLE_BYTES = (
-    4096,
-    1 << 20,
-)  # by which it is decided whether a dictionary pays, and compression
+_SAMPLE_ROWS = 4096  # by which it is decided whether a dictionary pays, and compression
+_SAMPLE_BYTES = 1 << 20  # which these have at most
 _WORTH = 0.9  # of a column's bytes, what compression must leave at most
 
 

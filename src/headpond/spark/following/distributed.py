@@ -50,7 +50,7 @@ from headpond.lake.target import Decision, Step, in_parts, together
 from headpond.spark.errors import carried, headpond_error_of
 from headpond.spark.following.parts import apply_in_parts
 from headpond.spark.sources.cells import FRAME_SCHEMA, pack, unpack
-from headpond.spark.sources.decoded import FACTS, SHAPE, TABLE, BatchSummary, gather, summary_of
+from headpond.spark.sources.decoded import FACTS, LEDGER_FACTS, SHAPE, TABLE, BatchSummary, gather, summary_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,8 +62,8 @@ DISTRIBUTE_ABOVE_BYTES = 16 << 20
 """What is less is done in the driver, which is faster: decoded changes of a batch, files to write again."""
 LEAST_BYTES, MOST_BYTES = 4 << 20, 32 << 20
 """Bytes of changes that a task gets: no less only to have more tasks at once, and about this many at most."""
-BROUGHT_AT_ONCE_BYTES = 64 << 20
-"""What refused records, chunks and tables without an entry may have, to come to the driver in one go."""
+COLLECTED_AT_ONCE_BYTES = 64 << 20
+"""What comes to the driver in one go: by default a batch, or of a larger one what executors leave to it."""
 SHARE, NAME, CONTENT = "share", "name", "content"
 SAID = pa.schema([(NAME, pa.string()), (CONTENT, pa.binary())])
 DEALT = pa.schema([(SHARE, pa.int32()), *SAID])
@@ -189,9 +189,9 @@ def apply_frame(
         chunked = chunks(part) if chunks is not None else None
         return apply_batch(lake, part, chunks=chunked, transaction=transaction, shared=shared)
 
-    def driver(cells: DataFrame, size_bytes: int) -> Applied:
+    def on_driver(cells: DataFrame, size_bytes: int) -> Applied:
         applied = Applied()
-        for part in brought(cells, size_bytes):
+        for part in collected(cells, size_bytes):
             applied.add(apply_in_parts(part, partial(apply_sparing, apply=here)))
         applied.batches = 1
         return applied
@@ -201,22 +201,20 @@ def apply_frame(
     frame = frame.persist(StorageLevel.DISK_ONLY)
     try:
         of_summary = F.col("kind").isin(SHAPE, FACTS)
-        told = F.when(of_summary, F.col(CONTENT)).alias(CONTENT)
-        cells = frame.select("kind", NAME, told, F.length(CONTENT).alias("bytes")).toArrow()
-        summary = summary_of(cells.filter(pc.is_valid(cells[CONTENT])))
-        cells = cells.filter(pc.is_null(cells[CONTENT]))
+        summary_only = F.when(of_summary, F.col(CONTENT)).alias(CONTENT)
+        cells = frame.select("kind", NAME, summary_only, F.length(CONTENT).alias("bytes")).toArrow()
+        is_summary = pc.is_valid(cells[CONTENT])
+        summary = summary_of(cells.filter(is_summary))
+        size_bytes = pc.sum(cells["bytes"].filter(pc.invert(is_summary))).as_py() or 0
         large = summary.bytes > DISTRIBUTE_ABOVE_BYTES
         distributed = [name for name in summary.tables if large and name in lake.tables]
-        stays = pc.and_(
-            pc.equal(cells["kind"], TABLE), pc.is_in(cells[NAME], pa.array(distributed, pa.string()))
-        )
         rest = frame.filter(~of_summary & ~((F.col("kind") == TABLE) & F.col(NAME).isin(distributed)))
         applied = Applied()
         if distributed:
             known = Counter[str]()
             if lake.config.kept_as == "documents":  # revisions are decided by what blocks list
-                facts = DecodedBatch(facts=gather(rest.toArrow()).facts)
-                lake.extras.begin(facts, known, Step(transaction, lake.before_write))
+                facts = gather(rest.filter(F.col("kind") == LEDGER_FACTS).toArrow()).facts
+                lake.extras.begin(DecodedBatch(facts=facts), known, Step(transaction, lake.before_write))
             try:
                 applied = apply_batch(
                     lake,
@@ -230,25 +228,22 @@ def apply_frame(
                 if not isinstance(headpond_error_of(error), RecordFault):
                     raise
                 # The driver finds the record that is at fault.
-                return driver(frame.filter(~of_summary), _sum(cells["bytes"]))
+                return on_driver(frame.filter(~of_summary), size_bytes)
             applied.counters.update(known)
             applied.batches = 0
-        applied.add(driver(rest, _sum(cells["bytes"].filter(pc.invert(stays)))))
+        size_bytes -= sum(summary.tables[name].bytes for name in distributed)
+        applied.add(on_driver(rest, size_bytes))
         return applied
     finally:
         frame.unpersist()
 
 
-def _sum(values: pa.ChunkedArray) -> int:
-    return int(pc.sum(values).as_py() or 0)
-
-
-def brought(
-    cells: DataFrame, size_bytes: int, at_once_bytes: int = BROUGHT_AT_ONCE_BYTES
+def collected(
+    cells: DataFrame, size_bytes: int, at_once_bytes: int = COLLECTED_AT_ONCE_BYTES
 ) -> Iterator[pa.Table]:
-    """Yield cells of `size_bytes` in the driver, at most `at_once_bytes` at a time.
+    """Yield cells, which have `size_bytes`, on the driver: more than `at_once_bytes` in parts.
 
-    Spark collects in the driver's heap what it hands on in one go.
+    What Spark collects in one go is in the driver's heap as a whole.
     """
     if size_bytes <= at_once_bytes:
         yield cells.toArrow()

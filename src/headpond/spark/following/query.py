@@ -26,7 +26,7 @@ from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.pipeline.model import Target
 from headpond.spark.errors import carried
 from headpond.spark.following.checkpoint import read_again
-from headpond.spark.following.distributed import apply_frame, rewriting
+from headpond.spark.following.distributed import COLLECTED_AT_ONCE_BYTES, apply_frame, rewriting
 from headpond.spark.following.parts import apply_as_it_comes, apply_in_parts
 from headpond.spark.following.upkeep import Upkeep, read_up_to_of
 from headpond.spark.session.cluster import refuse_connect
@@ -49,9 +49,6 @@ Between batches nothing is decoded while the last parts of one are merged and th
 seconds; memory is bounded by the parts, and a batch lies in files or with the executors meanwhile.
 """
 
-BYTES_TO_DRIVER = 64 << 20
-"""Default bound of a batch whose rows come to the driver all at once."""
-
 
 def decoded_changes(
     spark: SparkSession, pipeline: Pipeline, rules: Rules, *, until: str | None = None
@@ -69,7 +66,7 @@ def decoded_changes(
             options["endingPosition"] = until
         bounds = source.max_bytes_per_trigger, source.max_records_per_trigger
         if bounds == (None, None) and to_driver:
-            options["maxBytesPerTrigger"] = str(BYTES_TO_DRIVER)
+            options["maxBytesPerTrigger"] = str(COLLECTED_AT_ONCE_BYTES)
     else:
         kind = DecodedArchiveSource
         options = {
@@ -79,7 +76,7 @@ def decoded_changes(
             "deaggregate": str(source.deaggregate).lower(),
             "onMalformed": source.on_malformed,
         }
-        by_default = BYTES_TO_DRIVER if to_driver else ARCHIVE_BYTES_PER_TRIGGER
+        by_default = COLLECTED_AT_ONCE_BYTES if to_driver else ARCHIVE_BYTES_PER_TRIGGER
         options["maxBytesPerTrigger"] = str(source.max_bytes_per_trigger or by_default)
         if is_remote(source.archive) and pipeline.target.storage_options:
             options["storageOptions"] = json.dumps(pipeline.target.storage_options)

@@ -96,7 +96,9 @@ ROWS = (TABLE, _QUARANTINE, _PENDING)
 """Kinds of the cells that hold rows, of which files may take the place."""
 FILE = "file"
 """Kind of a cell that names a file of rows (`cells.Folder`), instead of holding them."""
-_COUNTERS, _ARRIVALS, _FACTS, _NEWEST = "counters", "arrivals", "facts", "newest"
+LEDGER_FACTS = "facts"
+"""Kind of a cell that holds facts of a ledger's journal."""
+_COUNTERS, _ARRIVALS, _NEWEST = "counters", "arrivals", "newest"
 
 
 def decode_partition(
@@ -142,7 +144,7 @@ def _cells(
             declared = entry.columns if entry is not None else {}
             yield from summary_cells(name, rows, sum(map(len, contents)), declared)
     for name, rows in decoded.facts.items():
-        yield _FACTS, name, pack(rows)
+        yield LEDGER_FACTS, name, pack(rows)
     if decoded.newest:
         yield _NEWEST, "", json.dumps(decoded.newest).encode()
     if decoded.counters:
@@ -158,7 +160,9 @@ def _of_cells(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def gather(frame: pa.Table) -> DecodedBatch:
     """Put the collected parts of one micro-batch together; runs on the driver."""
     cells = list(_cells_of(frame))
-    batch = batch_of((kind, name, unpack(cell)) for kind, name, cell in cells if kind in (*ROWS, _FACTS))
+    batch = batch_of(
+        (kind, name, unpack(cell)) for kind, name, cell in cells if kind in (*ROWS, LEDGER_FACTS)
+    )
     newest = batch.newest_arrivals_us
     for kind, _, content in cells:
         if kind == _COUNTERS:
@@ -180,7 +184,7 @@ def batch_of(rows: Iterable[tuple[str, str, pa.Table]]) -> DecodedBatch:
         together(found[TABLE]),
         pa.concat_tables([QUARANTINE_SCHEMA.empty_table(), *found[_QUARANTINE][""]]),
         pa.concat_tables([PENDING_SCHEMA.empty_table(), *found[_PENDING][""]]),
-        facts=together(found[_FACTS]),
+        facts=together(found[LEDGER_FACTS]),
     )
 
 
