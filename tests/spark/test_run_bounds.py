@@ -1,4 +1,4 @@
-"""How `headpond run` bounds batches of a stream: by time, read once, unless memory or the file says more."""
+"""How `headpond run` bounds batches: by time, an archive by bytes, unless memory or the file says more."""
 
 from __future__ import annotations
 
@@ -41,3 +41,32 @@ def test_a_stream_is_bounded_by_time_and_read_once(
     query.decoded_changes(spark, wanted, Rules(row_changes(wanted), folder=folder))
     given = spark.readStream.format.return_value.options.call_args.kwargs
     assert read_options(given).limits == limits
+
+
+@pytest.mark.parametrize(
+    ("line", "summary", "folder", "expected"),
+    [
+        ("", True, None, 1 << 30),  # executors keep the rows; of 64 MiB only two tasks could read
+        ("", False, "parts", 1 << 30),
+        ("", False, None, 64 << 20),
+        ("max_bytes_per_trigger = 1048576", True, None, 1 << 20),
+    ],
+)
+def test_a_batch_of_an_archive_is_small_only_where_all_of_it_comes_to_the_driver(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    folder: str | None,
+    expected: int,
+    *,
+    summary: bool,
+) -> None:
+    """As a batch of a stream is."""
+    file = tmp_path / "pipeline.toml"
+    file.write_text(pipeline_text(f'archive = "*.jsonl"\n{line}', path="lake"))
+    wanted, spark = load(file), MagicMock()
+    for name in ("redact_options", "register_source"):
+        monkeypatch.setattr(query, name, lambda *_: None)
+    query.decoded_changes(spark, wanted, Rules(row_changes(wanted), summary, folder))
+    given = spark.readStream.format.return_value.options.call_args.kwargs
+    assert given["maxBytesPerTrigger"] == str(expected)
