@@ -14,7 +14,9 @@ import orjson
 import pytest
 from amazon.ion import simpleion
 
+from headpond.cli.inputs import whole_lines
 from headpond.cli.verify_pieces import ALONE_PIECES
+from headpond.kinesis.archive.lines import OVERLONG
 from headpond.qldb.files import split_mixed
 from tests.kit.support import vector_bytes, vector_json, vector_lines
 from tests.lake.ledgers import exported as exported_blocks
@@ -88,6 +90,27 @@ def test_aggregates_are_opened(cli: Cli, tmp_path: Path) -> None:
         document = found(cli, path)
         assert document["counts"]["distinct_revisions"] == EXPECTED["counts"]["revision_details"]
         assert document["counts"]["malformed"] == 0
+
+
+def test_a_file_that_expands_too_far_is_rejected(cli: Cli, tmp_path: Path) -> None:
+    """Where it has to be held as a whole; of lines only the one that is read is held."""
+    path = tmp_path / "bomb.ion.gz"
+    path.write_bytes(gzip.compress(b"\xe0\x01\x00\xea" + bytes(300 << 20), 1))
+    outcome = cli("verify", path)
+    assert outcome.code == 2
+    assert "expands to more than 256 MiB" in outcome.stderr
+
+
+def test_lines_that_are_too_long_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than its beginning is held of one; those around it are whole."""
+    for module in ("cli.inputs", "kinesis.archive.lines"):
+        monkeypatch.setattr(f"headpond.{module}.MAX_LINE_BYTES", 3 << 20)
+    parts = [b"a\nb", b"c\nx", *[b"x" * (1 << 20)] * 20, b"x\nd\n", b"e"]
+    texts = list(whole_lines(parts))
+    assert max(map(len, texts)) <= 3 << 20
+    first, second, long, *others = b"".join(texts).split(b"\n")
+    assert (first, second, others) == (b"a", b"bc", [b"d", b"e"])
+    assert long.startswith(OVERLONG + b"xxx")
 
 
 @pytest.mark.slow

@@ -96,6 +96,15 @@ def test_a_file_may_expand_to_very_many_empty_lines() -> None:
     assert [(row["data"], row["sequence_number"]) for row in found] == [(b"x", str((50 << 20) + 1))]
 
 
+def test_what_a_file_that_is_read_whole_expands_to_is_bounded() -> None:
+    """The end tells, as that of a damaged one; a plain file is as large as it is."""
+    text = b"x" * (3 << 20)
+    assert whole(opened_bytes(text), "it", 1 << 20) == text
+    assert whole(opened_bytes(gzip.compress(text)), "it", 3 << 20) == text
+    held = whole(opened_bytes(gzip.compress(text)), "it", 1 << 20)
+    assert held == b"x" * (1 << 20) + b"\nit: it expands to more than 1 MiB; decompress it first"
+
+
 def test_a_line_of_64_mebibytes_is_the_longest() -> None:
     """Without a word from anybody."""
     longest = b"x" * (64 << 20)

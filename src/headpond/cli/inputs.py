@@ -7,7 +7,7 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -18,8 +18,8 @@ from headpond.cli.output import ConsoleOutput, JsonOutput, Output
 from headpond.core.errors import HeadpondError, InvalidData, MissingRequirement, UsageError
 from headpond.core.options import parse_span
 from headpond.core.times import parse_time_ms
-from headpond.kinesis.archive.compressed import MAGIC, opened
-from headpond.kinesis.archive.lines import count_lines
+from headpond.kinesis.archive.compressed import MAGIC, MAX_WHOLE_BYTES, opened
+from headpond.kinesis.archive.lines import MAX_LINE_BYTES, count_lines, cut_text, shortened
 
 _READ_BYTES = 1 << 20
 
@@ -85,8 +85,8 @@ input_argument = click.argument("file", default="-", type=click.Path(path_type=s
 """A file to read, or `-` for standard input, which is also what is read when none is named."""
 
 
-def input_texts(file: str) -> Iterator[bytes]:
-    """Read a file or standard input (`-`) in pieces of whole lines; what is gzip-compressed is decompressed.
+def input_parts(file: str) -> Iterator[bytes]:
+    """Read a file or standard input (`-`) as it comes; what is gzip-compressed is decompressed.
 
     Raises:
         UsageError: It cannot be opened or read, or its compression is damaged.
@@ -96,16 +96,53 @@ def input_texts(file: str) -> Iterator[bytes]:
     with raw:
         with _blamed(file):
             content = opened(raw, compressed=raw.peek(2)[:2] == MAGIC)
-        part, rest = b"?", [b""]
+        part = b"?"
         while part:
-            # Only reading is blamed on the input, not what the caller does with a piece.
+            # Only reading is blamed on the input, not what the caller does with a part.
             with _blamed(file):
                 part = content.read1(_READ_BYTES)
-            end = part.rfind(b"\n") + 1
-            if (end or not part) and (text := b"".join([*rest, part[:end]])):
-                yield text
-                rest.clear()
-            rest.append(part[end:])
+            yield part
+
+
+def whole_lines(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Put parts together to texts of whole lines; of a line that is too long only the beginning is kept."""
+    rest, size = [b""], 0
+    for part in parts:
+        end = part.rfind(b"\n") + 1
+        if end:
+            yield from (text for text, _ in cut_text(b"".join([*rest, part[:end]])))
+            rest, size = [], 0
+        rest.append(part[end:])
+        size += len(rest[-1])
+        if size > MAX_LINE_BYTES:
+            rest = [shortened(b"".join(rest))]
+            size = len(rest[0])
+    if text := b"".join(rest):
+        yield text
+
+
+def input_texts(file: str) -> Iterator[bytes]:
+    """Read a file or standard input (`-`) in pieces of whole lines; it raises as `input_parts` does."""
+    return whole_lines(input_parts(file))
+
+
+def input_whole(file: str, parts: Iterable[bytes], max_bytes: int = MAX_WHOLE_BYTES) -> bytes:
+    """Return all of an input.
+
+    Raises:
+        UsageError: it is a file that expands to more than `max_bytes`.
+    """
+    found = io.BytesIO()
+    most = max_bytes if file == "-" else max(max_bytes, Path(file).stat().st_size)
+    for part in parts:
+        found.write(part)
+        if found.tell() > most:
+            raise UsageError(
+                f"{file} expands to more than {max_bytes >> 20} MiB.",
+                next_step="Decompress it first, if it is what it should be.",
+                file=file,
+            )
+    return found.getvalue()
 
 
 def input_lines(file: str) -> Iterator[tuple[int, bytes]]:

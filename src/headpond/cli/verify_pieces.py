@@ -31,7 +31,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headpond.cli.inputs import input_texts
+from headpond.cli.inputs import input_parts, input_whole, whole_lines
 from headpond.core.errors import UsageError
 from headpond.ion.binary import MARKER
 from headpond.kinesis.archive.lines import count_lines, read_text
@@ -71,7 +71,7 @@ def files_of(names: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for path in chain.from_iterable(map(_matches, names)):
         is_manifest = path.endswith(EXPORT_MANIFESTS)
-        content = b"".join(input_texts(path)) if is_manifest else b""
+        content = input_whole(path, input_parts(path)) if is_manifest else b""
         objects = objects_of(Path(path).as_posix(), content, _Present()) if is_manifest else [path]
         found.update(dict.fromkeys(objects))
     return list(found)
@@ -106,16 +106,16 @@ def pieces(file: str) -> Iterator[Piece]:
     Raises:
         UsageError: it cannot be read or decompressed.
     """
-    texts = input_texts(file)
-    head = list(_first(texts, LOOK_BYTES))
-    kind, texts = _kind(b"".join(head)[:LOOK_BYTES]), chain(head, texts)
+    parts = input_parts(file)
+    head = list(_first(parts, LOOK_BYTES))
+    kind, parts = _kind(b"".join(head)[:LOOK_BYTES]), chain(head, parts)
     if kind == "lines":
         first = 1
-        for text in texts:
+        for text in whole_lines(parts):
             yield Piece(file, kind, first, [text])
             first += count_lines(text)
         return
-    whole = b"".join(texts)
+    whole = input_whole(file, parts)
     if kind == "export":
         yield Piece(file, kind, 0, [whole])
         return
@@ -125,11 +125,11 @@ def pieces(file: str) -> Iterator[Piece]:
         first += len(part)
 
 
-def _first(texts: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Take texts until they have this many bytes."""
-    while size > 0 and (text := next(texts, None)) is not None:
-        size -= len(text)
-        yield text
+def _first(parts: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Take parts until they have this many bytes."""
+    while size > 0 and (part := next(parts, None)) is not None:
+        size -= len(part)
+        yield part
 
 
 def _kind(head: bytes) -> Kind:

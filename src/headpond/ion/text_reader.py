@@ -119,6 +119,8 @@ class _Reader:
                 refuse("truncated", self.at, "the text ends inside a value")
             reason = "truncated" if self.data[self.at : self.at + 1] in (b'"', b"'") else "bad_ion"
             refuse(reason, self.at, f"no Ion text: {self._shown()}")
+        if self.data.startswith((b"/*", b"'''"), self.at) and match.lastgroup != "long":
+            refuse("truncated", self.at, f"no end: {self._shown()}")
         return match
 
     def _shown(self) -> str:
@@ -281,7 +283,7 @@ def to_binary(text: str, *, max_depth: int = binary.MAX_DEPTH) -> bytes:
 
 MAX_DIGITS = 300_000
 """Digits of a number; reading takes more than linear time."""
-_BLANK = rb"(?:[ \t\r\n\v\f]+|//[^\r\n]*|/\*(?s:.*?)\*/)*+"
+_BLANK = rb"(?:[ \t\r\n\v\f]+|//[^\r\n]*|/\*(?:[^*]++|\*(?!/))*+\*/)*+"
 SKIP = re.compile(_BLANK)
 _STOP = rb"(?=[{}\[\](),\"' \t\r\n\v\f]|/[/*]|\Z)"
 _DIGITS = rb"[0-9](?:_?[0-9])*+"

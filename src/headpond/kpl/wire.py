@@ -22,7 +22,9 @@ first. Source: spec "KPL aggregated records", parsing rules.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple, NoReturn
 
 from headpond.kpl.model import CHECKSUM_BYTES, MAGIC, Malformed, MalformedReason
@@ -32,6 +34,8 @@ MAX_GROUP_DEPTH = 100
 MAX_EXPANDED_BYTES = 256 * 1024 * 1024
 """Keys of one aggregate, each counted as often as records use it. A table entry of 5 MiB that a
 million records point at would otherwise unfold to terabytes; honest aggregates stay below 64 MiB."""
+MAX_AGGREGATE_BYTES = 10 << 20
+"""Bytes an aggregate may have: a Kinesis record's bound."""
 MAX_FIELDS = 500_000
 """Fields of one aggregate that are read, and messages in it; a record in the usual shape is one."""
 
@@ -132,6 +136,27 @@ def parse_aggregate(
     if tags:
         _check_tags(blob, records)
     return parsed
+
+
+def end_of_aggregate(data: bytes, at: int, *, max_bytes: int = MAX_AGGREGATE_BYTES) -> tuple[int, bool]:
+    """Look for the end of the aggregate that begins at `at`, which has no length: behind a field its digest.
+
+    Returns:
+        Where it ends, and True; or how far its message was read where no digest of it is found, and False.
+    """
+    digest = hashlib.md5(usedforsecurity=False)
+    stop = at + len(MAGIC)
+    end = min(len(data), at + max_bytes) - CHECKSUM_BYTES
+    fields = _fields(data, stop, end, MAX_GROUP_DEPTH, iter(range(MAX_FIELDS)))
+    try:
+        for field_end in chain((stop,), (field.end for field in fields)):
+            digest.update(data[stop:field_end])
+            stop = field_end
+            if digest.digest() == data[stop : stop + CHECKSUM_BYTES]:
+                return stop + CHECKSUM_BYTES, True
+    except WireError:
+        pass
+    return stop, False
 
 
 def _record(blob: bytes, start: int, end: int, depth: int, left: Iterator[int]) -> tuple[RecordSpans, str]:

@@ -20,6 +20,8 @@ MAGIC = b"\x1f\x8b"
 DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 """What reading a file raises whose compression is cut short or damaged; not what a disk or a store does."""
 
+MAX_WHOLE_BYTES = 256 << 20
+"""What a compressed file that is read whole may expand to; it could be a thousand times its size."""
 _READ_BYTES = 1 << 20
 
 
@@ -41,15 +43,22 @@ def head(content: io.BufferedIOBase, size: int) -> bytes:
         return b""
 
 
-def whole(content: io.BufferedIOBase, name: str) -> bytes:
-    """Read all of a file; of a damaged one what comes before the damage, and a line that is not a record."""
-    parts: list[bytes] = []
+def whole(content: io.BufferedIOBase, name: str, max_bytes: int = MAX_WHOLE_BYTES) -> bytes:
+    """Read all of a file; of a damaged one what comes before the damage, and a line that is not a record.
+
+    So is the end of a compressed file that expands to more than `max_bytes`.
+    """
+    found = io.BytesIO()
     try:
         while part := content.read(_READ_BYTES):
-            parts.append(part)
+            found.write(part)
+            if found.tell() > max_bytes and isinstance(content, gzip.GzipFile):
+                found.truncate(max_bytes)
+                raise EOFError(f"it expands to more than {max_bytes >> 20} MiB; decompress it first")
     except DAMAGE as error:
-        parts.append(f"\n{name}: {error}".encode())
-    return b"".join(parts)
+        found.seek(0, io.SEEK_END)
+        found.write(f"\n{name}: {error}".encode())
+    return found.getvalue()
 
 
 def texts(content: io.BufferedIOBase, name: str, size_bytes: int = TEXT_BYTES) -> Iterator[tuple[bytes, int]]:
