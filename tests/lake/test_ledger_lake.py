@@ -301,6 +301,22 @@ def test_each_contender_is_listed_by_the_block_that_it_names(tmp_path: Path) -> 
     assert [(row["_hash"][0], row["_block_sequence_no"]) for row in rows_of(lake)["Person"]] == [(3, 7)]
 
 
+@pytest.mark.parametrize("at", [5, 4])
+def test_a_contest_of_another_version_decides_nothing(tmp_path: Path, at: int) -> None:
+    """Which of two copies of one revision stands depends on the blocks that they name alone."""
+    records = [
+        revision("e", 2, None, hashed=3, redacted=True, sequence_no=8),
+        revision("e", 2, "{a: 3}", hashed=3),
+        block([("e", 1), ("e", 3)]),
+        revision("e", 1, None, hashed=11),
+        revision("e", 1, None, hashed=13),
+    ]
+    config = config_of("Person", past=False, honour=True)
+    lake = applied(tmp_path, config, *filter(None, (records[:at], records[at:])), records[:2])
+    (row,) = rows_of(lake)["Person"]
+    assert (row["_block_sequence_no"], row["_redacted"], row["a"]) == (7, True, None)
+
+
 BLOCK_NUMBERS = st.sampled_from([7, 7, 8])
 REVISIONS = st.builds(
     lambda document, version, number, form, sequence_no: revision(

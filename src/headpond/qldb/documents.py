@@ -171,7 +171,7 @@ _PAIR = ("document_id", "revision")
 
 @dataclass(frozen=True, slots=True)
 class Contested:
-    """Documents and versions with more than one hash, and the sequence numbers of the blocks these name.
+    """Documents and versions with more than one hash or block, and the sequence numbers of these blocks.
 
     `deleted` are contenders of which only a tombstone is known, as typed revisions.
     """
@@ -201,7 +201,8 @@ def contested(rows: pa.Table, known: pa.Table, dead: pa.Table) -> Contested | No
         (json.loads(key)[0], decode_version(version))
         for key, version in zip(dead["key"].to_pylist(), dead["version"].to_pylist(), strict=True)
     ]
-    schema = pa.schema([("document_id", pa.string()), ("revision", pa.int64()), ("hash", pa.binary())])
+    kinds = {"document_id": pa.string(), "revision": pa.int64(), "hash": pa.binary()}
+    schema = pa.schema(list((kinds | {"block_sequence_no": pa.int64()}).items()))
     parts = [
         rows.select([OWN + name for name in schema.names]).rename_columns(schema.names),
         known.select(schema.names),
@@ -210,12 +211,16 @@ def contested(rows: pa.Table, known: pa.Table, dead: pa.Table) -> Contested | No
                 [document_id for document_id, _ in gone],
                 [version.revision for _, version in gone],
                 [version.hash for _, version in gone],
+                [version.block for _, version in gone],
             ],
             schema=schema,
         ),
     ]
-    together = pa.concat_tables(parts).group_by(list(_PAIR)).aggregate([("hash", "count_distinct")])
-    several = together.filter(pc.greater(together["hash_count_distinct"], 1))
+    # One hash in two blocks, too: which of both a block lists decides once another hash comes.
+    asked = [("hash", "count_distinct"), ("block_sequence_no", "count_distinct")]
+    together = pa.concat_tables(parts).group_by(list(_PAIR)).aggregate(asked)
+    most = pc.max_element_wise(*(together[f"{name}_{what}"] for name, what in asked))
+    several = together.filter(pc.greater(most, 1))
     if several.num_rows == 0:
         return None
     pairs = set(zip(*(several[name].to_pylist() for name in _PAIR), strict=True))
