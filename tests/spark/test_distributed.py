@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headpond.core.errors import RecordFault
-from headpond.lake.apply import Applied, apply_batch
+from headpond.lake.apply import Applied, DecodedBatch, apply_batch
 from headpond.lake.engine import merge
 from headpond.lake.engine.log import DataFile
 from headpond.lake.targets import current
@@ -125,6 +126,28 @@ def test_what_comes_to_the_driver_comes_in_parts(
     assert spread(lake, config, SMALL, parts=5) == apply_batch(other, decoded(config, SMALL))
     assert contents(lake) == contents(other)
     assert taken[0] > 2
+
+
+def test_a_batch_that_comes_to_the_driver_comes_in_parts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small file may have expanded to it; the lake and its figures are those of one part."""
+    monkeypatch.setattr(distributed, "collected", partial(distributed.collected, at_once_bytes=2_000))
+    lake, config = lake_in(tmp_path / "a", THREE)
+    other, _ = lake_in(tmp_path / "b", THREE)
+    parts: list[Any] = []
+
+    def apply(part: DecodedBatch) -> Applied:
+        parts.append(part)
+        return apply_batch(lake, part)
+
+    frame = spark.createDataFrame(cells(config, SMALL, parts=5))
+    applied = distributed.apply_collected(frame, apply)
+    assert len(parts) > 5
+    assert applied.batches == 1
+    assert applied.quarantined == apply_batch(other, decoded(config, SMALL)).quarantined
+    assert contents(lake) == contents(other)
+    assert not frame.is_cached
 
 
 def test_chunked_changes_join_those_on_the_executors(spread: Apply, tmp_path: Path) -> None:

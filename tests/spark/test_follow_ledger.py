@@ -10,6 +10,8 @@ import pytest
 
 from headpond.cli.commands.verify import listed
 from headpond.cli.main import main
+from headpond.core.formats import one_batch
+from headpond.lake.apply import Applied, DecodedBatch, apply_batch
 from headpond.lake.reports import lake_summary
 from headpond.localkinesis import LocalKinesis
 from headpond.pipeline import load
@@ -17,8 +19,22 @@ from headpond.pipeline.lake import open_lake
 from headpond.qldb.columns import ion_json_column
 from headpond.qldb.journal.check import ANOMALIES
 from headpond.spark import follow, verify
+from headpond.spark.following import query
+from headpond.spark.following.parts import apply_as_it_comes
+from headpond.spark.sources.cells import FRAME_SCHEMA, Folder
+from headpond.spark.sources.decoded import decode_partition
 from tests.kit.support import vector_bytes
-from tests.lake.ledgers import TABLES, datums, expected_state, rows_of, state_of
+from tests.lake.ledgers import (
+    TABLES,
+    config_of,
+    datums,
+    decoded,
+    expected_state,
+    ledger_in,
+    records,
+    rows_of,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,8 +67,39 @@ def caught_up(spark: SparkSession, folder: Path, source: str, more: str = "") ->
     return open_lake(wanted)
 
 
-def test_an_archive_of_aggregates_becomes_documents(spark: SparkSession, tmp_path: Path) -> None:
+def test_no_row_of_a_ledger_passes_through_the_jvm(tmp_path: Path) -> None:
+    """On one machine revisions, facts and quarantine come as files, part by part: the same tables."""
+    config = config_of(*TABLES, raw_ion=True)
+    blobs = [*datums("clean"), b"no record"]
+    wanted = ledger_in(tmp_path / "one", config)
+    apply_batch(wanted, decoded(config, blobs))
+    folder, lake, parts = Folder(), ledger_in(tmp_path / "other", config), list[DecodedBatch]()
+
+    def collect() -> pa.Table:
+        batches = [records(blobs[first : first + 100], first=first) for first in range(0, len(blobs), 100)]
+        cells = decode_partition(config, [one_batch(each) for each in batches], folder=folder.path)
+        frame = pa.Table.from_batches(list(cells), FRAME_SCHEMA)
+        assert set(frame["kind"].to_pylist()) - {"arrivals", "newest"} == {"file", "counters"}
+        return frame
+
+    def apply(part: DecodedBatch) -> Applied:
+        parts.append(part)
+        return apply_batch(lake, part)
+
+    apply_as_it_comes(folder, collect, apply, part_bytes=50_000)
+    assert sum("blocks" in part.facts for part in parts) > 1
+    assert state_of(lake) == state_of(wanted) == expected_state()
+    assert lake.quarantine.count() == wanted.quarantine.count() == 1
+    for name, facts in wanted.extras.facts.items():
+        assert lake.extras.facts[name].count() == facts.count()
+
+
+def test_an_archive_of_aggregates_becomes_documents(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In several batches; and a history beside the state has every revision."""
+    for way in ("apply_collected", "apply_in_parts"):
+        monkeypatch.delattr(query, way)  # on one machine all rows come as files
     (tmp_path / "records.jsonl").write_bytes(vector_bytes("qldb/aggregated.jsonl"))
     past = '[tables.past]\ntable = "Person"\nkeep = "history"\n'
     lake = caught_up(spark, tmp_path, 'archive = "records.jsonl"', past)

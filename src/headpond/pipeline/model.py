@@ -123,8 +123,8 @@ class Source:
     )
     max_bytes_per_trigger: Size | None = key(
         "the most Kinesis data that one batch reads, or bytes of an archive's files; of a stream, setting it "
-        "means reading twice. By default 10 minutes or about 1 GiB, of an archive 1 GiB; 64 MiB for a ledger "
-        "or if a driver of a cluster writes the tables"
+        "means reading twice. By default 10 minutes or about 1 GiB, of an archive 1 GiB; 64 MiB if a driver "
+        "of a cluster writes the tables, or of a ledger there"
     )
     max_records_per_trigger: Count | None = key("the most Kinesis records that one batch reads")
     max_records_per_fetch: Annotated[int, Meta(ge=1, le=10000)] | None = key(

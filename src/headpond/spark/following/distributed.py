@@ -23,6 +23,7 @@ import copy
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import groupby, pairwise
@@ -190,16 +191,10 @@ def apply_frame(
         return apply_batch(lake, part, chunks=chunked, transaction=transaction, shared=shared)
 
     def on_driver(cells: DataFrame, size_bytes: int) -> Applied:
-        applied = Applied()
-        for part in collected(cells, size_bytes):
-            applied.add(apply_in_parts(part, partial(apply_sparing, apply=here)))
-        applied.batches = 1
-        return applied
+        return _apply_here(cells, size_bytes, partial(apply_sparing, apply=here))
 
     let_in("pandas")  # Spark wants to see it before it hands on batches of Arrow
-    # In memory, cells of a GiB leave a heap of Spark's own size no room for what is made of them.
-    frame = frame.persist(StorageLevel.DISK_ONLY)
-    try:
+    with _on_disk(frame):
         of_summary = F.col("kind").isin(SHAPE, FACTS)
         summary_only = F.when(of_summary, F.col(CONTENT)).alias(CONTENT)
         cells = frame.select("kind", NAME, summary_only, F.length(CONTENT).alias("bytes")).toArrow()
@@ -234,6 +229,29 @@ def apply_frame(
         size_bytes -= sum(summary.tables[name].bytes for name in distributed)
         applied.add(on_driver(rest, size_bytes))
         return applied
+
+
+def apply_collected(frame: DataFrame, apply: Callable[[DecodedBatch], Applied]) -> Applied:
+    """Apply a batch whose rows all come to the driver through the JVM, however many files expand to."""
+    with _on_disk(frame):
+        size_bytes = frame.agg(F.sum(F.length(CONTENT))).collect()[0][0] or 0
+        return _apply_here(frame, size_bytes, apply)
+
+
+def _apply_here(cells: DataFrame, size_bytes: int, apply: Callable[[DecodedBatch], Applied]) -> Applied:
+    applied = Applied()
+    for part in collected(cells, size_bytes):
+        applied.add(apply_in_parts(part, apply))
+    applied.batches = 1
+    return applied
+
+
+@contextmanager
+def _on_disk(frame: DataFrame) -> Iterator[None]:
+    """Keep cells while a batch is applied: in memory, a GiB leaves a heap of Spark's own size no room."""
+    frame.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield
     finally:
         frame.unpersist()
 

@@ -26,7 +26,12 @@ from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.pipeline.model import Target
 from headpond.spark.errors import carried
 from headpond.spark.following.checkpoint import read_again
-from headpond.spark.following.distributed import COLLECTED_AT_ONCE_BYTES, apply_frame, rewriting
+from headpond.spark.following.distributed import (
+    COLLECTED_AT_ONCE_BYTES,
+    apply_collected,
+    apply_frame,
+    rewriting,
+)
 from headpond.spark.following.parts import apply_as_it_comes, apply_in_parts
 from headpond.spark.following.upkeep import Upkeep, read_up_to_of
 from headpond.spark.session.cluster import refuse_connect
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+Apply = Callable[[DecodedBatch], Applied]
 logger = logging.getLogger(__name__)
 
 ARCHIVE_BYTES_PER_TRIGGER = 1 << 30
@@ -55,7 +61,7 @@ def decoded_changes(
 ) -> DataFrame:
     """Read the pipeline's source as a streaming frame of decoded parts (`cells.FRAME_SCHEMA`)."""
     source = pipeline.source
-    # Facts of a ledger all come to the driver.
+    # Through the JVM rows of a whole batch come at once, and the facts of a ledger always do.
     to_driver = rules.folder is None and (not rules.summary or rules.config.kept_as == "documents")
     kind: type[DecodingDataSource]
     if source.archive is None:
@@ -140,7 +146,8 @@ def follow(
     master = str(spark.sparkContext.master)
     distributed, shared = by_executors(target, master), only is not None
     # Workers write into it and the driver reads, on one machine alone.
-    folder = Folder() if config.kept_as == "rows" and not distributed and _is_one_machine(master) else None
+    folder = Folder() if not distributed and _is_one_machine(master) else None
+    apply_here = _to_driver(folder, of_archive=pipeline.source.archive is not None)
     if distributed:
         for typed in lake.typed.values():
             typed.file.engine.write = rewriting(spark)
@@ -175,7 +182,8 @@ def follow(
             applied = apply_frame(lake, frame, chunks=upkeep.chunks, transaction=number, shared=shared)
         else:
             step = partial(apply_batch, lake, transaction=number, shared=shared)
-            applied = _in_parts(frame, folder, lambda part: step(part, chunks=upkeep.chunks(part)))
+            sparing = partial(apply_sparing, apply=lambda part: step(part, chunks=upkeep.chunks(part)))
+            applied = apply_here(frame, sparing)
         if not until_caught_up:
             lake.extras.close(ended=False)  # a run that ends does so once, at its end
         logger.debug("batch %d applied: %s", batch_id, {t: dict(c) for t, c in applied.tables.items()})
@@ -197,11 +205,12 @@ def _started(writer: DataStreamWriter, target: Target, *, until_caught_up: bool)
     return writer.trigger(processingTime=f"{target.trigger_ms} milliseconds").start()
 
 
-def _in_parts(frame: DataFrame, folder: Folder | None, apply: Callable[[DecodedBatch], Applied]) -> Applied:
-    sparing = partial(apply_sparing, apply=apply)
-    if folder is None:
-        return apply_in_parts(frame.toArrow(), sparing)
-    return apply_as_it_comes(folder, frame.toArrow, sparing)
+def _to_driver(folder: Folder | None, *, of_archive: bool) -> Callable[[DataFrame, Apply], Applied]:
+    """Return what applies a batch in the driver, by the way its rows come there."""
+    if folder is not None:
+        return lambda frame, apply: apply_as_it_comes(folder, frame.toArrow, apply)
+    # A stream's batch is bounded; a compressed file may expand to much more than its bytes.
+    return apply_collected if of_archive else lambda frame, apply: apply_in_parts(frame.toArrow(), apply)
 
 
 def by_executors(target: Target, master: str) -> bool:

@@ -91,13 +91,11 @@ def _cells_of(frame: pa.Table) -> Iterator[tuple[str, str, pa.Buffer]]:
 
 CELL_BYTES = 4 << 20
 """Rows of a cell, about: Spark holds several copies of a cell in its heap, for each task."""
-TABLE, _QUARANTINE, _PENDING = "table", "quarantine", "pending"
-ROWS = (TABLE, _QUARANTINE, _PENDING)
-"""Kinds of the cells that hold rows, of which files may take the place."""
+TABLE, _QUARANTINE, _PENDING, LEDGER_FACTS = "table", "quarantine", "pending", "facts"
+ROWS = (TABLE, _QUARANTINE, _PENDING, LEDGER_FACTS)
+"""Kinds of the cells that hold rows, of which files may take the place; the last are a ledger's."""
 FILE = "file"
 """Kind of a cell that names a file of rows (`cells.Folder`), instead of holding them."""
-LEDGER_FACTS = "facts"
-"""Kind of a cell that holds facts of a ledger's journal."""
 _COUNTERS, _ARRIVALS, _NEWEST = "counters", "arrivals", "newest"
 
 
@@ -132,6 +130,7 @@ def _cells(
 ) -> Iterator[tuple[str, str, bytes]]:
     parts = [(TABLE, name, rows) for name, rows in decoded.tables.items()]
     parts += [(_QUARANTINE, "", decoded.quarantine), (_PENDING, "", decoded.pending)]
+    parts += [(LEDGER_FACTS, name, rows) for name, rows in decoded.facts.items()]
     parts = [each for each in parts if each[2].num_rows]
     file = write_file(folder, parts) if parts and folder is not None else None
     if file is not None:
@@ -143,8 +142,6 @@ def _cells(
             entry = rules.entry(name)
             declared = entry.columns if entry is not None else {}
             yield from summary_cells(name, rows, sum(map(len, contents)), declared)
-    for name, rows in decoded.facts.items():
-        yield LEDGER_FACTS, name, pack(rows)
     if decoded.newest:
         yield _NEWEST, "", json.dumps(decoded.newest).encode()
     if decoded.counters:
@@ -160,9 +157,7 @@ def _of_cells(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def gather(frame: pa.Table) -> DecodedBatch:
     """Put the collected parts of one micro-batch together; runs on the driver."""
     cells = list(_cells_of(frame))
-    batch = batch_of(
-        (kind, name, unpack(cell)) for kind, name, cell in cells if kind in (*ROWS, LEDGER_FACTS)
-    )
+    batch = batch_of((kind, name, unpack(cell)) for kind, name, cell in cells if kind in ROWS)
     newest = batch.newest_arrivals_us
     for kind, _, content in cells:
         if kind == _COUNTERS:
