@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from headpond.lake.apply import Applied, apply_batch
 from headpond.lake.state.ledger import IDENTITY, LedgerTables
 from headpond.qldb.config import DocumentSpec
 from headpond.qldb.decode import LedgerConfig
+from headpond.spark.following import distributed
+from headpond.spark.following.distributed import COLLECTED_AT_ONCE_BYTES
 from headpond.spark.sources.cells import FRAME_SCHEMA
 from headpond.spark.sources.decoded import decode_partition
 from tests.lake.ledgers import block, config_of, datums, decoded, ledger_in, records, revision, rows_of
@@ -40,8 +43,6 @@ def spread(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Apply:
 
 def spreader(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Apply:
     """Return what applies datums so."""
-    from headpond.spark.following import distributed
-
     monkeypatch.setattr(distributed, "DISTRIBUTE_ABOVE_BYTES", 0)
     monkeypatch.setattr(distributed, "LEAST_BYTES", 1 << 10)
 
@@ -66,8 +67,16 @@ def contents(lake: Lake) -> dict[str, Any]:
     }
 
 
-def test_executors_leave_what_the_driver_leaves(spread: Apply, tmp_path: Path) -> None:
-    """Current documents and histories in any order, with repeats, contradictions, deletes and redactions."""
+@pytest.mark.parametrize("at_once_bytes", [20_000, COLLECTED_AT_ONCE_BYTES])
+def test_executors_leave_what_the_driver_leaves(
+    spread: Apply, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once_bytes: int
+) -> None:
+    """Current documents and histories in any order, with repeats, contradictions, deletes and redactions.
+
+    Facts come to the driver in parts where they are many.
+    """
+    in_parts = partial(distributed.collected, at_once_bytes=at_once_bytes)
+    monkeypatch.setattr(distributed, "collected", in_parts)
     config = config_of("Mixed", "Person", raw_ion=True, canonical_json=True, honour=True)
     draw = random.Random(5)
     blobs = [

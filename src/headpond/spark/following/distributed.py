@@ -208,8 +208,11 @@ def apply_frame(
         if distributed:
             known = Counter[str]()
             if lake.config.kept_as == "documents":  # revisions are decided by what blocks list
-                facts = gather(rest.filter(F.col("kind") == LEDGER_FACTS).toArrow()).facts
-                lake.extras.begin(DecodedBatch(facts=facts), known, Step(transaction, lake.before_write))
+                facts = cells.filter(pc.equal(cells["kind"], LEDGER_FACTS))
+                facts_bytes = pc.sum(facts["bytes"]).as_py() or 0
+                for part in collected(rest.filter(F.col("kind") == LEDGER_FACTS), facts_bytes):
+                    step = Step(transaction, lake.before_write)
+                    lake.extras.begin(DecodedBatch(facts=gather(part).facts), known, step)
             try:
                 applied = apply_batch(
                     lake,
