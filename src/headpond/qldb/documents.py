@@ -167,6 +167,14 @@ MAX_DETAIL = 2_000
 """Characters of the contents of a displaced row that its detail shows."""
 
 _PAIR = ("document_id", "revision")
+_CLAIM = pa.schema(
+    [
+        ("document_id", pa.string()),
+        ("revision", pa.int64()),
+        ("hash", pa.binary()),
+        ("block_sequence_no", pa.int64()),  # null in tombstones written before it was kept
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +209,9 @@ def contested(rows: pa.Table, known: pa.Table, dead: pa.Table) -> Contested | No
         (json.loads(key)[0], decode_version(version))
         for key, version in zip(dead["key"].to_pylist(), dead["version"].to_pylist(), strict=True)
     ]
-    kinds = {"document_id": pa.string(), "revision": pa.int64(), "hash": pa.binary()}
-    schema = pa.schema(list((kinds | {"block_sequence_no": pa.int64()}).items()))
     parts = [
-        rows.select([OWN + name for name in schema.names]).rename_columns(schema.names),
-        known.select(schema.names),
+        rows.select([OWN + name for name in _CLAIM.names]).rename_columns(_CLAIM.names),
+        known.select(_CLAIM.names),
         pa.table(
             [
                 [document_id for document_id, _ in gone],
@@ -213,7 +219,7 @@ def contested(rows: pa.Table, known: pa.Table, dead: pa.Table) -> Contested | No
                 [version.hash for _, version in gone],
                 [version.block for _, version in gone],
             ],
-            schema=schema,
+            schema=_CLAIM,
         ),
     ]
     # One hash in two blocks, too: which of both a block lists decides once another hash comes.
