@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headpond.cli.inputs import input_texts
+from headpond.cli.inputs import input_parts, whole_lines
 from headpond.kpl import UserRecord, encode
+from tests.cli.test_verify import exported
 from tests.kit.support import vector_bytes, vector_json, vector_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.cli.conftest import Cli
@@ -255,9 +257,27 @@ def test_lines_are_numbered_across_the_pieces_that_a_file_is_read_in(cli: Cli, t
     file = tmp_path / "mostly-empty.jsonl.gz"
     record = archive(b"x" * 3_000_000)
     file.write_bytes(gzip.compress(b"\n" * 3_000_000 + record + b"\r\n" + archive(b"y")[:-1]))
-    assert len(list(input_texts(str(file)))) < 10
+    assert len(list(whole_lines(input_parts(str(file))))) < 10
     lines = cli("inspect", "--as", "dsql", "--json", file).lines()
     assert [(line["n"], line["size"]) for line in lines] == [(3_000_001, 3_000_000), (3_000_003, 1)]
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress])
+def test_files_of_ion_are_read_as_an_archive_is(
+    cli: Cli, tmp_path: Path, packed: Callable[[bytes], bytes]
+) -> None:
+    """Records one after the other, of which one is damaged, and the blocks of an export's objects."""
+    file = tmp_path / "records"
+    blobs = [base64.b64decode(line["data"]) for line in vector_lines("qldb/clean.jsonl")][:20]
+    file.write_bytes(packed(b"".join([*blobs[:5], blobs[5][:-9], *blobs[6:]])))
+    found = cli("inspect", "--json", file).lines()
+    assert [each["n"] for each in found] == list(range(1, 21))
+    assert [each["n"] for each in found if each["verdict"] != "ok"] == [6]
+    for binary in (True, False):
+        file.write_bytes(packed(exported(binary=binary)))
+        blocks = cli("inspect", "--json", file).lines()
+        assert {(each["verdict"], each["record_type"]) for each in blocks} == {("ok", "BLOCK")}
+        assert sum(each["identity"]["revisions"] for each in blocks) > len(blocks) > 100
 
 
 @pytest.mark.parametrize("command", ["inspect", "aggregate"])

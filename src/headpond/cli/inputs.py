@@ -121,11 +121,6 @@ def whole_lines(parts: Iterable[bytes]) -> Iterator[bytes]:
         yield text
 
 
-def input_texts(file: str) -> Iterator[bytes]:
-    """Read a file or standard input (`-`) in pieces of whole lines; it raises as `input_parts` does."""
-    return whole_lines(input_parts(file))
-
-
 def input_whole(file: str, parts: Iterable[bytes], max_bytes: int = MAX_WHOLE_BYTES) -> bytes:
     """Return all of an input.
 
@@ -146,9 +141,14 @@ def input_whole(file: str, parts: Iterable[bytes], max_bytes: int = MAX_WHOLE_BY
 
 
 def input_lines(file: str) -> Iterator[tuple[int, bytes]]:
-    """Yield number and text of the lines that are not empty; it raises as `input_texts` does."""
+    """Yield number and text of the lines that are not empty; it raises as `input_parts` does."""
+    return lines_of(input_parts(file))
+
+
+def lines_of(parts: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of the lines that are not empty."""
     first = 1
-    for text in input_texts(file):
+    for text in whole_lines(parts):
         # A small file may expand to very many empty lines.
         for number, line in enumerate([] if text.isspace() else text.split(b"\n"), first):
             if line.strip():

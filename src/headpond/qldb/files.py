@@ -294,14 +294,16 @@ def is_ion(head: bytes) -> bool:
     return head.startswith((MARKER, MAGIC)) or _TEXT.match(head) is not None
 
 
+def records_in(content: bytes) -> Iterator[bytes]:
+    """Yield the records and blocks of a file of this kind that is not compressed."""
+    if content.startswith((MARKER, MAGIC)):
+        return split_mixed(content)
+    return (each.data for each in split_export(content))
+
+
 def ion_records(content: bytes, *, stream: str, file: str) -> Iterator[pa.RecordBatch]:
     """Yield a file that is not compressed as batches of `KINESIS_RECORD_SCHEMA`."""
-    parts = (
-        split_mixed(content)
-        if content.startswith((MARKER, MAGIC))
-        else (each.data for each in split_export(content))
-    )
-    first = 1
+    parts, first = records_in(content), 1
     while some := list(map(_shortened, islice(parts, _AT_ONCE))):
         count = len(some)
         columns = {

@@ -148,8 +148,15 @@ def _times(name: str, time: Timestamp) -> dict[str, Any]:
 
 
 def inspect_view(data: bytes) -> dict[str, Any]:
-    """Return what `headpond inspect --as qldb` prints: `verdict`, `record_type`, `identity`, `detail`."""
+    """Return what `headpond inspect --as qldb` prints: `verdict`, `record_type`, `identity`, `detail`.
+
+    A block of a journal export is of the type `BLOCK`.
+    """
     record = read(data)
+    if isinstance(record, Refused) and not isinstance(exported := read_block(data), Refused):
+        block = {name: exported.block.row[name] for name in _IDENTITIES["BLOCK_SUMMARY"]}
+        identity = block | {"revisions": len(exported.revisions)}
+        return {"verdict": OK, "record_type": "BLOCK", "identity": identity, "detail": None}
     if isinstance(record, Refused):
         found = {"verdict": record.verdict, "record_type": record.record_type}
         return found | {"identity": None, "detail": record.detail}

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headpond import __version__
 from headpond.cli.commands.store import key_of, milliseconds_of, readable, shown_moment
-from headpond.cli.inputs import input_argument, input_texts, with_output
+from headpond.cli.inputs import input_argument, input_parts, with_output
 from headpond.cli.main import NamingGroup
 from headpond.cli.output import Output
 from headpond.cli.report.join_picture import JoinPicture, render_join
@@ -97,7 +97,7 @@ def play(
     "headers"}, …]}, or a list of such. With --json it is printed again with each step's `out` filled in.
     """
     try:
-        content = orjson.loads(b"".join(input_texts(file)))
+        content = orjson.loads(b"".join(input_parts(file)))
     except orjson.JSONDecodeError as error:
         raise UsageError(
             f"{'Standard input' if file == '-' else file} is not a JSON document: {error}.",

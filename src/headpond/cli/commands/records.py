@@ -6,6 +6,7 @@ import base64
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import click
@@ -15,14 +16,24 @@ from rich.table import Table
 from rich.text import Text
 
 from headpond.api.records import VIEWS, View, seen_as
-from headpond.cli.inputs import input_argument, input_blob, input_lines, with_output
+from headpond.cli.inputs import (
+    input_argument,
+    input_blob,
+    input_lines,
+    input_parts,
+    input_whole,
+    lines_of,
+    with_output,
+)
 from headpond.cli.output import JsonOutput, Output, dumps
 from headpond.core.errors import HeadpondError, InvalidData
 from headpond.kinesis.archive.lines import BAD_LINE, BadLine, read_line
 from headpond.kpl import MAGIC
 from headpond.kpl.documents import aggregate_line
+from headpond.qldb.files import is_ion, records_in
 from headpond.qldb.records import OK, VERDICTS
 
+_LOOK_BYTES = 64
 SHOWN_BYTES = 60  # of a record's data, for a person
 OPERATIONS = {"c": "insert", "u": "update", "d": "delete"}
 
@@ -42,7 +53,8 @@ def inspect(output: Output, file: str, view: View, *, raw: bool) -> None:
     """Show what Kinesis records hold.
 
     FILE (standard input when `-` or absent; gzip is recognised) is an archive: JSON Lines, one Kinesis
-    record a line, its data in base64 under "data". With --json one line comes out per line that goes in:
+    record a line, its data in base64 under "data"; or QLDB records one after the other, or an object of a
+    journal export, in Ion. With --json one line comes out per line that goes in:
     kpl {"n", "outcome", "reason", "records"}, dsql {"n", "verdict", "reason", "detail", "table", "op", "key",
     "row", "committed", "ts_ns", "tx_id", "size", "shard"}, qldb {"n", "verdict", "record_type", "identity",
     "detail"}; n is the line's number. A DSQL change is "full", or in pieces: "chunked" and "fragment". Ends
@@ -71,8 +83,18 @@ def inspect(output: Output, file: str, view: View, *, raw: bool) -> None:
 
 
 def _archive(file: str) -> Iterator[tuple[int, bytes, str | None, str | None]]:
-    """Yield number, data, problem and shard of each line that is not empty; a wrong line is its own data."""
-    for number, text in input_lines(file):
+    """Yield number, data, problem and shard of each line that is not empty; a wrong line is its own data.
+
+    Of a file of Ion they are its records or blocks.
+    """
+    parts = input_parts(file)
+    head = next(parts, b"")
+    parts = chain([head], parts)
+    if is_ion(head[:_LOOK_BYTES]):
+        for number, data in enumerate(records_in(input_whole(file, parts)), 1):
+            yield number, data, None, None
+        return
+    for number, text in lines_of(parts):
         try:
             record = read_line(text, file=file, line=number)
             yield number, record[-1], None, None if record[0] == file else record[0]
