@@ -309,6 +309,16 @@ def test_manifests_stand_for_the_objects_they_name(tmp_path: Path) -> None:
         manifest.write_text(wrong)
         with pytest.raises(UsageError, match=r"e\.s\.completed\.manifest"):
             open_pattern(f"{tmp_path}/x/*.manifest").listed()
+    manifest.write_text('{keys:["' + "a/" * 400_000 + 'one.ion"]}')  # a name for each part would be 300 GB
+    with pytest.raises(UsageError, match="does not exist below its folder") as refused:
+        open_pattern(f"{tmp_path}/x/*.manifest").listed()
+    assert len(str(refused.value)) < 2_000
+
+
+def test_folders_may_lie_as_deep_as_a_system_allows() -> None:
+    """Nor does it take long to see that a name does not fit, however often `**` is there."""
+    assert ap._matches(["a"] * 2_000 + ["x.jsonl"], ["**", "*.jsonl"])
+    assert not ap._matches(["a"] * 2_000, ["**", "a"] * 10 + ["**", "b"])
 
 
 def test_a_folder_is_no_pattern(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ MANIFEST = ".manifest"
 """Ends a pattern of manifests, which stand for what they name."""
 _STARTED = ".started.manifest"
 EXPORT_MANIFESTS = (_STARTED, ".completed.manifest")
+MAX_KEY_LENGTH = 1024
+"""Of an object that a manifest names: S3 has no longer one."""
 _WILD = re.compile(r"[*?\[]")
 _AT_ONCE = 32
 """How many files of an object store a process asks for at a time, where most of it is waiting."""
@@ -190,12 +192,12 @@ def objects_of(manifest: str, content: bytes, there: Container[str]) -> list[str
         ) from error
     found = []
     for key in keys:
-        parts = [part for part in key.split("/") if part]
-        tries = ["/".join([folder, *parts[at:]] if folder else parts[at:]) for at in range(len(parts))]
+        parts = [part for part in key.split("/") if part] if len(key) <= MAX_KEY_LENGTH else []
+        tries = ("/".join([folder, *parts[at:]] if folder else parts[at:]) for at in range(len(parts)))
         name = next((one for one in tries if ".." not in parts and one in there), None)
         if name is None:
             raise UsageError(
-                f"{manifest} names the object {key}, which does not exist below its folder.",
+                f"{manifest} names the object {key[:MAX_KEY_LENGTH]}, which does not exist below its folder.",
                 next_step="Fetch the whole export, or name the objects that are there.",
                 file=manifest,
             )
@@ -237,13 +239,22 @@ def open_pattern(pattern: str, options: Mapping[str, str] | None = None) -> Patt
 
 def _matches(name: Sequence[str], wild: Sequence[str]) -> bool:
     """Return whether the parts of a name fit a pattern; a dot at their beginning is met by a dot alone."""
-    if not wild:
-        return not name
-    first, *rest = wild
-    is_shown = bool(name) and (first.startswith(".") or not name[0].startswith("."))
-    if first == "**":
-        return _matches(name, rest) or (is_shown and _matches(name[1:], wild))
-    return is_shown and fnmatchcase(name[0], first) and _matches(name[1:], rest)
+    met = _beyond_any({0}, wild)  # how many parts of the pattern the name may have met so far
+    for part in name:
+        now = set[int]()
+        for at in met - {len(wild)}:
+            if wild[at].startswith(".") or not part.startswith("."):
+                now |= {at} if wild[at] == "**" else {at + 1} if fnmatchcase(part, wild[at]) else set()
+        met = _beyond_any(now, wild)
+    return len(wild) in met
+
+
+def _beyond_any(met: set[int], wild: Sequence[str]) -> set[int]:
+    """Add what is met where `**` stands for no folder."""
+    for at, part in enumerate(wild):
+        if part == "**" and at in met:
+            met.add(at + 1)
+    return met
 
 
 VERSION = 2
