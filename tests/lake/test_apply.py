@@ -204,6 +204,19 @@ def change(
 ONE_TABLE = '[tables."public.t"]\nkeys = ["id"]\ncolumns = { id = "bigint" }\n'
 
 
+def test_a_declared_column_may_be_left_out(tmp_path: Path) -> None:
+    """As where [defaults] leave out what an entry declares: the table is made without it, and goes on so."""
+    tables = ONE_TABLE.replace("}", ', v = "text" }') + 'except_columns = ["v"]\n'
+    for number in (1, 2):
+        lake, config = lake_in(tmp_path, tables)
+        apply_batch(lake, decoded(config, [change(number, {"id": number, "v": "x", "w": 1})]))
+    table = DeltaTable(lake.place_of("public.t")).to_pyarrow_table()
+    assert sorted(table["id"].to_pylist()) == [1, 2]
+    assert [name for name in table.column_names if not name.startswith("_")] == ["id", "w"]
+    lake, config = lake_in(tmp_path, tables.replace('["v"]', "[]"))
+    assert "v" in DeltaTable(lake.place_of("public.t")).to_pyarrow_table().column_names
+
+
 def test_columns_appear_and_are_null_where_a_row_lacks_them(tmp_path: Path) -> None:
     """A column seen first in the data is added; an upsert without it sets it to NULL."""
     lake, config = lake_in(tmp_path, ONE_TABLE)

@@ -118,8 +118,8 @@ class TableSpec(TableEntry):
         return replace(self, schema=place[0], table=place[1], name=name)
 
     def declared(self) -> dict[str, pa.DataType]:
-        """Return the Arrow type of each declared column."""
-        return {column: self.type_of(column) for column in self.columns}
+        """Return the Arrow type of each declared column that is not left out."""
+        return {each: self.type_of(each) for each in self.columns if each not in self.except_columns}
 
     def type_of(self, column: str) -> pa.DataType:
         """Return the Arrow type of a column; one that is not declared holds JSON text."""
