@@ -131,7 +131,10 @@ def test_what_comes_to_the_driver_comes_in_parts(
 def test_a_batch_that_comes_to_the_driver_comes_in_parts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small file may have expanded to it; the lake and its figures are those of one part."""
+    """A small file may have expanded to it; the lake and its figures are those of one part.
+
+    The file is one partition, which Spark would collect as a whole.
+    """
     monkeypatch.setattr(distributed, "collected", partial(distributed.collected, at_once_bytes=2_000))
     lake, config = lake_in(tmp_path / "a", THREE)
     other, _ = lake_in(tmp_path / "b", THREE)
@@ -141,9 +144,18 @@ def test_a_batch_that_comes_to_the_driver_comes_in_parts(
         parts.append(part)
         return apply_batch(lake, part)
 
-    frame = spark.createDataFrame(cells(config, SMALL, parts=5))
+    frame = spark.createDataFrame(cells(config, SMALL, parts=5)).coalesce(1)
+    partitions: list[int] = []
+
+    def watched_iterator(of: Any, *more: Any) -> Any:
+        partitions.append(of.rdd.getNumPartitions())
+        return plain(of, *more)
+
+    plain = type(frame).toLocalIterator
+    monkeypatch.setattr(type(frame), "toLocalIterator", watched_iterator)
     applied = distributed.apply_collected(frame, apply)
     assert len(parts) > 5
+    assert partitions[0] > 5
     assert applied.batches == 1
     assert applied.quarantined == apply_batch(other, decoded(config, SMALL)).quarantined
     assert contents(lake) == contents(other)

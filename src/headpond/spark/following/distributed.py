@@ -264,12 +264,14 @@ def collected(
 ) -> Iterator[pa.Table]:
     """Yield cells, which have `size_bytes`, on the driver: more than `at_once_bytes` in parts.
 
-    What Spark collects in one go is in the driver's heap as a whole.
+    What Spark collects in one go is in the driver's heap as a whole, as is each partition that it iterates
+    over: one of a large compressed file may be all of them.
     """
     if size_bytes <= at_once_bytes:
         yield cells.toArrow()
         return
-    rows = cells.select(*FRAME_SCHEMA.names).toLocalIterator()
+    parts = cells.select(*FRAME_SCHEMA.names).repartition(size_bytes // at_once_bytes + 1)
+    rows = parts.toLocalIterator()
     for part in in_parts(rows, lambda row: len(row.content), at_once_bytes):
         columns = zip(zip(*part, strict=True), FRAME_SCHEMA.types, strict=True)
         yield pa.Table.from_arrays([pa.array(*each) for each in columns], schema=FRAME_SCHEMA)
