@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import re
+import tracemalloc
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -105,8 +107,12 @@ def test_lines_that_are_too_long_are_cut(monkeypatch: pytest.MonkeyPatch) -> Non
     """No more than its beginning is held of one; those around it are whole."""
     for module in ("cli.inputs", "kinesis.archive.lines"):
         monkeypatch.setattr(f"headpond.{module}.MAX_LINE_BYTES", 3 << 20)
-    parts = [b"a\nb", b"c\nx", *[b"x" * (1 << 20)] * 20, b"x\nd\n", b"e"]
-    texts = list(whole_lines(parts))
+    long_parts = (b"x" * size for size in range(1 << 20, (1 << 20) + 20))
+    tracemalloc.start()
+    texts = list(whole_lines(chain([b"a\nb", b"c\nx"], long_parts, [b"x\nd\n", b"e"])))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 14 << 20
     assert max(map(len, texts)) <= 3 << 20
     first, second, long, *others = b"".join(texts).split(b"\n")
     assert (first, second, others) == (b"a", b"bc", [b"d", b"e"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headpond.ion.binary import MARKER, RefusedIon
+from headpond.ion.stream import only_value
 from headpond.ion.text_reader import text_values, to_binary
 from headpond.ion.write import var_uint
 from headpond.kpl import MAGIC
@@ -107,6 +108,14 @@ def test_nothing_of_a_hostile_file_is_dropped(name: str) -> None:
     else:
         datums = list(split_datums(data))
         assert sum(one.stop - one.start for one in datums) + data.count(b"\n") >= len(data)
+
+
+def test_very_many_newlines_are_padding() -> None:
+    """Those between two records are in neither, but no record looks through more than some thousand."""
+    first, second = split_datums(GOOD + b"\n" * 9_000 + GOOD)
+    assert (first.data[: len(GOOD)], second.data) == (GOOD, GOOD)
+    assert only_value(first.data).ion_hash() == only_value(GOOD).ion_hash()
+    assert 4_000 < len(first.data) < 9_000 + len(GOOD)
 
 
 def test_behind_much_damage_the_rest_of_a_file_is_one_datum() -> None:

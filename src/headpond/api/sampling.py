@@ -15,7 +15,7 @@ from headpond.kinesis.reading.cursor import LossRule, ShardCursor
 from headpond.kinesis.reading.positions import HORIZON, listing
 from headpond.kinesis.reading.reader import to_batch
 from headpond.pipeline import Pipeline
-from headpond.qldb.files import ion_records, is_ion
+from headpond.qldb.files import LOOK_BYTES, ion_records, is_ion
 from headpond.spark.following.run import archive_files
 from headpond.spark.sources.archive_files import PatternFiles
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 PAGE_RECORDS = 1_000
 READ_BYTES = 1 << 20
-HEAD_BYTES = 64
 _MOST_EMPTY_REPLIES = 1_000  # a gap in a shard may take some; then the shard is left
 
 
@@ -41,7 +40,7 @@ def kinesis_records(pipeline: Pipeline, limit: int) -> Iterator[pa.RecordBatch]:
 def _of_archive(pipeline: Pipeline) -> Iterator[pa.RecordBatch]:
     files, names = archive_files(pipeline)
     for name in names:
-        if is_ion(gzip_head(_content(files, name), HEAD_BYTES)):
+        if is_ion(gzip_head(_content(files, name), LOOK_BYTES)):
             content = whole(_content(files, name), "gzip file")
             yield from ion_records(content, stream=pipeline.source.name, file=name)
             continue

@@ -52,8 +52,7 @@ SEARCH_TIMES, LEAST_SEARCH_BYTES = 16, 16 << 20
 """How many times over the bytes of a file are read in vain, and how many bytes of a small file."""
 _NEWLINES = re.compile(rb"[\r\n]*+")
 _FEW_NEWLINES = re.compile(rb"[\r\n]{0,4096}+")
-_MARKERS = re.compile(b"(?:%b)+" % re.escape(MARKER))
-_AGGREGATE, _LINE = re.compile(re.escape(MAGIC)), re.compile(rb"\n{")
+_MARKER, _AGGREGATE, _LINE = (re.compile(re.escape(mark)) for mark in (MARKER, MAGIC, b"\n{"))
 _SYMBOL_TABLE = 3
 _LARGE_TABLES = 8 * 1024
 """Symbol tables beyond this many bytes are not repeated with each value that they serve."""
@@ -88,15 +87,15 @@ class Search:
         """Count what was read in vain."""
         self.left -= size_bytes
 
-    def first(self, places: Iterable[int], vain: Callable[[int], int | None], end: int) -> int:
-        """Return the first place for which `vain`, which says how much is read in vain there, is None.
+    def first(self, places: Iterable[int], wasted: Callable[[int], int | None], end: int) -> int:
+        """Return the first place for which `wasted`, which says how much is read in vain there, is None.
 
         Where there is none, or nothing more is looked for, it is the end.
         """
         for at in places:
             if self.is_over:
                 break
-            spent = vain(at)
+            spent = wasted(at)
             if spent is None:
                 return at
             self.spend(max(_LEAST_TRY_BYTES, spent))
@@ -146,16 +145,15 @@ class _Datums:
             if stop > at:
                 at = stop
                 continue
-            # Of markers one after the other only the last can begin a datum.
-            markers = (match.end() - len(MARKER) for match in _MARKERS.finditer(data, at + 1))
-            resume = self.search.first(markers, self._vain, len(data))
+            markers = (match.start() for match in _MARKER.finditer(data, at + 1))
+            resume = self.search.first(markers, self._wasted, len(data))
             yield Datum(at, resume, data[at:resume])
             at = resume
 
     def _end(self, at: int) -> int:
         return min(len(self.data), at + self.max_datum_bytes)
 
-    def _vain(self, at: int) -> int | None:
+    def _wasted(self, at: int) -> int | None:
         """Return how much is read in vain at a marker; None where a value holds behind it."""
         end = self._end(at)
         try:
@@ -287,11 +285,13 @@ def _by_length(data: bytes, at: int, end: int) -> int | None:
 
 _TEXT = re.compile(rb"\s*(\$ion_1_0\s|\{\s*blockAddress\s*:)")
 _AT_ONCE = 2_000
+LOOK_BYTES = 64
+"""Bytes at the beginning of a file that say whether it is of this kind."""
 
 
 def is_ion(head: bytes) -> bool:
     """Return, by its first bytes, whether a file is of this kind."""
-    return head.startswith((MARKER, MAGIC)) or _TEXT.match(head) is not None
+    return head.startswith((MARKER, MAGIC)) or _TEXT.match(head[:LOOK_BYTES]) is not None
 
 
 def records_in(content: bytes) -> Iterator[bytes]:
@@ -325,13 +325,13 @@ def split_mixed(data: bytes) -> Iterator[bytes]:
     """Yield records that lie one after the other, aggregates among them, newlines between or not."""
     search = Search(len(data))
 
-    def vain(at: int) -> int | None:
+    def wasted(at: int) -> int | None:
         stop, is_end = end_of_aggregate(data, at)
         return None if is_end else stop - at
 
     def next_aggregate(at: int) -> int:
         found = (match.start() for match in _AGGREGATE.finditer(data, at))
-        return search.first(found, vain, len(data))
+        return search.first(found, wasted, len(data))
 
     at = 0
     while at < len(data):
@@ -364,7 +364,7 @@ def split_export(data: bytes, *, max_depth: int = binary.MAX_DEPTH) -> Iterator[
         reached = len(data) if error.reason == "truncated" else error.offset
         return _TEXT_TIMES * (reached - at)
 
-    def vain(at: int) -> int | None:
+    def wasted(at: int) -> int | None:
         try:
             found = next(text_values(data, at, max_depth=max_depth), None)
             return _TEXT_TIMES * (len(data) - at) if found is None else None
@@ -382,7 +382,7 @@ def split_export(data: bytes, *, max_depth: int = binary.MAX_DEPTH) -> Iterator[
             # Damage costs the lines up to the next that begins a value that holds.
             search.spend(spent(stop, error))
             lines = (match.end() - 1 for match in _LINE.finditer(data, stop))
-            at = search.first(lines, vain, len(data))
+            at = search.first(lines, wasted, len(data))
             yield Datum(stop, at, data[stop:at], Refused(error.reason, error.detail, error.offset))
         else:
             return

@@ -33,7 +33,6 @@ from headpond.kpl.documents import aggregate_line
 from headpond.qldb.files import is_ion, records_in
 from headpond.qldb.records import OK, VERDICTS
 
-_LOOK_BYTES = 64
 SHOWN_BYTES = 60  # of a record's data, for a person
 OPERATIONS = {"c": "insert", "u": "update", "d": "delete"}
 
@@ -90,7 +89,7 @@ def _archive(file: str) -> Iterator[tuple[int, bytes, str | None, str | None]]:
     parts = input_parts(file)
     head = next(parts, b"")
     parts = chain([head], parts)
-    if is_ion(head[:_LOOK_BYTES]):
+    if is_ion(head):
         for number, data in enumerate(records_in(input_whole(file, parts)), 1):
             yield number, data, None, None
         return

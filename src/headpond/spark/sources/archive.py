@@ -24,7 +24,7 @@ from headpond.kinesis.archive.compressed import head, opened_bytes, texts, whole
 from headpond.kinesis.archive.lines import cut_text, read_text
 from headpond.kpl import OnMalformed
 from headpond.kpl.records import open_records
-from headpond.qldb.files import ion_records, is_ion
+from headpond.qldb.files import LOOK_BYTES, ion_records, is_ion
 from headpond.spark.errors import carried
 from headpond.spark.sources.archive_files import (
     Listed,
@@ -64,8 +64,6 @@ OPTIONS = (
     "streamName",
     "storageOptions",
 )
-
-_LOOK_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ def read_options(given: Mapping[str, str]) -> ArchiveSettings:
 def read_piece(content: bytes, piece: Piece, stream: str) -> Iterator[pa.RecordBatch]:
     """Read one piece as batches of Kinesis records; a damaged gzip file ends in a row that says so."""
     name = f"gzip file of {len(content)} bytes"  # for where it is damaged
-    if piece.whole and is_ion(head(opened_bytes(content), _LOOK_BYTES)):
+    if piece.whole and is_ion(head(opened_bytes(content), LOOK_BYTES)):
         yield from ion_records(whole(opened_bytes(content), name), stream=stream, file=piece.file)
         return
     first = piece.first_line

@@ -263,7 +263,6 @@ PIECE_BYTES = 32 << 20
 
 _READ_BYTES = 4 << 20
 _HEAD_BYTES = 1024
-_LOOK_BYTES = 64  # to detect what a file is
 
 
 @dataclass(slots=True)
@@ -546,4 +545,4 @@ def _hash(head: bytes) -> str:
 
 def _is_whole(head: bytes) -> bool:
     # A JSON line cannot begin like this, so a name is not asked.
-    return head.startswith(MAGIC) or is_ion(head[:_LOOK_BYTES])
+    return head.startswith(MAGIC) or is_ion(head)
