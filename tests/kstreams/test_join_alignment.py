@@ -35,6 +35,7 @@ from headpond.kstreams.join.chunks import Inputs
 from headpond.kstreams.join.rules import HeadersOf, JoinRules, JoinType, JoinWindows, StreamTime
 from headpond.kstreams.join.state import rescaled
 from headpond.kstreams.join.stores import JoinStores
+from tests.kit.support import share_of
 from tests.kstreams.join_cuts import SCHEMA, SCHEMAS
 from tests.kstreams.join_lines import random_rules
 
@@ -288,7 +289,7 @@ def test_many_cuts_give_what_one_batch_gives() -> None:
     """The same for many more streams: others in every run, but where a change is judged."""
     first = 1000 if "HEADPOND_SAME_DRAWS" in os.environ else int.from_bytes(os.urandom(4))
     print(f"seeds from {first} on")  # noqa: T201 - shown when the test fails
-    for seed in range(first, first + 100):
+    for seed in range(first, first + share_of(100)):
         one_case(seed)
 
 
