@@ -139,6 +139,11 @@ class ConsoleOutput(_Words):
     def result(self, document: Any, shown: Callable[[], RenderableType] | None = None) -> None:
         """Draw the result as `shown` does, else the document."""
         drawn = shown() if shown is not None else Text(dumps(document).decode().rstrip())
+        if isinstance(drawn, Text) and not self.stdout.is_terminal:
+            # Of a line without colours rich would draw nothing else, in the time of a hundred.
+            self.stdout.file.write(f"{harmless(drawn.plain)}\n")
+            self.stdout.file.flush()
+            return
         # Lines are not broken: a command or a path that is shown can be copied whole. Tables fit themselves.
         self.stdout.print(drawn, soft_wrap=True)
 

@@ -125,7 +125,7 @@ def _shown(document: dict[str, Any]) -> RenderableType:
     if "size" in document:
         below = [document.get(name) for name in ("committed", "tx_id", "shard")]
         below.append(f"{document['size']:,} bytes")
-        return Group(head, Text(f"{'':7}{'  '.join(filter(None, below))}", style="dim"))
+        return head.append(f"\n{'':7}{'  '.join(filter(None, below))}", "dim")
     if not records:
         return head
     table = Table("sub", "partition key", "hash key", "data", box=None, padding=(0, 2, 0, 0))
