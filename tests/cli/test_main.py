@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 import signal
@@ -17,6 +19,7 @@ from headpond import __version__
 from headpond.cli.commands import records as records_module
 from headpond.cli.main import COMMANDS, headpond
 from headpond.core.errors import DataLoss, HeadpondError, JavaMissing, StreamNotFound
+from tests.dsql.test_records import change, source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,6 +123,21 @@ def test_python_m_headpond() -> None:
         timeout=60,
     )
     assert done.stdout == f"headpond, version {__version__}\n"
+
+
+def test_any_locale_will_do(tmp_path: Path) -> None:
+    """Where Python took names of files for ASCII or Latin-1, commands failed on names beyond that."""
+    records = tmp_path / "größe.jsonl"
+    data = change(after={"id": 1}, source=source(table="straße"))
+    records.write_text(json.dumps({"data": base64.b64encode(data).decode()}))
+    done = subprocess.run(
+        [sys.executable, "-m", "headpond", "inspect", records],
+        capture_output=True,
+        check=True,
+        timeout=60,
+        env=os.environ | {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )
+    assert "public.straße" in done.stdout.decode()
 
 
 def test_an_unknown_command_is_wrong_use(cli: Cli) -> None:

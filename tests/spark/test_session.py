@@ -164,6 +164,25 @@ def test_a_start_is_silent_and_its_failure_is_one_sentence(
 
 
 @pytest.mark.spark
+def test_the_jvm_opens_any_path_in_any_locale(tmp_path: Path) -> None:
+    """With LC_ALL=C it could not open a checkpoint below a folder whose name is not ASCII."""
+    code = (
+        "import sys\n"
+        "from headpond.spark.session.start import spark_session\n"
+        "spark = spark_session('x', log_path=sys.argv[1])\n"
+        "print(spark._jvm.java.io.File(sys.argv[1]).exists())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "läke" / "spark.log")],
+        capture_output=True,
+        check=True,
+        env=os.environ | {"LC_ALL": "C"},
+        timeout=120,
+    )
+    assert done.stdout == b"True\n"
+
+
+@pytest.mark.spark
 def test_queries_that_begin_at_once_share_the_workers_variables(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

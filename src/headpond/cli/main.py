@@ -220,6 +220,9 @@ def headpond() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; whatever goes wrong ends as a sentence."""
     if arguments is None:
+        if sys.getfilesystemencoding() != "utf-8":
+            # Folders are named after tables: Delta's library takes names for UTF-8 in any locale.
+            os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606
         gc.set_threshold(COLLECTED_AFTER)
         # Python's end would walk through all objects once more, for a quarter of a second.
         atexit.register(gc.freeze)

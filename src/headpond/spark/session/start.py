@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import locale
 import os
 import re
 import sys
@@ -316,6 +317,9 @@ def _set_environment(settings: Mapping[str, str], java: Java) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"] if local else sys.executable
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA_OPTIONS)
+    if locale.getencoding().lower() != "utf-8":
+        # With LC_ALL=C, which Python makes the best of, the JVM opens no path that is not ASCII.
+        os.environ["LC_ALL"] = "C.UTF-8"
 
 
 def _start_context(settings: Mapping[str, str], log: Path) -> SparkContext:
