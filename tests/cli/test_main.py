@@ -216,6 +216,16 @@ def test_too_little_memory_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch, er
     assert "ulimit -v" in said
 
 
+def test_a_folder_that_nothing_may_be_run_from_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM puts its libraries into TMPDIR; that they cannot be mapped was said to be a lack of memory."""
+    library = "/scratch/headpond-spark-x/librocksdbjni1.so"
+    words = f"Task 1 failed: java.lang.UnsatisfiedLinkError: {library}: {library}: failed to map segment from"
+    failing(monkeypatch, RuntimeError(f"{words} shared object\n\tat java.base/jdk"))
+    code, _, said = cli("aggregate")
+    assert code == 3
+    assert said.startswith("Error: Spark cannot load a library that it put into /scratch/headpond-spark-x.\n")
+
+
 @pytest.mark.parametrize("error", [StreamNotFound("No."), ZeroDivisionError("oh")])
 def test_the_stack_trace_is_there_when_asked_for(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException

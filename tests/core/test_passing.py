@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headpond.core.passing import PassingFolder
+from headpond.core.passing import PassingFolder, cache_folder, is_private
 
 if TYPE_CHECKING:
     import pytest
@@ -51,3 +51,16 @@ def test_that_of_a_killed_process_goes_at_the_next_start(
     assert not folder.exists()
     assert Path(first.path).exists()
     assert Path(second.path).exists()
+
+
+def test_a_user_without_a_name_or_home_has_a_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that was run under such a number in a container ended with an unexpected error."""
+
+    def getpwuid(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", getpwuid)
+    found = cache_folder({})
+    assert is_private(found)
+    assert found == cache_folder({"HOME": ""})

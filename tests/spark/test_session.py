@@ -183,6 +183,29 @@ def test_the_jvm_opens_any_path_in_any_locale(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_a_user_without_a_name_may_start_it(tmp_path: Path) -> None:
+    """Containers run under any number: Java's home was `?` then, and Hadoop's login failed."""
+    code = (
+        "import os, pwd, sys\n"
+        "def getpwuid(uid): raise KeyError(uid)\n"
+        "pwd.getpwuid = getpwuid\n"
+        "from headpond.spark.session.start import spark_session\n"
+        "spark = spark_session('x', log_path=sys.argv[1])\n"
+        "home = spark._jvm.java.lang.System.getProperty('user.home')\n"
+        "print(spark.range(3).count(), spark.sparkContext.sparkUser() == str(os.getuid()), home)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "spark.log")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"HOME": str(tmp_path)},
+        timeout=120,
+    )
+    assert done.stdout == f"3 True {tmp_path}\n"
+
+
+@pytest.mark.spark
 def test_queries_that_begin_at_once_share_the_workers_variables(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ import difflib
 import gc
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -250,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last frame: no user meets a stack trace unasked
         from headpond.cli.inputs import of_delta
 
-        known = of_delta(error) or _of_memory(error)
+        known = of_delta(error) or _of_system(error)
         ConsoleOutput().error(
             known
             or HeadpondError(
@@ -264,14 +265,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _of_memory(error: Exception) -> MissingRequirement | None:
-    # The loader of shared libraries says it in words of its own, as an ImportError.
-    if not isinstance(error, MemoryError) and "failed to map segment" not in str(error):
+def _of_system(error: Exception) -> MissingRequirement | None:
+    text = str(error)
+    if found := _LIBRARY_OF_JVM.search(text):
+        return MissingRequirement(
+            f"Spark cannot load a library that it put into {found[1]}.",
+            next_step="Set TMPDIR to a folder of a file system that is not mounted noexec, or raise the "
+            "limit on this process's memory (`ulimit -v`).",
+            path=found[1],
+        )
+    # The loader of Python's libraries says it in words of its own, as an ImportError.
+    if not isinstance(error, MemoryError) and "failed to map segment" not in text:
         return None
     return MissingRequirement(
-        f"There is too little memory: {error}." if str(error) else "There is too little memory.",
+        f"There is too little memory: {text}." if text else "There is too little memory.",
         next_step="Raise the limit on this process (`ulimit -v`, a container's or a service's memory).",
     )
+
+
+_LIBRARY_OF_JVM = re.compile(r"UnsatisfiedLinkError: (/[^:]+)/[^/:]+: .*failed to map segment")
 
 
 def _trace_if_asked() -> None:

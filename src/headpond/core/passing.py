@@ -17,6 +17,7 @@ import stat
 import tempfile
 import weakref
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -70,12 +71,17 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
         return Path(own).expanduser()
     # The XDG rule: an unset, empty or relative value counts as absent.
     base = env.get("XDG_CACHE_HOME", "")
-    root = (
-        Path(base)
-        if base and Path(base).is_absolute()
-        else Path(env.get("HOME", "~")).expanduser() / ".cache"
-    )
-    return root / "headpond"
+    if base and Path(base).is_absolute():
+        return Path(base) / "headpond"
+    try:
+        return Path(env.get("HOME") or "~").expanduser() / ".cache" / "headpond"
+    except RuntimeError:  # a user without a name or home, as containers may have
+        return Path(_homeless().path)
+
+
+@cache
+def _homeless() -> PassingFolder:
+    return PassingFolder("headpond-cache-")
 
 
 def is_private(folder: Path) -> bool:

@@ -19,6 +19,7 @@ import contextlib
 import importlib
 import locale
 import os
+import pwd
 import re
 import sys
 import threading
@@ -279,6 +280,9 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
     if master.startswith("local"):
         passing = _passing().path
         options.append(f'"-Djava.io.tmpdir={passing}"')
+        if not _has_name():  # Java would take `?` for their home, of which Spark cannot make a path
+            home = os.environ.get("HOME", passing)
+            options.append(f'"-Duser.home={home if os.access(home, os.W_OK) else passing}"')
         settings |= {
             # Never the machine's own name: looking it up may hang for seconds, and need not answer.
             "spark.driver.host": LOOPBACK,
@@ -297,6 +301,14 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
             first = [str(jar) for name in FIRST_JARS for jar in sorted(jars.glob(f"{name}*.jar"))]
             settings["spark.driver.extraClassPath"] = os.pathsep.join(first)
     return settings | ({_JAVA_OPTIONS: " ".join(options)} if options else {})
+
+
+def _has_name() -> bool:
+    """Return whether the system has a name for the user: containers may run under any number."""
+    try:
+        return bool(pwd.getpwuid(os.getuid()))
+    except KeyError:
+        return False
 
 
 def _has_sockets(master: str) -> bool:
@@ -346,6 +358,9 @@ def _start_context(settings: Mapping[str, str], log: Path) -> SparkContext:
                 if _has_sockets(master) and "cluster" not in master and python != sys.executable:
                     start_parent(Path(_passing().path), out)
                 gateway = launch_gateway(conf, popen_kwargs=apart)
+                if not _has_name():  # Hadoop would ask the system for one, and fail
+                    users = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
+                    users.setLoginUser(users.createRemoteUser(str(os.getuid())))
                 warm(partial(gateway.jvm.java.lang.Class.forName, SLOWEST_CLASS))
             jvm = gateway.jvm if gateway is not None else None
             conf = SparkConf(_jvm=jvm).setAll(list(settings.items()))
