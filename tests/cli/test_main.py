@@ -125,6 +125,15 @@ def test_python_m_headpond() -> None:
     assert done.stdout == f"headpond, version {__version__}\n"
 
 
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
+    """Python has None for them then, and each command ended with an unexpected error."""
+    (tmp_path / "records.jsonl").write_text('{"data": "e30="}\n')
+    command = [sys.executable, "-m", "headpond", "inspect", tmp_path / "records.jsonl"]
+    done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *command], check=False, timeout=60)
+    assert done.returncode == 0
+
+
 def test_any_locale_will_do(tmp_path: Path) -> None:
     """Where Python took names of files for ASCII or Latin-1, commands failed on names beyond that."""
     records = tmp_path / "größe.jsonl"

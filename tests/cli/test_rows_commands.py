@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +16,6 @@ from headpond.cli.output import RowsDrawn
 from tests.api.conftest import example
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Cli
 
 __all__ = ["example"]
@@ -35,6 +34,13 @@ def test_show_lists_tables_and_rows(cli: Cli) -> None:
     assert "public.orders, version 1: 1 of 1 row\n" in said
     assert "anchor" in said
     assert "next: headpond show pipeline.toml public.orders" in cli("show", "pipeline.toml").stdout.decode()
+
+
+def test_what_is_to_be_run_next_can_be_pasted_into_a_shell(cli: Cli) -> None:
+    """Folders have names with spaces, and the name of a table is whatever a record says."""
+    Path("pipeline.toml").rename("my pipeline.toml")
+    said = cli("show", "my pipeline.toml").stdout.decode()
+    assert "next: headpond show 'my pipeline.toml' public.orders" in said
 
 
 def test_show_as_it_was_and_by_condition(cli: Cli) -> None:

@@ -221,9 +221,7 @@ def headpond() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; whatever goes wrong ends as a sentence."""
     if arguments is None:
-        if sys.getfilesystemencoding() != "utf-8":
-            # Folders are named after tables: Delta's library takes names for UTF-8 in any locale.
-            os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606
+        _begin_well()
         gc.set_threshold(COLLECTED_AFTER)
         # Python's end would walk through all objects once more, for a quarter of a second.
         atexit.register(gc.freeze)
@@ -263,6 +261,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DEFECT if known is None else known.exit_code
     # A command that ends through ctx.exit() gives its code as the result.
     return result if isinstance(result, int) else 0
+
+
+def _begin_well() -> None:
+    """Begin again where Python has not all of its streams, or takes names of files for another encoding.
+
+    Folders are named after tables, and Delta's library takes names for UTF-8 in any locale.
+    """
+    # A file in the folder where a command is run is no module for the Pythons of Spark.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
+    is_closed = None in (sys.stdin, sys.stdout, sys.stderr)
+    for number in range(3 * is_closed):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the least number that is free: this one
+            os.set_inheritable(number, True)  # noqa: FBT003 - it has no name
+    if is_closed or sys.getfilesystemencoding() != "utf-8":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - this interpreter
 
 
 def _of_system(error: Exception) -> MissingRequirement | None:

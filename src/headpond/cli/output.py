@@ -14,6 +14,7 @@ a table must not clear the screen.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -205,19 +206,20 @@ def _aged(age_ms: int | None) -> str:
     return "" if age_ms is None else f"{said_ms(max(0, age_ms))} ago"
 
 
-def next_command(command: str, when: str = "") -> Text:
-    """Draw the command that a reader of a result needs next."""
+def next_command(*arguments: str, when: str = "") -> Text:
+    """Draw the command that a reader of a result needs next, as a shell takes it: names are anybody's."""
+    command = shlex.join(["headpond", *arguments])
     return Text.assemble(("next: ", "dim"), (command, "bold"), (f"  ({when})" if when else "", "dim"))
 
 
 def _next(summary: Mapping[str, Any], file: str) -> Text:
     if summary.get("batch", 0) is None:
-        return next_command(f"headpond run {file}")
+        return next_command("run", file)
     if summary["quarantined"]:
-        return next_command(f"headpond quarantine {file}")
+        return next_command("quarantine", file)
     if summary["unknown_tables"]:
-        return next_command(f"headpond suggest {file}")
-    return next_command(" ".join(["headpond show", file, *list(summary["tables"])[:1]]))
+        return next_command("suggest", file)
+    return next_command("show", file, *list(summary["tables"])[:1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def _checks_drawn(document: dict[str, Any]) -> list[Text]:
         lines.append(Text.assemble((f"{state:<4}", STYLES[state]), f"{each['name']:<8}{each['says']}"))
         if each["next_step"]:
             lines.append(Text(f"{'':12}{each['next_step']}"))
-    return [*lines, next_command(f"headpond run {document['file']}")] if document["ok"] else lines
+    return [*lines, next_command("run", document["file"])] if document["ok"] else lines
 
 
 @click.command()
@@ -131,7 +131,7 @@ def init(
         ) from error
     document = {"file": file, "tables": sorted(proposal["tables"])}
     words = f"Wrote {file} with {many(len(document['tables']), 'table')}: review every line."
-    output.result(document, lambda: Group(Text(words), next_command(f"headpond check {file}")))
+    output.result(document, lambda: Group(Text(words), next_command("check", file)))
 
 
 def _asked(question: str, default: str | None = None) -> str:

@@ -86,7 +86,7 @@ def _drawn(found: dict[str, Any], file: str) -> RenderableType:
         for check in found["checks"]
     ]
     command = "run" if found["checks"][0]["found"] is None else "status"
-    return Group(head, *lines, *([] if found["healthy"] else [next_command(f"headpond {command} {file}")]))
+    return Group(head, *lines, *([] if found["healthy"] else [next_command(command, file)]))
 
 
 def _running(pipeline: Pipeline, max_age_ms: int) -> dict[str, Any]:

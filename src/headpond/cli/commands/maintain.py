@@ -104,9 +104,9 @@ def _requeued_drawn(document: dict[str, Any], file: str) -> RenderableType:
             )
         )
     if document["dry_run"] and document["left"]:
-        parts.append(next_command(f"headpond requeue {file} --reason {document['reason']}"))
+        parts.append(next_command("requeue", file, "--reason", document["reason"]))
     else:
-        parts.append(next_command(f"headpond {'quarantine' if document['stayed'] else 'status'} {file}"))
+        parts.append(next_command("quarantine" if document["stayed"] else "status", file))
     return Group(*parts)
 
 
@@ -153,7 +153,7 @@ def _rebuilt(done: Rebuilt, file: str, *, dry_run: bool) -> RenderableType:
             f"Rows that the old keys merged into one are lost: run `headpond bootstrap {file} "
             f"{done.table} --from-start` afterwards, which brings what the source still has."
         )
-    again = next_command(f"headpond rebuild {file} {done.table}" if dry_run else f"headpond run {file}")
+    again = next_command(*(("rebuild", file, done.table) if dry_run else ("run", file)))
     return Text("\n".join(lines)) if done.unfit else Group(Text("\n".join(lines)), again)
 
 
@@ -245,9 +245,9 @@ def _optimized_drawn(done: dict[str, Any], file: str) -> RenderableType:
     said = advice({name: facts.get("rewritten_bytes", 0) for name, facts in done.items()})
     if any(facts["vacuumed"] is None for facts in done.values()):
         return Group(
-            table, *said, next_command(f"headpond optimize {file} --vacuum", "the old files stay until then")
+            table, *said, next_command("optimize", file, "--vacuum", when="the old files stay until then")
         )
-    return Group(table, *said, next_command(f"headpond status {file}"))
+    return Group(table, *said, next_command("status", file))
 
 
 @click.command()
@@ -279,7 +279,7 @@ def _redacted_drawn(document: dict[str, Any], file: str) -> RenderableType:
     if document["unreadable"]:
         words = f"{document['unreadable']:,} quarantined records cannot be read; check whether they may stay."
         parts.append(Text(words, style="yellow"))
-    parts.append(next_command(f"headpond {'quarantine' if document['unreadable'] else 'status'} {file}"))
+    parts.append(next_command("quarantine" if document["unreadable"] else "status", file))
     return Group(*parts)
 
 

@@ -67,8 +67,9 @@ def _tables_drawn(listed: dict[str, Any], file: str) -> RenderableType:
         table.add_row(name, number(facts["rows"]), number(facts["version"]))
     if not listed and not file.endswith(".toml"):
         return Text(f"The lake {file} has no table yet.")
-    command = f"headpond show {file} {next(iter(listed))}" if listed else f"headpond run {file}"
-    return Group(table, next_command(command))
+    return Group(
+        table, next_command("show", file, *list(listed)[:1]) if listed else next_command("run", file)
+    )
 
 
 @click.command()
@@ -147,7 +148,7 @@ def _drawn(document: dict[str, Any], chosen: list[dict[str, Any]], file: str) ->
     for reason in dict.fromkeys(each["reason"] for each in document["counts"]):
         yield Text.assemble((reason, "yellow"), f": {remedy(reason)}")
     if "requeue" in remedy(reason := document["counts"][0]["reason"]).lower():
-        yield next_command(f"headpond requeue {file} --reason {reason} --dry-run", "when the cause is mended")
+        yield next_command("requeue", file, "--reason", reason, "--dry-run", when="when the cause is mended")
 
 
 def _export(found: Quarantine, reason: str | None, table: str | None, place: Path) -> int:

@@ -105,10 +105,10 @@ def verify(
         write_page(html_file, render(document, summary, made_at=made_at, version=__version__))
         output.say(f"The page is in {html_file}.")
     wrong = verdict_of(document) == "problems"
-    page = f"headpond verify {' '.join(files)} --html report.html"
-    after = [next_command(page, "a page to hand on")] if wrong and html_file is None else []
+    page = ("verify", *files, "--html", "report.html")
+    after = [next_command(*page, when="a page to hand on")] if wrong and html_file is None else []
     if not (document["counts"]["distinct_blocks"] or document["counts"]["distinct_revisions"]):
-        after = [next_command(f"headpond inspect {files[0]}", "what it holds")]
+        after = [next_command("inspect", files[0], when="what it holds")]
     output.result(document, lambda: Group(_shown(document, summary), *after))
     return int(wrong or not document["counts"]["records"])
 
