@@ -290,6 +290,17 @@ def test_patterns(tmp_path: Path, pattern: str, expected: set[str]) -> None:
         assert 0 <= file.rested_ms <= 60_000
 
 
+def test_folders_and_files_may_be_named_like_patterns(tmp_path: Path) -> None:
+    """`archive = "*.jsonl"` in a pipeline file below a folder `data [2024]` matched nothing."""
+    folder = tmp_path / "data [2024]*?"
+    folder.mkdir()
+    for name in ("a.jsonl", "b[1].jsonl"):
+        (folder / name).write_bytes(b"1")
+    assert set(open_pattern(f"{folder}/*.jsonl").listed()) == {"a.jsonl", "b[1].jsonl"}
+    assert set(open_pattern(f"{folder}/b[1].jsonl").listed()) == {"b[1].jsonl"}
+    assert set(open_pattern(f"{tmp_path}/*/a.jsonl").listed()) == {"data [2024]*?/a.jsonl"}
+
+
 def test_manifests_stand_for_the_objects_they_name(tmp_path: Path) -> None:
     """Below the manifest's folder, by as much of a key as is there; never records themselves."""
     for name in ("x/2024/one.ion", "x/two.ion", "x/three.ion", "x/e.started.manifest"):

@@ -18,7 +18,18 @@ HEADPOND = Path(sys.executable).parent / "headpond"
 
 def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = [HEADPOND, "run", "pipeline.toml", "--until-caught-up", *more]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    # On a machine of a Hadoop cluster a path without a scheme is one of HDFS.
+    place = "<property><name>fs.defaultFS</name><value>hdfs://127.0.0.1:9/</value></property>"
+    (folder / "core-site.xml").write_text(f"<configuration>{place}</configuration>")
+    return subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env=os.environ | {"HADOOP_CONF_DIR": str(folder)},
+    )
 
 
 @pytest.fixture

@@ -205,6 +205,25 @@ def test_a_user_without_a_name_may_start_it(tmp_path: Path) -> None:
     assert done.stdout == f"3 True {tmp_path}\n"
 
 
+def test_another_spark_must_be_there(tmp_path: Path) -> None:
+    """What was not found was said to be the log."""
+    code = (
+        "import sys\n"
+        "from headpond.spark.session.start import SparkNotStarted, spark_session\n"
+        "try: spark_session('x', log_path=sys.argv[1])\n"
+        "except SparkNotStarted as exc: print(exc.message)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "spark.log")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"SPARK_HOME": str(tmp_path / "none")},
+        timeout=120,
+    )
+    assert done.stdout == f"There is no Spark in SPARK_HOME, which is {tmp_path}/none.\n"
+
+
 @pytest.mark.spark
 def test_queries_that_begin_at_once_share_the_workers_variables(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch

@@ -198,7 +198,7 @@ def _run_join(session: Any, kinesis: LocalKinesis) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="headpond-demo-join-") as checkpoint:
         writer = results.writeStream.format("headpond-kinesis").options(streamName=JOINED, **place)
-        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query = writer.option("checkpointLocation", f"file://{checkpoint}").trigger(availableNow=True).start()
         query.awaitTermination()
 
 

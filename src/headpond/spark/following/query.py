@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
@@ -225,5 +226,7 @@ def _is_one_machine(master: str) -> bool:
 
 
 def _for_spark(place: str) -> str:
-    """Write a URL of S3 with the scheme that Spark's jars know."""
+    """Write a URL of S3 with the scheme that Spark's jars know, and of a folder that it is one here."""
+    if not is_remote(place):  # with HADOOP_CONF_DIR set, a path alone may be one of HDFS
+        return f"file://{Path(place).absolute()}"
     return "s3a://" + place.partition("://")[2] if is_s3(place) else place

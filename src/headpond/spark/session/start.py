@@ -77,6 +77,7 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _MISSING_PACKAGE = re.compile(r"\[(?:unresolved dependency|download failed): (.*?)\]")
 
 _COMPLAINT = re.compile(r"(?i)exception|error|could not|cannot|no such file|not found|unrecognized|invalid")
+_SAYS_NOTHING = re.compile(r" WARN |Error initializing SparkContext")
 
 
 class SparkNotStarted(MissingRequirement):
@@ -134,6 +135,13 @@ def started_context(
     settings = {**_defaults(given, quick=quick), **given, "spark.app.name": app_name}
     log = Path(log_path)
     java = find_java()
+    home = _spark_places()[1]
+    if not (home / "bin" / "spark-submit").exists():
+        raise SparkNotStarted(
+            f"There is no Spark in SPARK_HOME, which is {home}.",
+            next_step="Unset it, for the Spark that comes with pyspark, or set it to another.",
+            path=str(home),
+        )
     _set_environment(settings, java)
     return _start_context(settings, log)
 
@@ -287,7 +295,7 @@ def _defaults(given: Mapping[str, str], *, quick: bool) -> dict[str, str]:
             # Never the machine's own name: looking it up may hang for seconds, and need not answer.
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
-            "spark.sql.warehouse.dir": passing,  # of a catalogue that nobody uses
+            "spark.sql.warehouse.dir": f"file://{passing}",  # of a catalogue that nobody uses
             "spark.local.dir": passing,
             # Plans of a few rows: planning again at run time costs more than it saves.
             "spark.sql.adaptive.enabled": "false",
@@ -407,7 +415,7 @@ def _reason(exc: Exception, log: Path, since: int) -> str:
     with log.open("rb") as opened:
         opened.seek(since)
         said = opened.read(1 << 20).decode(errors="replace").splitlines()
-    complaints = [line for line in said if _COMPLAINT.search(line) and " WARN " not in line]
+    complaints = [line for line in said if _COMPLAINT.search(line) and not _SAYS_NOTHING.search(line)]
     return telling(complaints or [*str(exc).splitlines(), type(exc).__name__]).rstrip(".")
 
 

@@ -27,6 +27,7 @@ that is cut, by a batch or by a task, or that grows after it was read.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import re
 import time
@@ -208,7 +209,8 @@ def objects_of(manifest: str, content: bytes, there: Container[str]) -> list[str
 def open_pattern(pattern: str, options: Mapping[str, str] | None = None) -> PatternFiles:
     """Split a pattern into its fixed folder and its wild rest.
 
-    `*`, `?` and `[…]` stand for parts of one name, `**` for any folders.
+    `*`, `?` and `[…]` stand for parts of one name, `**` for any folders. A folder or file on this machine
+    that has such a name itself is meant where it is there.
 
     Raises:
         ConfigurationError: It is empty, or names a folder.
@@ -222,10 +224,14 @@ def open_pattern(pattern: str, options: Mapping[str, str] | None = None) -> Patt
     scheme, separator, path = pattern.rpartition("://")
     parts = path.split("/")
     fixed = 0
-    while fixed < len(parts) - 1 and not _WILD.search(parts[fixed]):
+    while fixed < len(parts) - 1 and (
+        not _WILD.search(parts[fixed]) or (not separator and Path("/".join(parts[: fixed + 1])).is_dir())
+    ):
         fixed += 1
     root = "/".join(parts[:fixed]) or ("/" if path.startswith("/") else ".")
     wild = "/".join(parts[fixed:])
+    if not separator and Path(path).is_file():
+        wild = glob.escape(wild)
     if separator:
         return PatternFiles(f"{scheme}://{root}", wild, dict(options or {}))
     if Path(path).is_dir():
