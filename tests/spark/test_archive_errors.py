@@ -41,3 +41,27 @@ def test_an_archive_of_empty_files_is_an_error_where_its_end_was_asked_for(tmp_p
     file.write_text(file.read_text().replace("a.jsonl", "*.jsonl"))
     pipeline = load(file)
     Run(pipeline, until_caught_up=True).check_archive(open_lake(pipeline))
+
+
+def test_that_a_worker_ended_is_said_with_what_may_have_ended_it(tmp_path: Path) -> None:
+    """The first line of what Spark says of that names a file of py4j."""
+    file = tmp_path / "p.toml"
+    file.write_text(
+        '[source]\nformat = "dsql"\narchive = "*"\n[target]\npath = "lake"\n'
+        '[tables."public.t"]\nkeys = ["id"]'
+    )
+    run = Run(load(file))
+    trace = (
+        "[STREAM_FAILED] Query terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR]:\n"
+        '  File "clientserver.py", line 644, in _call_proxy\n'
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o196.getResult.\n"
+        "Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).\n"
+    )
+    error = run._headpond_error(RuntimeError(trace))
+    assert str(error).startswith(
+        "A process that decodes records ended unexpectedly. A system that is short of"
+    )
+    error = run._headpond_error(RuntimeError(trace.replace("Python worker", "It")))
+    assert str(error).startswith(
+        "Spark ended the query: org.apache.spark.SparkException: It exited unexpectedly"
+    )

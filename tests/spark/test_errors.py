@@ -38,6 +38,12 @@ def test_what_sparks_own_errors_say_is_found_in_their_traces() -> None:
     trace = "Exception thrown in awaitResult: \n\tat a.B\nCaused by: java.io.IOException: Failed to connect"
     assert telling(trace.splitlines()) == "java.io.IOException: Failed to connect"
     assert telling(["", "[STREAM_FAILED] It ended.", "Caused by: X: y"]) == "[STREAM_FAILED] It ended."
+    of_python = [
+        '  File "parts.py", line 92, in apply',
+        "Py4JJavaError: An error occurred while calling o1.x.",
+        *trace.splitlines(),
+    ]
+    assert telling(of_python) == "java.io.IOException: Failed to connect"
     assert telling(["Only this:"]) == "Only this:"
     assert telling([]) == ""
 

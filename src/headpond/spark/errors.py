@@ -125,14 +125,19 @@ def text_of(exc: BaseException) -> str:
 
 
 def telling(lines: Iterable[str]) -> str:
-    """Return the first line of a stack trace that says something; one that ends in a colon does not.
+    """Return the first line of a stack trace that says something.
 
-    >>> telling(["Error while instantiating 'X':", "at a.b.C", "Caused by: D: 'many' is not a number."])
+    One that is indented does not, nor one that ends in a colon or names a call into the JVM.
+
+    >>> telling(["Error while instantiating 'X':", "  at a.b.C", "Caused by: D: 'many' is not a number."])
     "D: 'many' is not a number."
     """
-    found = [line for line in map(str.strip, lines) if line]
-    said = [line for line in found if not line.startswith("at ") and not line.endswith(":")]
-    return [*said, *found, ""][0].removeprefix("Caused by: ")
+    found = [line for line in map(str.rstrip, lines) if line]
+    said = [line for line in found if not (line[0].isspace() or line.endswith(":") or _CALL in line)]
+    return [*said, *found, ""][0].strip().removeprefix("Caused by: ")
+
+
+_CALL = "An error occurred while calling "
 
 
 def _in_text(text: str) -> HeadpondError | None:

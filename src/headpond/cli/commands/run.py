@@ -94,17 +94,17 @@ def logged(
 ) -> Iterator[None]:
     """Log to standard error inside, headpond's own lines from INFO and others' from WARNING.
 
-    The arguments are those of `LineFormatter`; a `form` of `None` logs nothing.
+    The arguments are those of `LineFormatter`; without a `form` there are only warnings, in plain words.
     """
-    if form is None:
-        yield
-        return
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(form, context, secret))
+    # Where the JVM is gone, which is reported in a sentence, py4j logs a stack trace for each thread.
+    handler.addFilter(lambda record: "py4j" not in record.pathname)
+    if form is not None:
+        handler.setFormatter(LineFormatter(form, context, secret))
     root, own = logging.getLogger(), logging.getLogger("headpond")
     before = own.level
     root.addHandler(handler)
-    own.setLevel(logging.INFO)
+    own.setLevel(logging.WARNING if form is None else logging.INFO)
     try:
         yield
     finally:

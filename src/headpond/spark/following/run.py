@@ -55,6 +55,7 @@ from headpond.spark.session.java import find_java
 from headpond.spark.session.settings import check_checkpoint, log_path, session_settings
 from headpond.spark.session.start import (
     Starting,
+    ended_jvm,
     given_up_on_failure,
     spark_session,
     start_early,
@@ -178,6 +179,9 @@ def _writable(folder: Path) -> None:
 
 logger = logging.getLogger(__name__)
 
+MEMORY = (
+    "A system that is short of memory kills processes, as does a container at its limit; 2 GiB are enough. "
+)
 STOP_CHECK_S = 0.2
 """How often a waiting run looks whether it is to stop."""
 
@@ -359,12 +363,17 @@ class Run:
         """Return headpond's error in one of Spark's, or one that names the log."""
         if (found := headpond_error_of(error)) is not None:
             return found
-        said = telling(text_of(error).splitlines()) or type(error).__name__
-        return ServiceFailure(
-            f"Spark ended the query: {said[:300]}",
-            next_step=f"Read {self._log}; starting again is safe.",
-            log=str(self._log),
-        )
+        text, about_memory = text_of(error), MEMORY
+        if (code := ended_jvm(error)) is not None:
+            how = f"was killed (signal {-code})" if code < 0 else f"ended with exit code {code}"
+            said = f"Spark's JVM {how}."
+        elif "Python worker exited unexpectedly" in text:
+            said = "A process that decodes records ended unexpectedly."
+        else:
+            said, about_memory = telling(text.splitlines()) or type(error).__name__, ""
+            said = f"Spark ended the query: {said[:300]}"
+        next_step = f"{about_memory}Read {self._log}; starting again is safe."
+        return ServiceFailure(said, next_step=next_step, log=str(self._log))
 
 
 def catch_up_from_start(

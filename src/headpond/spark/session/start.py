@@ -21,6 +21,7 @@ import locale
 import os
 import pwd
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -257,6 +258,22 @@ def stop_spark(spark: SparkSession) -> None:
     server, context._accumulatorServer = context._accumulatorServer, None  # noqa: SLF001 (`stop` would wait)
     threading.Thread(target=server.shutdown, daemon=True).start()
     spark.stop()
+
+
+def ended_jvm(error: BaseException, wait_s: float = 5) -> int | None:
+    """Return the exit code of the JVM that was started here, if what broke is the way to it; else None.
+
+    A signal that killed it is a negative code.
+    """
+    from py4j.protocol import Py4JNetworkError
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 (no public way)
+    if process is None or not isinstance(error, (OSError, Py4JNetworkError)):
+        return None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return int(process.wait(wait_s))
+    return None
 
 
 def _submitted() -> dict[str, str]:
