@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 import tempfile
 import threading
 import time
@@ -182,6 +183,8 @@ logger = logging.getLogger(__name__)
 MEMORY = (
     "A system that is short of memory kills processes, as does a container at its limit; 2 GiB are enough. "
 )
+OUT_OF_MEMORY = 52
+"""Spark's exit code where its heap is full, or no thread can be made."""
 STOP_CHECK_S = 0.2
 """How often a waiting run looks whether it is to stop."""
 
@@ -366,7 +369,8 @@ class Run:
         text, about_memory = text_of(error), MEMORY
         if (code := ended_jvm(error)) is not None:
             how = f"was killed (signal {-code})" if code < 0 else f"ended with exit code {code}"
-            said = f"Spark's JVM {how}."
+            lacks = re.findall(r"OutOfMemoryError: (.+)", _end_of(self._log)) if code == OUT_OF_MEMORY else []
+            said = f"Spark's JVM {how}{f': {lacks[-1]}' if lacks else ''}."
         elif "Python worker exited unexpectedly" in text:
             said = "A process that decodes records ended unexpectedly."
         else:
@@ -374,6 +378,12 @@ class Run:
             said = f"Spark ended the query: {said[:300]}"
         next_step = f"{about_memory}Read {self._log}; starting again is safe."
         return ServiceFailure(said, next_step=next_step, log=str(self._log))
+
+
+def _end_of(log: Path) -> str:
+    with log.open("rb") as opened:
+        opened.seek(max(0, log.stat().st_size - (1 << 20)))
+        return opened.read().decode(errors="replace")
 
 
 def catch_up_from_start(
