@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headpond.dsql.batch import DECODED_SCHEMA, decode_batch, scalar_row
 from tests.dsql.test_records import REFUSED, change, chunked, fragment, source
-from tests.kit.support import vector_lines
+from tests.kit.support import share_of, vector_lines
 
 SMALL = [base64.b64decode(line["data"]) for line in vector_lines("dsql/small.jsonl")]
 SHORT = [record for record in SMALL if len(record) < 900]
@@ -61,7 +61,7 @@ def test_every_refusal_is_the_scalar_one() -> None:
     assert_as_scalar([*(data for data, _ in REFUSED if len(data) < 10_000), *SHORT, chunked(), fragment()])
 
 
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @given(seed=st.integers(0, 2**32), base=st.integers(0, len(SHORT) - 1))
 @pytest.mark.slow
 def test_mutated_records_are_decoded_as_one_by_one(seed: int, base: int) -> None:

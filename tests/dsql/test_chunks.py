@@ -20,7 +20,7 @@ from headpond.dsql.config import TableSpec
 from headpond.dsql.decode import DsqlConfig
 from tests.dsql.driver import MemoryLake, comparable, expected_row, spec_of
 from tests.dsql.test_vectors import assert_expected, config_of, spelled
-from tests.kit.support import vector_json, vector_lines
+from tests.kit.support import share_of, vector_json, vector_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +87,7 @@ def test_each_case(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 @given(case=st.sampled_from(CASES), seed=st.integers(0, 2**32))
 def test_each_case_in_any_order(case: dict[str, Any], seed: int) -> None:
     """Order, cuts and repeats do not change the rows."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headpond.core.errors import ConfigurationError
 from headpond.dsql.columns import cast_column
 from headpond.dsql.pg_types import CastError, CastOptions, arrow_type, cast, parse_type
-from tests.kit.support import vector_lines
+from tests.kit.support import share_of, vector_lines
 
 SPARK = {
     "smallint": pa.int16(),
@@ -103,7 +103,7 @@ tokens = st.one_of(
 
 
 @pytest.mark.thorough
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @given(
     kind=st.sampled_from(NAMES),
     column=st.lists(st.one_of(st.none(), tokens), max_size=12),

@@ -21,7 +21,7 @@ from headpond.kinesis.archive.lines import (
     read_text,
 )
 from headpond.kpl.records import KINESIS_RECORD_SCHEMA
-from tests.kit.support import vector_bytes
+from tests.kit.support import share_of, vector_bytes
 
 SPLICES = [b"", b'"', b",", b"}", b'"shard":"z",', b"\\u0041", b"NaN", b" ", b"\xff", b"1"]
 
@@ -112,7 +112,7 @@ def test_arrival_in_each_form(when: object) -> None:
 
 
 @given(st.lists(st.binary(max_size=40).filter(lambda b: b"\n" not in b), max_size=8))
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 def test_no_line_is_fatal_and_none_is_lost(lines: list[bytes]) -> None:
     """Whatever the bytes, each line that is not blank gives exactly one row."""
     batch = read_lines(lines, stream="s", file="f")
@@ -161,7 +161,7 @@ def expected(text: bytes) -> tuple[object, ...] | None:
     return (*place, key, arrival, None, data)
 
 
-@settings(max_examples=500)
+@settings(max_examples=share_of(500))
 @given(data=st.data())
 @pytest.mark.slow
 def test_a_line_is_read_as_the_standard_library_reads_it(data: st.DataObject) -> None:
@@ -248,7 +248,7 @@ WHOLE = {
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=share_of(500))
 @given(
     rows=st.lists(SHARD_OF.map(lambda fields: WHOLE | fields), max_size=4),
     ends=st.lists(st.sampled_from([b"\n", b"\r\n", b"\n\n", b" \n", b""]), min_size=4, max_size=4),
@@ -294,7 +294,7 @@ def test_a_line_with_a_line_end_inside_is_one_line() -> None:
     assert [row["problem"] for row in joined.to_pylist()] == [BAD_LINE] * 3 + [None]
 
 
-@settings(max_examples=200)
+@settings(max_examples=share_of(200))
 @given(
     st.lists(st.sampled_from([b"", b"a", b"bc\r", *(text.encode() for text in OBJECTS[:3])]), max_size=12),
     st.sampled_from([b"", b"\n"]),

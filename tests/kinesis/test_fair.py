@@ -17,6 +17,7 @@ from headpond.localkinesis import Engine
 from headpond.localkinesis.testing import ManualClock, local_kinesis
 from tests.kinesis.source_kit import STREAM, Driver, Row
 from tests.kinesis.test_plan_histories import EngineCalls
+from tests.kit.support import share_of
 
 if TYPE_CHECKING:
     from headpond.localkinesis import LocalKinesis
@@ -64,7 +65,7 @@ RECORDS = st.lists(st.tuples(st.integers(0, 11), st.integers(2, 300)), min_size=
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 @given(RECORDS, st.integers(1, 12), st.integers(1, 9), st.integers(10, 700))
 def test_no_shard_waits_and_no_room_is_left(
     records: list[tuple[int, int]], shards: int, most: int, size_bytes: int

@@ -22,6 +22,7 @@ from headpond.localkinesis import Engine, ServiceRefusalError
 from headpond.localkinesis.model import Start
 from headpond.localkinesis.testing import ManualClock
 from tests.kinesis.source_kit import STREAM, through_json
+from tests.kit.support import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -211,7 +212,7 @@ def _little_is_looked_at() -> Iterator[None]:
 
 @pytest.mark.thorough
 @given(st.lists(EVENTS, max_size=14), OPTIONS)
-@settings(max_examples=120)
+@settings(max_examples=share_of(120))
 def test_every_record_is_read_once_and_parents_first(
     events: list[tuple[str, int]], options: dict[str, str]
 ) -> None:

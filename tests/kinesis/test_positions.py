@@ -26,6 +26,7 @@ from headpond.kinesis.reading.positions import (
     readable,
     resolve,
 )
+from tests.kit.support import share_of
 
 TIMES = st.integers(0, 10**14)
 POSITIONS = st.one_of(
@@ -61,7 +62,7 @@ def test_an_offset_reads_as_the_specification_writes_it() -> None:
 
 
 @given(st.text(max_size=20), TIMES, st.dictionaries(st.text(max_size=8), POSITIONS, max_size=5))
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 def test_offsets_survive_the_checkpoint(stream: str, created: int, shards: dict[str, Position]) -> None:
     """Reading what was written gives the same offset."""
     offset = Offset(stream, created, shards)

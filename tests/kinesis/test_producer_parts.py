@@ -22,6 +22,7 @@ from headpond.kinesis.producer.sender import inside, remedy
 from headpond.kinesis.producer.shard_map import OpenShards, tile
 from headpond.kpl import Aggregator, Tag, alone, encode
 from headpond.kpl.hash_keys import HashKeyRange, hash_key
+from tests.kit.support import share_of
 
 HALF = 1 << 127
 MAX = (1 << 128) - 1
@@ -69,7 +70,7 @@ RECORDS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(RECORDS, st.integers(64, 5000), st.integers(1, 50))
 def test_aggregates_have_the_size_they_claim(records: Any, max_size: int, max_count: int) -> None:
     """Whatever is put, aggregates keep order and bounds, and their size is that of the encoded bytes."""
@@ -227,7 +228,7 @@ def test_enough_goes_at_once() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(
     st.lists(st.lists(st.integers(0, 3000), max_size=40), max_size=8),
     st.integers(1, 50),

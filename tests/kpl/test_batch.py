@@ -25,7 +25,7 @@ from headpond.kpl import (
 from headpond.kpl import batch as kpl_batch
 from headpond.kpl.batch import OpenCounters, open_batch, open_batches, opened_schema
 from headpond.kpl.hash_keys import FULL_RANGE, HashKeyRange
-from tests.kit.support import ROOT
+from tests.kit.support import ROOT, share_of
 from tests.kpl import kpl_blobs
 
 SHARDS = (HashKeyRange(0, 2**127 - 1), HashKeyRange(2**127, 2**128 - 1))
@@ -106,7 +106,7 @@ def test_each_vector_alone(at: int) -> None:
         assert opened(blobs) == expected_rows(blobs)
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(st.lists(kpl_blobs.any_blobs, max_size=6))
 @pytest.mark.slow
 def test_same_as_scalar(blobs: list[bytes]) -> None:
@@ -115,7 +115,7 @@ def test_same_as_scalar(blobs: list[bytes]) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 @given(
     st.lists(kpl_blobs.any_blobs, max_size=5), st.sampled_from(["per_record", "kcl"]), st.sampled_from(SHARDS)
 )

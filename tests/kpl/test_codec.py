@@ -27,11 +27,12 @@ from headpond.kpl import (
     validate,
 )
 from headpond.kpl.hash_keys import InvalidHashKey, hash_key
+from tests.kit.support import share_of
 from tests.kpl import kpl_blobs
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=share_of(200))
 @given(st.lists(kpl_blobs.tagged_records, min_size=2, max_size=10))
 def test_round_trip(records: list[UserRecord]) -> None:
     """What is packed comes out again, tags with and without value included."""
@@ -42,7 +43,7 @@ def test_round_trip(records: list[UserRecord]) -> None:
     assert packed.explicit_hash_key == (first.explicit_hash_key or str(hash_key(first.partition_key)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 @given(st.lists(kpl_blobs.user_records, min_size=1, max_size=30))
 def test_accurate_size_is_the_length(records: list[UserRecord]) -> None:
     """The size equals the length of the blob after every record added."""
@@ -147,7 +148,7 @@ def test_data_whose_items_are_no_bytes(company: list[UserRecord]) -> None:
         encode([UserRecord("k", wide), *company])
 
 
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 @given(st.integers(0, 300), st.integers(1, 200), st.integers(1, 150))
 @pytest.mark.slow
 def test_records_of_one_length(length: int, count: int, keys: int) -> None:
@@ -278,7 +279,7 @@ def test_cut_off_message(length: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=share_of(200))
 @given(kpl_blobs.any_blobs)
 def test_any_bytes_have_an_outcome(blob: bytes) -> None:
     """Decoding never raises, and names a place inside the blob if it is malformed."""
@@ -361,7 +362,7 @@ def test_time_grows_with_length(unit: bytes) -> None:
     assert seconds(32_000) < 60 * seconds(2_000) + 0.01
 
 
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 @given(
     st.lists(kpl_blobs.user_records, max_size=40),
     st.integers(64, 400),

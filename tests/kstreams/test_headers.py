@@ -17,7 +17,7 @@ from headpond.kstreams.bytes.headers import (
     encode_varint,
     prefix_bounds,
 )
-from tests.kit.support import vector_json
+from tests.kit.support import share_of, vector_json
 
 HEADERS = st.lists(
     st.tuples(
@@ -48,7 +48,7 @@ def test_varints_are_zigzag_groups_of_seven_bits(number: int, data: str) -> None
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=4))
-@settings(max_examples=200)
+@settings(max_examples=share_of(200))
 @pytest.mark.slow
 def test_a_varint_ends_where_it_ends(number: int, behind: bytes) -> None:
     """Whatever follows a varint is left alone."""
@@ -89,7 +89,7 @@ def test_headers_bytes_equal_the_vectors() -> None:
 
 
 @given(HEADERS)
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 def test_headers_survive(headers: list[tuple[str, bytes | None]]) -> None:
     """Order, repeated keys, empty keys, and null against empty values all come back."""
     assert decode_headers(encode_headers(headers)) == headers

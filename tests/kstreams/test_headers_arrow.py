@@ -28,7 +28,7 @@ from headpond.kstreams.bytes.headers_arrow import (
     split_prefix,
     varints,
 )
-from tests.kit.support import vector_json
+from tests.kit.support import share_of, vector_json
 from tests.kstreams.vectors import value_and_headers
 
 HEADERS = st.lists(
@@ -75,7 +75,7 @@ def test_columns_are_what_single_records_are(rows: list[Any], others: list[Any])
     assert (blocks, back) == (encoded, values)
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(st.lists(st.binary(max_size=8) | HEADERS.map(encode_headers), max_size=4))
 @pytest.mark.slow
 def test_any_bytes_have_the_outcome_of_the_scalar_reader(blocks: list[bytes]) -> None:
@@ -96,7 +96,7 @@ def test_any_bytes_have_the_outcome_of_the_scalar_reader(blocks: list[bytes]) ->
     assert canonical_headers(data).to_pylist() == [encode_headers(each) for each in wanted]
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(st.lists(st.binary(max_size=8) | HEADERS.map(lambda h: encode_prefix(h) + b"v"), max_size=4))
 @pytest.mark.slow
 def test_any_payload_is_split_as_the_scalar_reader_splits_it(payloads: list[bytes]) -> None:

@@ -24,6 +24,7 @@ from headpond.kstreams.join.chunk_codec import (
 )
 from headpond.kstreams.join.chunks import Waits, compacted, cut
 from headpond.kstreams.join.pairs import Probes, Rows, Run
+from tests.kit.support import share_of
 
 SCHEMA = pa.schema(
     [
@@ -151,7 +152,7 @@ def test_hashes_depend_on_the_key_alone(keys: list[bytes]) -> None:
 TIMES = st.integers(0, 12) | st.sampled_from([1 << 40, 1 << 61, (1 << 62) - 1])
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(
     st.lists(st.tuples(st.integers(0, 3), TIMES), max_size=12),
     st.lists(st.tuples(st.integers(0, 4), TIMES, TIMES), max_size=6),

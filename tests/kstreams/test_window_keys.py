@@ -25,7 +25,7 @@ from headpond.kstreams.bytes.window_keys import (
     upper_bound_of_range,
     window_end,
 )
-from tests.kit.support import vector_json
+from tests.kit.support import share_of, vector_json
 
 KEYS = st.binary(max_size=20)
 TIMES = st.integers(0, 2**63 - 1)
@@ -51,7 +51,7 @@ def test_fixed_lower_bounds_equal_the_vectors() -> None:
 
 
 @given(st.tuples(KEYS, KEYS, KEYS), st.tuples(TIMES, TIMES), st.integers(0, 2**31 - 1))
-@settings(max_examples=200)
+@settings(max_examples=share_of(200))
 def test_a_range_scan_misses_nothing(
     keys: tuple[bytes, bytes, bytes], times: tuple[int, int], seqnum: int
 ) -> None:
@@ -107,7 +107,7 @@ def test_the_outer_join_buffer_equals_the_vectors() -> None:
 
 
 @given(st.lists(st.binary(max_size=9), max_size=5), st.binary(min_size=1, max_size=3))
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 @pytest.mark.slow
 def test_a_damaged_list_is_never_read(elements: list[bytes], behind: bytes) -> None:
     """Every cut and every addition is found."""

@@ -28,7 +28,7 @@ from headpond.kstreams.bytes.window_values_arrow import (
     value_timestamps,
     window_starts,
 )
-from tests.kit.support import vector_json
+from tests.kit.support import share_of, vector_json
 
 CASES = vector_json("window-store/value-formats.json")
 FORMATS = list(ValueFormat)
@@ -160,7 +160,7 @@ VALUES = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(VALUES, max_size=12), st.sampled_from(PAIRS), st.integers(0, 3), st.data())
-@settings(max_examples=200)
+@settings(max_examples=share_of(200))
 def test_batch_and_scalar_conversions_are_one(
     values: list[Any], pair: tuple[ValueFormat, ValueFormat], skipped: int, data: st.DataObject
 ) -> None:

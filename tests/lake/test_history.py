@@ -14,7 +14,7 @@ from headpond.core.schemas import OWN_FIELDS
 from headpond.dsql.decode import DsqlConfig
 from headpond.lake.newest import HISTORY_COUNTERS, HISTORY_STATE_SCHEMA, history_step
 from tests.dsql.driver import comparable, encode_version, expected_row, spec_of, user_records
-from tests.kit.support import vector_json, vector_lines
+from tests.kit.support import share_of, vector_json, vector_lines
 
 BATCH = pa.schema([*OWN_FIELDS, pa.field("c:v", pa.string())])
 Row = dict[str, Any]
@@ -120,7 +120,7 @@ changes_drawn = st.lists(
 
 
 @pytest.mark.thorough
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @given(changes=changes_drawn, seed=st.integers(0, 2**32))
 def test_any_order_cut_repeat_and_crash_ends_alike(changes: list[Row], seed: int) -> None:
     """The history depends on the set of changes alone, and a batch applied again does nothing."""

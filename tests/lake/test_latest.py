@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from headpond.core.schemas import OWN_FIELDS, QUARANTINE_SCHEMA, STATE_SCHEMA
 from headpond.lake.newest import COUNTERS, latest_step, ranked, tied, too_late
 from tests.dsql.driver import encode_version
+from tests.kit.support import share_of
 
 BATCH = pa.schema([*OWN_FIELDS, pa.field("c:v", pa.string())])
 Row = dict[str, Any]
@@ -104,7 +105,7 @@ changes_drawn = st.lists(
 
 
 @pytest.mark.thorough
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @given(changes=changes_drawn, seed=st.integers(0, 2**32))
 def test_any_order_cut_repeat_and_crash_ends_alike(changes: list[Row], seed: int) -> None:
     """The table and its tombstones depend on the set of changes alone."""

@@ -15,7 +15,7 @@ from headpond.core.schemas import COLUMNS_TYPE
 from headpond.dsql.decode import DsqlConfig
 from headpond.lake.state.schema_changes import IDENTITY, MINUTE_NS, SCHEMA_CHANGES_SCHEMA, schema_step
 from tests.dsql.driver import records_of, spec_of, user_records
-from tests.kit.support import vector_json, vector_lines
+from tests.kit.support import share_of, vector_json, vector_lines
 
 Row = dict[str, Any]
 NO_VALUES = {"none", "table"}
@@ -206,7 +206,7 @@ changes_drawn = st.lists(
 
 
 @pytest.mark.thorough
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(changes=changes_drawn, seed=st.integers(0, 2**32))
 def test_the_rows_depend_on_the_set_of_changes_alone(changes: list[Any], seed: int) -> None:
     """Order, cuts and repeats change nothing, and a repeated batch asks for no write."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headpond.localkinesis import Engine, ServiceRefusalError, Settings
 from headpond.localkinesis.model import Shard, Start, first_number
 from headpond.localkinesis.testing import ManualClock
+from tests.kit.support import share_of
 
 STEPS = st.lists(
     st.one_of(
@@ -48,7 +49,7 @@ def play(steps: list[tuple[str, int]]) -> tuple[Engine, list[tuple[int, bytes]]]
     return engine, put
 
 
-@settings(max_examples=120)
+@settings(max_examples=share_of(120))
 @given(STEPS, st.integers(1, 5))
 @pytest.mark.slow
 def test_reading_every_shard_gives_every_record_once(steps: list[tuple[str, int]], limit: int) -> None:
@@ -77,7 +78,7 @@ def test_reading_every_shard_gives_every_record_once(steps: list[tuple[str, int]
     assert sorted(seen) == sorted(data for _, data in put)
 
 
-@settings(max_examples=120)
+@settings(max_examples=share_of(120))
 @given(STEPS)
 @pytest.mark.slow
 def test_open_shards_always_tile_the_key_space(steps: list[tuple[str, int]]) -> None:
@@ -95,7 +96,7 @@ def test_open_shards_always_tile_the_key_space(steps: list[tuple[str, int]]) -> 
             assert shard.shard_id in stream.shards[parent].children
 
 
-@settings(max_examples=120)
+@settings(max_examples=share_of(120))
 @given(STEPS, st.integers(-1000, 2000))
 @pytest.mark.slow
 def test_a_time_place_gives_what_arrived_from_then(steps: list[tuple[str, int]], offset: int) -> None:

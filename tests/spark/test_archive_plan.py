@@ -17,6 +17,7 @@ from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, Usag
 from headpond.spark.sources import archive
 from headpond.spark.sources import archive_files as ap
 from headpond.spark.sources.archive_files import open_pattern
+from tests.kit.support import share_of
 
 
 class Held(ap.PatternFiles):
@@ -54,7 +55,7 @@ CONTENTS = st.lists(st.binary(max_size=6).map(lambda b: b.replace(b"\x1f", b""))
     st.one_of(st.none(), st.integers(1, 30)),
     st.integers(1, 20),
 )
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @pytest.mark.slow
 def test_every_line_is_read_once(contents: dict[str, bytes], max_bytes: int | None, piece: int) -> None:
     """However batches and tasks are cut, the pieces are the files, in whole lines with their numbers."""
