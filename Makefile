@@ -50,7 +50,7 @@ test-oldest: ## the oldest Spark: what needs Maven packages (Delta's reader, Kaf
 test-newest: ## the newest Python that is there: the quick tests, and following a stream
 	@$(SET_UP) test
 	@$(SET_UP) newest
-	.bench/envs/newest/bin/python -m pytest -n 2 -m "not (spark or maven or slow or thorough or elsewhere)"
+	.bench/envs/newest/bin/python -m pytest -n 2 --ignore tests/house -m "not (spark or maven or slow or thorough or elsewhere)"
 	.bench/envs/newest/bin/python -m pytest -m "spark and not (maven or thorough or elsewhere)" tests/spark/test_follow.py
 
 test-package: ## headpond as a wheel, in an environment with nothing but what it requires
