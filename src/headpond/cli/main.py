@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import difflib
+import fcntl
 import gc
 import importlib
 import os
@@ -271,12 +272,12 @@ def _begin_well() -> None:
     # A file in the folder where a command is run is no module for the Pythons of Spark.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     is_closed = None in (sys.stdin, sys.stdout, sys.stderr)
-    for number in range(3 * is_closed):
+    for number in range(3) if is_closed else ():
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the least number that is free: this one
-            os.set_inheritable(number, True)  # noqa: FBT003 - it has no name
+            fcntl.fcntl(number, fcntl.F_SETFD, 0)  # a program that takes this one's place keeps it
     if is_closed or sys.getfilesystemencoding() != "utf-8":
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - this interpreter
 

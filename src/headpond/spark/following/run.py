@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+import signal
 import tempfile
 import threading
 import time
@@ -181,7 +182,8 @@ def _writable(folder: Path) -> None:
 logger = logging.getLogger(__name__)
 
 MEMORY = (
-    "A system that is short of memory kills processes, as does a container at its limit; 2 GiB are enough. "
+    "A system that is short of memory kills processes, as does a container at its limit; for most pipelines "
+    "2 GiB are enough. "
 )
 OUT_OF_MEMORY = 52
 """Spark's exit code where its heap is full, or no thread can be made."""
@@ -371,6 +373,7 @@ class Run:
             how = f"was killed (signal {-code})" if code < 0 else f"ended with exit code {code}"
             lacks = re.findall(r"OutOfMemoryError: (.+)", _end_of(self._log)) if code == OUT_OF_MEMORY else []
             said = f"Spark's JVM {how}{f': {lacks[-1]}' if lacks else ''}."
+            about_memory = MEMORY if code in {-signal.SIGKILL, OUT_OF_MEMORY} else ""
         elif "Python worker exited unexpectedly" in text:
             said = "A process that decodes records ended unexpectedly."
         else:

@@ -136,13 +136,6 @@ def started_context(
     settings = {**_defaults(given, quick=quick), **given, "spark.app.name": app_name}
     log = Path(log_path)
     java = find_java()
-    home = _spark_places()[1]
-    if not (home / "bin" / "spark-submit").exists():
-        raise SparkNotStarted(
-            f"There is no Spark in SPARK_HOME, which is {home}.",
-            next_step="Unset it, for the Spark that comes with pyspark, or set it to another.",
-            path=str(home),
-        )
     _set_environment(settings, java)
     return _start_context(settings, log)
 
@@ -260,19 +253,21 @@ def stop_spark(spark: SparkSession) -> None:
     spark.stop()
 
 
+_jvms: list[subprocess.Popen[bytes]] = []
+"""Those that were launched here; a process has one as a rule."""
+
+
 def ended_jvm(error: BaseException, wait_s: float = 5) -> int | None:
     """Return the exit code of the JVM that was started here, if what broke is the way to it; else None.
 
     A signal that killed it is a negative code.
     """
     from py4j.protocol import Py4JNetworkError
-    from pyspark import SparkContext
 
-    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 (no public way)
-    if process is None or not isinstance(error, (OSError, Py4JNetworkError)):
+    if not _jvms or not isinstance(error, (OSError, Py4JNetworkError)):
         return None
     with contextlib.suppress(subprocess.TimeoutExpired):
-        return int(process.wait(wait_s))
+        return _jvms[-1].wait(wait_s)
     return None
 
 
@@ -383,6 +378,7 @@ def _start_context(settings: Mapping[str, str], log: Path) -> SparkContext:
                 if _has_sockets(master) and "cluster" not in master and python != sys.executable:
                     start_parent(Path(_passing().path), out)
                 gateway = launch_gateway(conf, popen_kwargs=apart)
+                _jvms.extend([gateway.proc] if hasattr(gateway, "proc") else [])  # none that was there before
                 if not _has_name():  # Hadoop would ask the system for one, and fail
                     users = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
                     users.setLoginUser(users.createRemoteUser(str(os.getuid())))
@@ -393,6 +389,12 @@ def _start_context(settings: Mapping[str, str], log: Path) -> SparkContext:
             ship_to(context)
             return context
     except OSError as exc:
+        if str(exc.filename).endswith("spark-submit"):
+            raise SparkNotStarted(
+                f"There is no Spark in SPARK_HOME: {exc.filename} is not there.",
+                next_step="Unset it, for the Spark that comes with pyspark, or set it to another.",
+                path=str(exc.filename),
+            ) from exc
         raise SparkNotStarted(
             f"Spark's log {log} cannot be written: {exc.strerror or exc}.",
             next_step="Give a log path in a folder that can be written.",
