@@ -155,9 +155,3 @@ def test_the_folders_of_a_new_lake_have_names(tmp_path: Path, monkeypatch: pytes
     disk.synced.clear()
     make_folder(tmp_path / "a" / "b" / "lake")
     assert not disk.synced
-
-
-@pytest.mark.thorough
-def test_power_cuts_that_left_a_torn_file_before_the_newest(tmp_path: Path) -> None:
-    """The offsets of the batch before are read, too; `headpond repair` said that all was well."""
-    assert cut_and_go_on(tmp_path, seed=91048, cuts=4)["cuts"] > 0
