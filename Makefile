@@ -40,9 +40,10 @@ test-thorough: ## long properties, random kills, clusters, other stand-ins for K
 
 SOME_SPARK := tests/spark/test_source.py tests/spark/test_source_secrets.py tests/spark/test_follow.py tests/spark/test_join.py
 
-test-oldest: ## the oldest Spark: what needs Maven packages (Delta's reader, Kafka Streams as peer), Spark Connect, the main jobs
+test-oldest: ## the oldest packages: the quick tests, what needs Maven (Delta's reader, Kafka Streams as peer), Spark Connect, the main jobs
 	@$(SET_UP) test
 	@$(SET_UP) oldest
+	.bench/envs/oldest/bin/python -m pytest -n 2 --ignore tests/house -m "not (spark or maven or slow or thorough or elsewhere)"
 	.bench/envs/oldest/bin/python -m pytest -n 2 --dist loadfile -m maven
 	.bench/envs/oldest/bin/python -m pytest -m elsewhere tests/spark
 	.bench/envs/oldest/bin/python -m pytest -n 2 --dist loadfile -m "spark and not (maven or thorough or elsewhere)" $(SOME_SPARK)

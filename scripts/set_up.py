@@ -6,10 +6,11 @@
     python3 scripts/set_up.py test         that, and what checks, tests and docs need
     python3 scripts/set_up.py fuzz         that, and the fuzzer
     python3 scripts/set_up.py audit        what asks about known vulnerabilities
-    python3 scripts/set_up.py oldest       an environment of its own: the oldest Spark, Spark Connect
+    python3 scripts/set_up.py oldest       an environment of its own: the oldest version of each package that
+                                           headpond accepts, Spark Connect
     python3 scripts/set_up.py newest       likewise, of the newest Python that is there
     python3 scripts/set_up.py package      likewise, with headpond as a wheel and nothing for development
-    python3 scripts/set_up.py constraints  writes constraints.txt anew from pyproject.toml
+    python3 scripts/set_up.py constraints  writes both files of pins anew from pyproject.toml
 
 Standard library only. Packages are installed by uv where it is on the PATH or can be installed from the
 package index (into `.venv/tools`), else by pip. pip's own settings (index, find-links, certificates, from the
@@ -37,6 +38,7 @@ PYTHON = VENV / "bin" / "python"
 TOOLS = VENV / "tools"
 STAMP = VENV / "headpond-set-up.json"
 CONSTRAINTS = ROOT / "constraints.txt"
+CONSTRAINTS_OLDEST = ROOT / "constraints-oldest.txt"
 OLDEST = (3, 11)
 GROUPS = {"run": (), "test": ("dev", "docs"), "fuzz": ("tests", "fuzz"), "audit": ("audit",)}
 ALWAYS = "build"  # the group that builds headpond itself
@@ -44,12 +46,8 @@ EXTRA = "spark"  # what every environment has beside the core
 OWN_EXTRAS = re.compile(r"headpond\[([a-z,]+)\]")
 
 ENVIRONMENTS = ROOT / ".bench" / "envs"
-# Environments of their own: purpose → its groups, and pins that replace those of constraints.txt.
-BESIDE = {
-    "oldest": (("tests", "connect"), {"pyspark": "4.2.0"}),
-    "newest": (("tests",), {}),
-    "package": ((), {}),
-}
+# Environments of their own: purpose → its groups.
+BESIDE = {"oldest": ("tests", "connect"), "newest": ("tests",), "package": ()}
 LATER = ((3, 14), (3, 13), (3, 12))
 DIST = ROOT / ".bench" / "dist"
 
@@ -125,16 +123,16 @@ def uv_environment(listing: str, environ: dict[str, str]) -> dict[str, str]:
     return result
 
 
-def repinned(constraints: str, pins: dict[str, str]) -> str:
-    """Replace the pins of some packages."""
-    lines = [line for line in constraints.splitlines() if line.partition("==")[0] not in pins]
-    return "\n".join([*lines, *(f"{name}=={version}" for name, version in pins.items())]) + "\n"
+def floors(project: dict) -> dict[str, str]:
+    """Name the oldest version that headpond accepts of each package that its pipelines need."""
+    entries = [re.split(r"\[|>=|,", entry) for entry in requirements(project, (), (EXTRA,))]
+    return {name: version for name, version, *_ in entries}
 
 
 def digest() -> str:
     """Fingerprint of everything an installation depends on."""
     total = hashlib.sha256()
-    for path in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__)):
+    for path in (ROOT / "pyproject.toml", CONSTRAINTS, CONSTRAINTS_OLDEST, Path(__file__)):
         total.update(path.read_bytes() + b"\0")
     total.update(f"{ROOT} {sys.version_info[:3]}".encode())
     return total.hexdigest()
@@ -305,7 +303,6 @@ def set_up_beside(purpose: str) -> None:
     """Make an environment of its own for a purpose that `.venv` cannot serve."""
     import tomllib  # noqa: PLC0415 - absent from the Pythons that check_python refuses
 
-    groups, pins = BESIDE[purpose]
     folder = ENVIRONMENTS / purpose
     stamp = folder / STAMP.name
     found = newest_python() if purpose == "newest" else (sys.executable, sys.version_info[:2])
@@ -322,37 +319,43 @@ def set_up_beside(purpose: str) -> None:
     if wheel:
         shutil.rmtree(folder, ignore_errors=True)  # another wheel of one version might be taken for installed
     make_venv(folder, *found)
-    constraints = folder / CONSTRAINTS.name
-    constraints.write_text(repinned(CONSTRAINTS.read_text(), pins))
+    constraints = CONSTRAINTS_OLDEST if purpose == "oldest" else CONSTRAINTS
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     # A wheel says itself what it requires. The quick tests try the Java of the extra, too.
     extras = (EXTRA, "java") if purpose == "newest" else (EXTRA,)
-    wanted = [f"{wheel}[{EXTRA}]"] if wheel else requirements(project, (ALWAYS, *groups), extras)
+    wanted = [f"{wheel}[{EXTRA}]"] if wheel else requirements(project, (ALWAYS, *BESIDE[purpose]), extras)
     install(wanted, folder / "bin" / "python", constraints, editable=wheel is None)
     stamp.write_text(json.dumps(mark))
 
 
 def write_constraints() -> None:
-    """Resolve every dependency, extra and group anew, for every supported Python, into constraints.txt."""
+    """Resolve every dependency, extra and group anew, for every supported Python, into the files of pins."""
+    import tomllib  # noqa: PLC0415 - absent from the Pythons that check_python refuses
+
     make_venv()
     uv = find_uv()
     if uv is None:
-        raise SetUpError("constraints.txt is made by uv, which is not there and cannot be installed.")
+        raise SetUpError("The files of pins are made by uv, which is not there and cannot be installed.")
     groups = [word for group in ("dev", "docs", "fuzz", "audit", ALWAYS) for word in ("--group", group)]
-    command = [uv, "pip", "compile", "--quiet", "pyproject.toml", "-", "--all-extras", *groups, "--universal"]
-    options = [
-        "--upgrade",
-        "--python-version",
-        "3.11",
-        "--no-annotate",
-        "--no-header",
-        "-o",
-        str(CONSTRAINTS),
-    ]
-    # uv itself is pinned with the rest: it may be installed from the index as well.
-    done = subprocess.run([*command, *options], cwd=ROOT, env=uv_settings(), input=b"uv\n", check=False)
+    everything = ["pyproject.toml", "--all-extras", *groups, "--universal", "--upgrade"]
+    compile_pins(
+        uv, CONSTRAINTS, everything, ["uv"]
+    )  # pinned with the rest: it may be installed from the index as well
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    oldest = [f"{name}=={version}" for name, version in floors(project).items()]
+    # What need not be older is as elsewhere: uv keeps the versions that it finds in the file, if they fit.
+    shutil.copy(CONSTRAINTS, CONSTRAINTS_OLDEST)
+    wanted = requirements(project, (ALWAYS, *BESIDE["oldest"]), (EXTRA,))
+    compile_pins(uv, CONSTRAINTS_OLDEST, [], [*wanted, *oldest])
+
+
+def compile_pins(uv: str, target: Path, options: list[str], wanted: list[str]) -> None:
+    """Write the pins of some requirements, and of those that the options name."""
+    form = ["--python-version", ".".join(map(str, OLDEST)), "--no-annotate", "--no-header"]
+    command = [uv, "pip", "compile", "--quiet", "-", *options, *form, "-o", str(target)]
+    done = subprocess.run(command, cwd=ROOT, env=uv_settings(), input="\n".join(wanted).encode(), check=False)
     if done.returncode:
-        raise SetUpError("uv could not resolve the dependencies (see above).")
+        raise SetUpError(f"uv could not resolve the dependencies of {target.name} (see above).")
 
 
 def main() -> int:

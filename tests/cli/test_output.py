@@ -69,7 +69,7 @@ def test_words_go_to_standard_error_whole(
     kind: Callable[[], Output], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Brackets are no markup and long sentences are not wrapped, since programs read them too."""
-    sentence = '[tables."public.orders"] ' + "word " * 20
+    sentence = '[tables."public.orders"]' + " word" * 20
     kind().say(sentence)
     assert capsys.readouterr() == ("", sentence + "\n")
 

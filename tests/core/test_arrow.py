@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import runpy
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headpond.core import arrow
+from headpond.core.errors import MissingRequirement
 from headpond.kstreams.bytes.headers import SerializationError, decode_varint, encode_varint
 
 
@@ -94,3 +98,19 @@ def test_varints_as_the_scalar_reader(parts: list[bytes]) -> None:
 @given(st.lists(st.integers(-3, 3)))
 def test_each_number_once(numbers: list[int]) -> None:
     assert arrow.distinct(np.array(numbers, np.int64)).tolist() == sorted(set(numbers))
+
+
+def test_an_older_pyarrow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor has what its image brings, and an older one gives other bytes than it was given."""
+    monkeypatch.setattr(pa, "__version__", "23.0.1")
+    with pytest.raises(MissingRequirement, match=r"pyarrow 24 or .* has 23\.0\.1, .*'pyarrow>=24'"):
+        runpy.run_path(arrow.__file__)
+    monkeypatch.setattr(pa, "__version__", "100.0.0.dev7+gabc")
+    runpy.run_path(arrow.__file__)
+
+
+def test_part_of_a_column_keeps_its_bytes() -> None:
+    """What an older pyarrow does not do."""
+    part = pa.array([b"abc", b"de", None, "é".encode()]).slice(1)
+    chosen = pc.if_else(pa.array([True, False, True]), part, pa.scalar(b"x"))
+    assert chosen.to_pylist() == [b"de", b"x", "é".encode()]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headpond.core.arrow import OLDEST_PYARROW
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -66,13 +68,14 @@ def test_the_script_knows_groups_that_exist(set_up: ModuleType) -> None:
         assert set_up.requirements(project, (set_up.ALWAYS, *groups), ("java", "all"))
 
 
-def test_an_environment_beside_has_its_own_pins(set_up: ModuleType) -> None:
-    """Only the packages named get another version, and each of them is one that is pinned."""
-    assert set_up.repinned("a==1\nab==2 ; x\nb==3\n", {"a": "9"}) == "ab==2 ; x\nb==3\na==9\n"
-    pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
-    for purpose, (groups, pins) in set_up.BESIDE.items():
-        assert set(pins) <= pinned
-        assert bool(groups) == (purpose != "package"), purpose
+def test_the_oldest_environment_has_what_is_accepted_at_the_least(set_up: ModuleType) -> None:
+    """Each package that pipelines need is pinned to the version that pyproject.toml names."""
+    floors = set_up.floors(tomllib.loads((ROOT / "pyproject.toml").read_text()))
+    pins = dict(re.findall(r"^(\S+?)==(\S+)", set_up.CONSTRAINTS_OLDEST.read_text(), re.MULTILINE))
+    assert {"pyarrow", "deltalake", "pyspark"} <= set(floors)
+    assert floors["pandas"] == "2.2"
+    assert floors["pyarrow"] == str(OLDEST_PYARROW)
+    assert all(f"{pins[name]}.".startswith(f"{version}.") for name, version in floors.items())
 
 
 def test_the_newest_newest_python_is_found(

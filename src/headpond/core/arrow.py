@@ -13,12 +13,26 @@ second.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from headpond.core.errors import MissingRequirement
+
+OLDEST_PYARROW = 24
+"""Before it, `if_else` of part of a binary column gave other bytes than it was given."""
+
+if int(pa.__version__.partition(".")[0]) < OLDEST_PYARROW:  # an executor has what its image brings
+    raise MissingRequirement(
+        f"headpond needs pyarrow {OLDEST_PYARROW} or newer, and {sys.prefix} has {pa.__version__}, which "
+        "would change some values.",
+        next_step=f"Install it on every machine of the cluster: pip install 'pyarrow>={OLDEST_PYARROW}'",
+        module="pyarrow",
+    )
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
