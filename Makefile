@@ -63,7 +63,7 @@ test-all: test test-thorough test-oldest test-package test-newest soak docs audi
 
 test-faults: ## Kinesis: random schedules of splits, merges, kills, replaced credentials and faults, FAULT_ROUNDS of each
 	@$(SET_UP) test
-	HEADPOND_FAULT_ROUNDS=$(or $(FAULT_ROUNDS),10) $(PYTEST) -n 2 tests/kinesis/test_schedules.py
+	HEADPOND_FAULT_ROUNDS=$(or $(FAULT_ROUNDS),10) $(PYTEST) -n 2 tests/kinesis/test_schedules.py tests/spark/test_kill.py
 	$(PYTEST) tests/spark/test_source_faults.py
 
 fuzz: ## mutated records through the whole path (FUZZ_RECORDS), and aggregates to the KPL decoder (FUZZ_SECONDS)

@@ -76,16 +76,6 @@ def kill_driver(folder: Path, chance: random.Random, batch: int, delay_s: float)
     process.wait()
 
 
-def test_a_killed_driver(spark: SparkSession, tmp_path: Path) -> None:
-    """Killed in the middle of the second batch, with all its workers, and started again."""
-    write(tmp_path, random_batches(31, batches=3))
-    (tmp_path / "slow").touch()
-    kill_driver(tmp_path, random.Random(1), 1, 1.0)
-    (tmp_path / "slow").unlink()
-    end(start(tmp_path), tmp_path)
-    check(spark, tmp_path, 31, 3)
-
-
 def test_drivers_killed_again_and_again(spark: SparkSession, tmp_path: Path) -> None:
     """At random moments of random batches."""
     seed = int.from_bytes(os.urandom(4))
