@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headpond.kstreams import JoinWindows
 from headpond.spark import register, windowed_join
-from headpond.spark.session.start import spark_session
+from headpond.spark.session.start import QUICK_JAVA_OPTIONS, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,11 @@ BEFORE_MS, AFTER_MS = 700, 400
 # Far more than a soak lasts: no record is late, so the results do not depend on the order of arrival.
 GRACE_MS = 86_400_000
 TASKS = 2
-CLUSTER = {"spark.executor.memory": "512m", "spark.task.maxFailures": "20"}
+CLUSTER = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": QUICK_JAVA_OPTIONS,
+    "spark.task.maxFailures": "20",
+}
 
 
 def source(spark: SparkSession, endpoint: str, stream: str) -> DataFrame:

@@ -1,6 +1,6 @@
-"""What `test_cluster` runs in a process of its own: a query on two executors, its rows written down.
+"""What `test_standalone` runs in a process of its own: a query on two executors, its rows written down.
 
-Arguments: endpoint, folder, and the master of a cluster if not one of its own. Each batch is read by two
+Arguments: endpoint, folder, master. Each batch is read by two
 actions; both results go to `rows/<batch>.json`, and a line in `begun` says when a batch begins. Spark's
 events go to `events`. It imports nothing of the tests: spark-submit brings headpond along, and not them.
 """
@@ -8,19 +8,19 @@ events go to `events`. It imports nothing of the tests: spark-submit brings head
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headpond.spark import register
-from headpond.spark.session.start import spark_session
+from headpond.spark.session.start import QUICK_JAVA_OPTIONS, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CONF = {
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": QUICK_JAVA_OPTIONS,
     "spark.task.maxFailures": "8",
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
@@ -32,12 +32,10 @@ CONF = {
 
 def main(endpoint: str, folder: Path, master: str) -> None:
     """Run the query to the end of what is there."""
-    # Or the workers would leave their folders in Spark's installation.
-    os.environ["SPARK_WORKER_DIR"] = str(folder / "work")
     (folder / "events").mkdir()
     events = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": (folder / "events").as_uri()}
     conf = CONF | events | {"spark.eventLog.compress": "false", "spark.master": master}
-    spark = spark_session("cluster", conf=conf, log_path=folder / "spark.log")
+    spark = spark_session("cluster", conf=conf, log_path=folder / "spark.log", quick=True)
     register(spark)
     (folder / "rows").mkdir()
 
@@ -67,4 +65,4 @@ def main(endpoint: str, folder: Path, master: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *(sys.argv[3:] or ["local-cluster[2,1,1024]"]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

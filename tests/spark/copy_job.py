@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from headpond.spark import register
-from headpond.spark.session.start import spark_session
+from headpond.spark.session.start import QUICK_JAVA_OPTIONS, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +25,7 @@ IDENTITY = ("stream", "shard_id", "sequence_number", "sub_sequence_number")
 LOCAL = "local[2,20]"  # tasks whose worker is killed are tried again
 CONF = {
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": QUICK_JAVA_OPTIONS,
     "spark.task.maxFailures": "20",
     "spark.sql.streaming.stopTimeout": "30s",
 }

@@ -18,7 +18,7 @@ from headpond.kstreams.join.rules import JoinWindows
 from headpond.spark import windowed_join
 from headpond.spark.join import api as join
 from headpond.spark.join import task as join_task
-from headpond.spark.session.start import spark_session
+from headpond.spark.session.start import QUICK_JAVA_OPTIONS, spark_session
 from tests.kit.support import ROOT
 from tests.spark.join_streams import drained, source
 
@@ -26,6 +26,7 @@ WINDOWS = JoinWindows(12, 9, 15)
 TASKS = 3
 CLUSTER = {
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": QUICK_JAVA_OPTIONS,
     "spark.task.maxFailures": "20",
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",

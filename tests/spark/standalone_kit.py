@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from headpond.spark.session.java import find_java
+from headpond.spark.session.start import QUICK_JAVA_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": QUICK_JAVA_OPTIONS,
 }
 
 
@@ -111,6 +113,7 @@ def bare_environment() -> dict[str, str]:
         "JAVA_HOME": str(find_java().home),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA_OPTIONS,
     }
 
 

@@ -17,6 +17,7 @@ from headpond.localkinesis.testing import local_kinesis, put_all, read_all
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 from headpond.spark.session.cluster import needs_shipping, package_zip
+from headpond.spark.session.start import QUICK_JAVA_OPTIONS
 from tests.kit.expected_tables import change_records, differences, fill, pipeline_text
 from tests.kit.support import vector_json
 from tests.soak import soak_join
@@ -120,6 +121,7 @@ def start_submitted(cluster: Cluster, folder: Path, *arguments: str) -> subproce
         return subprocess.Popen(
             [
                 str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master, *settings,
+                "--driver-java-options", QUICK_JAVA_OPTIONS,
                 "--py-files", str(zipped if zipped.exists() else package_zip(folder)), *arguments,
             ],
             stdout=out, stderr=err, text=True, env=cluster.environment(), cwd=folder,
