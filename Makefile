@@ -35,7 +35,8 @@ test-thorough: ## long properties, random kills, clusters, other stand-ins for K
 	@$(SET_UP) test
 	@mkdir -p .bench/peers
 	npm install --silent --no-audit --no-fund --prefix .bench/peers $(KINESIS_LOCAL)
-	$(PYTEST) -n 4 -m "thorough and not (spark or maven or elsewhere)"  # many wait for what was killed
+	@# Four at a time: many wait for a process that was killed, or for a time to pass.
+	$(PYTEST) -n 4 -m "thorough and not (spark or maven or elsewhere)"
 	$(PYTEST) -n 2 --dist loadfile -m "thorough and spark and not (maven or elsewhere)"
 
 SOME_SPARK := tests/spark/test_source.py tests/spark/test_source_secrets.py tests/spark/test_follow.py tests/spark/test_join.py
