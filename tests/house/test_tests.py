@@ -25,7 +25,7 @@ def selections(*targets: str) -> list[str]:
 def test_every_test_is_run_by_a_target() -> None:
     """Whatever markers a test has, one of the steps of `make test-all` selects it."""
     steps = selections("test", "test-thorough", "test-oldest")
-    assert len(steps) == 5
+    assert len(steps) == 6
     for given in product([False, True], repeat=len(MARKERS)):
         marked = dict(zip(MARKERS, given, strict=True))
         if not marked["elsewhere"]:  # the next test
