@@ -10,7 +10,7 @@
                                            headpond accepts, Spark Connect
     python3 scripts/set_up.py newest       likewise, of the newest Python that is there
     python3 scripts/set_up.py package      likewise, with headpond as a wheel and nothing for development
-    python3 scripts/set_up.py constraints  writes both files of pins anew from pyproject.toml
+    python3 scripts/set_up.py constraints  writes constraints.txt and constraints-oldest.txt anew
 
 Standard library only. Packages are installed by uv where it is on the PATH or can be installed from the
 package index (into `.venv/tools`), else by pip. pip's own settings (index, find-links, certificates, from the
@@ -43,6 +43,7 @@ OLDEST = (3, 11)
 GROUPS = {"run": (), "test": ("dev", "docs"), "fuzz": ("tests", "fuzz"), "audit": ("audit",)}
 ALWAYS = "build"  # the group that builds headpond itself
 EXTRA = "spark"  # what every environment has beside the core
+TRIED = (EXTRA, "java")
 OWN_EXTRAS = re.compile(r"headpond\[([a-z,]+)\]")
 
 ENVIRONMENTS = ROOT / ".bench" / "envs"
@@ -322,20 +323,19 @@ def set_up_beside(purpose: str) -> None:
     constraints = CONSTRAINTS_OLDEST if purpose == "oldest" else CONSTRAINTS
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     # A wheel says itself what it requires. The quick tests try the Java of the extra, too.
-    extras = (EXTRA, "java") if purpose == "newest" else (EXTRA,)
-    wanted = [f"{wheel}[{EXTRA}]"] if wheel else requirements(project, (ALWAYS, *BESIDE[purpose]), extras)
+    wanted = [f"{wheel}[{EXTRA}]"] if wheel else requirements(project, (ALWAYS, *BESIDE[purpose]), TRIED)
     install(wanted, folder / "bin" / "python", constraints, editable=wheel is None)
     stamp.write_text(json.dumps(mark))
 
 
 def write_constraints() -> None:
-    """Resolve every dependency, extra and group anew, for every supported Python, into the files of pins."""
+    """Resolve every dependency, extra and group anew into constraints.txt and constraints-oldest.txt."""
     import tomllib  # noqa: PLC0415 - absent from the Pythons that check_python refuses
 
     make_venv()
     uv = find_uv()
     if uv is None:
-        raise SetUpError("The files of pins are made by uv, which is not there and cannot be installed.")
+        raise SetUpError("The constraints are made by uv, which is not there and cannot be installed.")
     groups = [word for group in ("dev", "docs", "fuzz", "audit", ALWAYS) for word in ("--group", group)]
     everything = ["pyproject.toml", "--all-extras", *groups, "--universal", "--upgrade"]
     compile_pins(
@@ -345,7 +345,7 @@ def write_constraints() -> None:
     oldest = [f"{name}=={version}" for name, version in floors(project).items()]
     # What need not be older is as elsewhere: uv keeps the versions that it finds in the file, if they fit.
     shutil.copy(CONSTRAINTS, CONSTRAINTS_OLDEST)
-    wanted = requirements(project, (ALWAYS, *BESIDE["oldest"]), (EXTRA,))
+    wanted = requirements(project, (ALWAYS, *BESIDE["oldest"]), TRIED)
     compile_pins(uv, CONSTRAINTS_OLDEST, [], [*wanted, *oldest])
 
 
