@@ -338,9 +338,8 @@ def write_constraints() -> None:
         raise SetUpError("The constraints are made by uv, which is not there and cannot be installed.")
     groups = [word for group in ("dev", "docs", "fuzz", "audit", ALWAYS) for word in ("--group", group)]
     everything = ["pyproject.toml", "--all-extras", *groups, "--universal", "--upgrade"]
-    compile_pins(
-        uv, CONSTRAINTS, everything, ["uv"]
-    )  # pinned with the rest: it may be installed from the index as well
+    # uv itself is pinned with the rest: it may be installed from the index as well.
+    compile_pins(uv, CONSTRAINTS, everything, ["uv"])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     oldest = [f"{name}=={version}" for name, version in floors(project).items()]
     # What need not be older is as elsewhere: uv keeps the versions that it finds in the file, if they fit.

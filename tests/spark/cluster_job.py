@@ -1,7 +1,8 @@
 """What `test_standalone` runs in a process of its own: a query on two executors, its rows written down.
 
 Arguments: endpoint, folder, master. Each batch is read by two actions; both results go to
-`rows/<batch>.json`, and a line in `begun` says when a batch begins. Spark's events go to `events`. It imports nothing of the tests: spark-submit brings headpond along, and not them.
+`rows/<batch>.json`, and a line in `begun` says when a batch begins. Spark's events go to `events`. It
+imports nothing of the tests: spark-submit brings headpond along, and not them.
 """
 
 from __future__ import annotations
