@@ -26,6 +26,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -271,6 +272,8 @@ def _begin_well() -> None:
     """
     # A file in the folder where a command is run is no module for the Pythons of Spark.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
+    # Said of pyspark's pandas API, which headpond does not use.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     is_closed = None in (sys.stdin, sys.stdout, sys.stderr)
     for number in range(3) if is_closed else ():
         try:
