@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import pytest
 from headpond.core.errors import AccessDenied
 from headpond.lake.apply import Applied
 from headpond.lake.delta import Size
+from headpond.spark.metrics import sinks
 from headpond.spark.metrics.progress import Measuring, _Fed, report_of
 from headpond.spark.metrics.sinks import Batches, MarkOfRun, marked
 
@@ -138,29 +140,32 @@ def test_a_sink_that_could_not_write_is_asked_again(caplog: pytest.LogCaptureFix
     ]
 
 
-def test_a_run_is_marked_on_after_a_mark_that_failed() -> None:
-    """One write that fails costs that write; the next tick marks on, and the end is told."""
+def test_a_run_is_marked_while_it_starts_and_after_a_mark_that_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No batch and no other sink is needed for it; of writes that fail in a row one is told."""
+    monkeypatch.setattr(sinks, "EVERY_S", 0.001)
     written: list[dict[str, Any]] = []
-    failing = [False]
-    now = [0.0]
+    fails = [False, True, True, False, False, True, False]  # the first is the start's
+    asked = iter([*fails, *[False] * 1_000_000])
 
     def write(**facts: Any) -> None:
-        if failing[0]:
-            failing[0] = False
+        if next(asked):
             raise AccessDenied("slow down", next_step="wait")
         written.append(facts)
 
-    sink = MarkOfRun(SimpleNamespace(write=write, read=lambda: None), lambda: now[0])  # type: ignore[arg-type]
-    now[0], failing[0] = 10.0, True
-    with pytest.raises(AccessDenied):
-        sink.tick()
-    now[0] = 11.0
-    sink.tick()
-    assert len(written) == 2
-    failing[0] = True
+    sink = MarkOfRun(SimpleNamespace(write=write, read=lambda: None))  # type: ignore[arg-type]
     with marked([sink], threading.Event()):
-        pass
-    assert [facts["state"] for facts in written] == ["running", "running", "finished"]
+        end = time.monotonic() + 20
+        while len(written) < 6 and time.monotonic() < end:
+            time.sleep(0.001)
+    states = [facts["state"] for facts in written]
+    assert states.count("running") >= 6
+    time.sleep(0.02)
+    assert [facts["state"] for facts in written][states.index("finished") :] == ["finished"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "The mark of the run is tried again: slow down wait"
+    ] * 2
 
 
 def test_a_run_whose_end_cannot_be_marked_says_so(caplog: pytest.LogCaptureFixture) -> None:

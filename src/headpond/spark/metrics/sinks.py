@@ -67,8 +67,10 @@ def sizes_reader(pipeline: Pipeline) -> Callable[[], Mapping[str, Size]]:
 
 @contextmanager
 def marked(sinks: Sequence[Sink], stop: threading.Event) -> Iterator[None]:
-    """Leave a mark of how the run inside ended, and close the sinks; `stop` is set if it was to end."""
+    """Mark that the run inside goes on, and how it ended; close the sinks. `stop` is set if it was to end."""
     marks = [sink for sink in sinks if isinstance(sink, MarkOfRun)]
+    for mark in marks:
+        threading.Thread(target=mark.keep, name="headpond-mark", daemon=True).start()
     state, said = "finished", None
     try:
         yield
@@ -149,10 +151,11 @@ class Batches(Sink):
 
 
 class MarkOfRun(Sink):
-    """The run mark: written at the start, every few seconds, and at the end (`ended`)."""
+    """The run mark: written at the start, every few seconds inside `marked`, and at the end (`ended`)."""
 
-    def __init__(self, mark: RunMark, clock: Callable[[], float] = time.monotonic) -> None:
-        self._mark, self._clock = mark, clock
+    def __init__(self, mark: RunMark) -> None:
+        self._mark = mark
+        self._lock, self._over = threading.Lock(), threading.Event()
         now = time.time_ns() // 1_000_000
         self._newest: Newest = {}
         with suppress(HeadpondError):  # a damaged mark is replaced
@@ -175,25 +178,43 @@ class MarkOfRun(Sink):
 
     def batch(self, report: BatchReport) -> None:
         """Note a batch."""
-        self._facts |= {"batch_id": report.batch_id, "run_id": report.run_id, "lag_ms": report.most_lag_ms}
-        add_newest(self._newest, report.newest)
+        with self._lock:
+            self._facts |= {
+                "batch_id": report.batch_id,
+                "run_id": report.run_id,
+                "lag_ms": report.most_lag_ms,
+            }
+            add_newest(self._newest, report.newest)
         self.idle()
 
     def idle(self) -> None:
         """Spark says that the query goes on."""
         self._facts["progress_ms"] = time.time_ns() // 1_000_000
 
-    def tick(self) -> None:
-        """Write the mark where that was not done just now."""
-        if self._clock() - self._written >= EVERY_S:
-            self._write()
+    def keep(self) -> None:
+        """Write the mark every few seconds until the run has ended; on a thread of its own.
+
+        Spark may take minutes to start where a cluster has no room, and other sinks take their time: another
+        run would take this one for gone.
+        """
+        failed = False
+        while not self._over.wait(EVERY_S):
+            try:
+                self._write()
+            except Exception as error:  # noqa: BLE001 - measurements must not end a pipeline, whatever they meet
+                if not failed:
+                    logging.getLogger(__name__).warning("The mark of the run is tried again: %s", error)
+                failed = True
+            else:
+                failed = False
 
     def ended(self, state: str, error: str | None = None) -> None:
         """Write how the run ended."""
-        self._facts |= {"state": state, "error": error}
+        self._over.set()
+        with self._lock:
+            self._facts |= {"state": state, "error": error}
         self._write()
 
     def _write(self) -> None:
-        begun = self._clock()
-        self._mark.write(**self._facts)
-        self._written = begun  # not where it failed: the next tick is to try again
+        with self._lock:  # what ended is not said to run by the other thread
+            self._mark.write(**self._facts)
