@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.core.errors import MissingRequirement
-from headpond.pipeline import loads
-from headpond.spark.session.settings import check_checkpoint, spark_jars
+from headpond.core.errors import ConfigurationError, MissingRequirement
+from headpond.pipeline import load, loads
+from headpond.spark.session.settings import check_checkpoint, check_lasting, spark_jars
 from tests.kit.s3_server import SECRET, Store, s3_store
 
 if TYPE_CHECKING:
@@ -85,16 +85,49 @@ def test_a_checkpoint_in_s3_without_its_jars_is_refused_before_spark(store: Stor
 
 
 @pytest.mark.slow
-def test_a_checkpoint_in_s3_is_taken_with_its_jars(store: Store, tmp_path: Path) -> None:
-    """They come with Spark, or through a setting; a checkpoint in a folder needs none."""
+def test_a_checkpoint_in_s3_is_taken_with_its_jars(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come with Spark, by a setting, or by spark-submit; a checkpoint in a folder needs none."""
     bare = loads(pipeline_text(store, "x"))
     with pytest.raises(MissingRequirement):
         check_checkpoint(bare, jars=tmp_path)
     packages = '"spark.jars.packages" = "org.apache.hadoop:hadoop-aws:3.5.0"'
     check_checkpoint(loads(pipeline_text(store, "x", spark=packages)), jars=tmp_path)
     check_checkpoint(loads(pipeline_text(store, "x", checkpoint='checkpoint = "here"')), jars=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYSPARK_GATEWAY_PORT", "1")  # spark-submit has options for jars of its own
+        check_checkpoint(bare, jars=tmp_path)
     (tmp_path / "hadoop-aws-3.5.0.jar").touch()
     check_checkpoint(bare, jars=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("target", "key"),
+    [
+        ('path = "lake"', "target.path"),
+        ('path = "s3://lake/x"\ncheckpoint = "here"', "target.checkpoint"),
+        ('path = "s3://lake/x"', None),
+        ('path = "/lakes/x"', None),
+    ],
+)
+def test_a_folder_that_yarn_deletes_is_refused(target: str, key: str | None, tmp_path: Path) -> None:
+    """In cluster mode the pipeline file lies in a container's folder, and what is relative to it, too."""
+    container = tmp_path / "appcache" / "application_1" / "container_1"
+    container.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "appcache")
+    environ = {"CONTAINER_ID": "container_1", "LOCAL_DIRS": f"/other,{tmp_path}/link/application_1"}
+    (container / "p.toml").write_text(
+        f'[source]\narchive = "a"\nformat = "dsql"\n[target]\n{target}\n[tables."a.t"]\nkeys = ["k"]\n'
+    )
+    pipeline = load(container / "p.toml")
+    if key is None:
+        check_lasting(pipeline, environ)
+    else:
+        with pytest.raises(ConfigurationError, match=f"^{key} is .*container_1/.* YARN deletes") as caught:
+            check_lasting(pipeline, environ)
+        assert caught.value.facts["key"] == key
+    check_lasting(pipeline, {"LOCAL_DIRS": str(tmp_path)})  # not YARN's
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headpond.core.errors import InvalidData
+from headpond.core.errors import InvalidData, MissingRequirement
 from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 from headpond.spark.following.run import Run, check_lines
@@ -43,8 +43,8 @@ def test_an_archive_of_empty_files_is_an_error_where_its_end_was_asked_for(tmp_p
     Run(pipeline, until_caught_up=True).check_archive(open_lake(pipeline))
 
 
-def test_that_a_worker_ended_is_said_with_what_may_have_ended_it(tmp_path: Path) -> None:
-    """The first line of what Spark says of that names a file of py4j."""
+def test_what_ended_spark_is_said_with_what_may_have_done_it(tmp_path: Path) -> None:
+    """The first line of what Spark says of a lost worker names a file of py4j; one without jars comes late."""
     file = tmp_path / "p.toml"
     file.write_text(
         '[source]\nformat = "dsql"\narchive = "*"\n[target]\npath = "lake"\n'
@@ -65,3 +65,6 @@ def test_that_a_worker_ended_is_said_with_what_may_have_ended_it(tmp_path: Path)
     assert str(error).startswith(
         "Spark ended the query: org.apache.spark.SparkException: It exited unexpectedly"
     )
+    trace = "Caused by: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3A not found"
+    error = run._headpond_error(RuntimeError(trace))
+    assert (type(error), "spark.jars.packages" in str(error)) == (MissingRequirement, True)

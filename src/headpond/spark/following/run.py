@@ -54,7 +54,13 @@ from headpond.spark.following.stopping import GRACE_S, SPARK_STOP_S, Gate, bound
 from headpond.spark.metrics.exporters import Sink
 from headpond.spark.metrics.sinks import marked, sinks_of, sizes_reader
 from headpond.spark.session.java import find_java
-from headpond.spark.session.settings import check_checkpoint, log_path, session_settings
+from headpond.spark.session.settings import (
+    check_checkpoint,
+    check_lasting,
+    log_path,
+    no_jar_for,
+    session_settings,
+)
 from headpond.spark.session.start import (
     Starting,
     ended_jvm,
@@ -80,13 +86,15 @@ def preflight(pipeline: Pipeline, *, files_must_exist: bool = False, only: str |
     Raises:
         JavaMissing: no Java 17 or newer.
         EndpointUnreachable, StreamNotFound, AccessDenied: the stream cannot be had.
-        ConfigurationError: the archive matches no file, or a table contradicts the pipeline.
+        ConfigurationError: the archive matches no file, a table contradicts the pipeline, or the lake would
+            be in a folder that YARN deletes.
         InvalidData: a power cut left a torn file in the checkpoint or in a table.
         MissingRequirement: the lake's folder cannot be written, its object store cannot be used, Spark cannot
             keep a checkpoint where it is to be.
     """
     storage_options = pipeline.target.storage_options
     check_checkpoint(pipeline)
+    check_lasting(pipeline)
     check_whole(pipeline.target.checkpoint, storage_options)
     find_java()
     if pipeline.source.archive is None:
@@ -369,6 +377,8 @@ class Run:
         if (found := headpond_error_of(error)) is not None:
             return found
         text, about_memory = text_of(error), MEMORY
+        if "ClassNotFoundException: Class org.apache.hadoop.fs.s3a." in text:
+            return no_jar_for(self.pipeline.target.checkpoint)
         if (code := ended_jvm(error)) is not None:
             how = f"was killed (signal {-code})" if code < 0 else f"ended with exit code {code}"
             lacks = re.findall(r"OutOfMemoryError: (.+)", _end_of(self._log)) if code == OUT_OF_MEMORY else []

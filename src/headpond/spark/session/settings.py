@@ -24,11 +24,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headpond.core.errors import MissingRequirement
+from headpond.core.errors import ConfigurationError, MissingRequirement
 from headpond.core.passing import cache_folder, is_private
 from headpond.lake.storage import is_remote, is_s3
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
     from headpond.pipeline import Pipeline
@@ -78,6 +80,9 @@ REMOTE_CHECKPOINTS = f"{_CHECKPOINTS}.FileContextBasedCheckpointFileManager"
 takes a sixth of a second; the other one writes the same files and renames them alike."""
 LOCAL_CHECKPOINTS = f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
 
+UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit started this process: its JVM is up, with settings that are not seen from here."""
+
 S3_JAR = "hadoop-aws"
 """How the jar's name begins that lets Spark use S3."""
 
@@ -97,18 +102,46 @@ def check_checkpoint(pipeline: Pipeline, *, jars: Path | None = None) -> None:
         MissingRequirement: the jars are nowhere.
     """
     checkpoint = pipeline.target.checkpoint
-    if not is_s3(checkpoint):
+    if not is_s3(checkpoint) or UNDER_SUBMIT in os.environ:  # spark-submit may have brought jars
         return
     brought = " ".join(value for name, value in pipeline.spark.items() if name in _JAR_SETTINGS)
     own = spark_jars() if jars is None else jars
     if S3_JAR in brought or (own is not None and any(own.glob(f"{S3_JAR}*.jar"))):
         return
-    raise MissingRequirement(
+    raise no_jar_for(checkpoint)
+
+
+def no_jar_for(checkpoint: str) -> MissingRequirement:
+    """Return the error of a checkpoint in S3 that Spark has no jars for."""
+    return MissingRequirement(
         f"The checkpoint {checkpoint} is in S3, and this Spark has no jar for S3 ({S3_JAR}).",
         next_step='Set target.checkpoint to a folder that lasts, such as checkpoint = "checkpoint"; the lake '
-        "may stay where it is.",
+        "may stay where it is. Or bring the jar, of the version of Spark's Hadoop: "
+        f'"spark.jars.packages" = "org.apache.hadoop:{S3_JAR}:VERSION" under [spark].',
         key="target.checkpoint",
     )
+
+
+def check_lasting(pipeline: Pipeline, environ: Mapping[str, str] | None = None) -> None:
+    """Refuse a lake or checkpoint in a folder that YARN deletes when this process ends.
+
+    Raises:
+        ConfigurationError: the key, the place, and which folder that is.
+    """
+    env = os.environ if environ is None else environ
+    # What a node manager tells each of its containers: https://hadoop.apache.org/docs/stable/hadoop-yarn/
+    told = env.get("LOCAL_DIRS", "") if "CONTAINER_ID" in env else ""
+    passing = [Path(folder).resolve() for folder in told.split(",") if folder]
+    target = pipeline.target
+    for key, place in (("target.path", target.path), ("target.checkpoint", target.checkpoint)):
+        for folder in passing:
+            if not is_remote(place) and Path(place).resolve().is_relative_to(folder):
+                raise ConfigurationError(
+                    f"{key} is {place}, in {folder}, which YARN deletes when the driver ends.",
+                    next_step="Give a URL, or the whole path of a folder that every machine has; or start "
+                    "the driver on a machine that stays (--deploy-mode client).",
+                    key=key,
+                )
 
 
 def spark_jars() -> Path | None:

@@ -39,6 +39,7 @@ from headpond.spark.session.settings import (
     CHECKPOINTS_CLASS,
     LOCAL_CHECKPOINTS,
     SECRET_SETTING,
+    UNDER_SUBMIT,
     check_checkpoint,
     session_settings,
 )
@@ -217,7 +218,7 @@ def start_early(pipeline: Pipeline, log: Path) -> Starting | None:
     """
     pyspark = sys.modules.get("pyspark")
     running = None if pyspark is None else pyspark.SparkContext._active_spark_context  # noqa: SLF001 (getOrCreate would start one)
-    if running is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if running is not None or UNDER_SUBMIT in os.environ:
         return None
     try:
         check_checkpoint(pipeline)
@@ -273,7 +274,7 @@ def ended_jvm(error: BaseException, wait_s: float = 5) -> int | None:
 
 def _submitted() -> dict[str, str]:
     """Settings that `spark-submit` gave, the master among them; none where this process starts Spark."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if UNDER_SUBMIT not in os.environ:
         return {}
     from pyspark import SparkConf, SparkContext
 
