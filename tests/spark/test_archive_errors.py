@@ -44,7 +44,7 @@ def test_an_archive_of_empty_files_is_an_error_where_its_end_was_asked_for(tmp_p
 
 
 def test_what_ended_spark_is_said_with_what_may_have_done_it(tmp_path: Path) -> None:
-    """The first line of what Spark says of a lost worker names a file of py4j; one without jars comes late."""
+    """The first line of what Spark says of a lost worker names a file of py4j; jars are missed late."""
     file = tmp_path / "p.toml"
     file.write_text(
         '[source]\nformat = "dsql"\narchive = "*"\n[target]\npath = "lake"\n'
