@@ -20,9 +20,10 @@ from headpond.core.errors import (
     MissingRequirement,
 )
 from headpond.lake.apply import apply_batch
+from headpond.lake.object_store import is_s3, option_of
 from headpond.lake.reports import BatchReport, batches_in, lake_summary, sizes_of
 from headpond.lake.state.run_mark import mark_in
-from headpond.lake.storage import file_system, is_s3, option_of, storage_errors, table_of
+from headpond.lake.storage import file_system, storage_errors, table_of
 from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake, row_changes
 from tests.kit.s3_server import SECRET, Store, refusing_store, s3_store

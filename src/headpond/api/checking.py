@@ -18,7 +18,7 @@ from headpond.core.errors import MissingRequirement
 from headpond.core.lazy import needed
 from headpond.kinesis.archive.lines import BAD_LINE
 from headpond.kpl.records import open_records
-from headpond.lake.storage import is_remote
+from headpond.lake.object_store import is_remote
 from headpond.pipeline import Pipeline
 from headpond.pipeline.lake import change_format, open_lake
 from headpond.spark.following.checkpoint import check_whole, read_again

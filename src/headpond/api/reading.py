@@ -11,8 +11,8 @@ from headpond.api.records import inspect, tables_of
 from headpond.core.errors import UsageError
 from headpond.core.tabular import Tabular
 from headpond.lake.delta import DeltaFile
+from headpond.lake.object_store import is_remote
 from headpond.lake.reading import LakeTable, Tables
-from headpond.lake.storage import is_remote
 from headpond.pipeline import Pipeline, load
 
 QUARANTINE = "_headpond/quarantine"

@@ -29,7 +29,8 @@ from headpond.lake.engine.merge import Alone, Choose, Engine, Merge, Merged, Par
 from headpond.lake.engine.parquet import EXACT_DIGITS, LONGEST_BOUND
 from headpond.lake.engine.properties import CHECKPOINT_INTERVAL, LOG_RETENTION
 from headpond.lake.engine.vacuum import cut_log, needed_checkpoint, vacuum
-from headpond.lake.storage import is_remote, storage_errors, write_document
+from headpond.lake.object_store import delta_url, is_remote
+from headpond.lake.storage import storage_errors, write_document
 
 CHECKPOINT_COMMITS = 100
 """After this many commits a checkpoint is written, and entries of the log go that it makes superfluous.
@@ -130,7 +131,7 @@ class DeltaFile:
         """Open the table at its newest version."""
         with storage_errors(self.uri, self._options):
             if self._table is None:
-                self._table = DeltaTable(self.uri, storage_options=self._options)
+                self._table = DeltaTable(delta_url(self.uri), storage_options=self._options)
             elif not self._is_past:
                 self._table.update_incremental()
         return self._table
@@ -142,7 +143,7 @@ class DeltaFile:
             UsageError: there is no such version any more, or was no table at that time.
         """
         newest = self.version()
-        table = DeltaTable(self.uri, storage_options=self._options)
+        table = DeltaTable(delta_url(self.uri), storage_options=self._options)
         with storage_errors(self.uri, self._options):
             try:
                 table.load_as_version(moment)

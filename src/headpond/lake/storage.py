@@ -1,8 +1,4 @@
-"""Object stores: one set of options for Delta tables, archives and checkpoints, and failures as sentences.
-
-The options are those that `deltalake` takes (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …), in upper or
-lower case, with or without ``AWS_``. What is not given comes from the environment, as with every AWS client.
-"""
+"""A lake's files, in a folder or an object store (`lake.object_store`), and failures as sentences."""
 
 from __future__ import annotations
 
@@ -16,36 +12,31 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
 from headpond.core.errors import (
     AccessDenied,
-    ConfigurationError,
     EndpointUnreachable,
     InvalidData,
     MissingRequirement,
 )
+from headpond.lake.object_store import is_remote, open_files, option_of, plain_name
 
 Read = TypeVar("Read")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
-CONNECT_TIMEOUT_S = 10
-REQUEST_TIMEOUT_S = 60
-
 _PUBLIC = frozenset(
     {"region", "default_region", "endpoint", "endpoint_url", "endpoint_url_s3", "allow_http", "bucket",
      "virtual_hosted_style_request", "conditional_put", "timeout", "connect_timeout", "role_arn",
-     "skip_signature", "s3_locking_provider", "s3_allow_unsafe_rename"}
+     "skip_signature", "s3_locking_provider", "s3_allow_unsafe_rename", "account_name", "tenant_id",
+     "client_id"}
 )  # fmt: skip
 """Options whose values may be shown; every other value is cut out of messages."""
 
 _TABLE_NOTE = "Delta table: "
-_STORE = "Generic S3 error"  # what deltalake says of the store begins so
+_STORE = re.compile("Generic (S3|MicrosoftAzure|GCS) error")  # how deltalake's words of a store begin
 _DISK = re.compile(r"\(os error (?:13|28|30|122)\)")  # rights, no space, read-only, quota
 _SHOWN_CHARACTERS = 300
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -59,16 +50,6 @@ _REFUSED = re.compile(
 _UNREACHABLE = re.compile(
     r"tcp connect|dns error|error sending request|NetworkConnection|CouldNotConnect|timed out"
 )
-
-
-def is_remote(place: str) -> bool:
-    """Return whether a place is a URL and not a path."""
-    return "://" in place
-
-
-def is_s3(place: str) -> bool:
-    """Return whether a place is in S3, by the URL's scheme."""
-    return place.partition("://")[0].lower() in S3_SCHEMES if is_remote(place) else False
 
 
 AT_ONCE = 8
@@ -100,33 +81,12 @@ def of_each_file(place: str, work: Callable[[Item], Result], files: Iterable[Ite
     return of_each(place, in_turn, files)
 
 
-def option_of(options: Mapping[str, str], *names: str) -> str | None:
-    """Return the option under the first of its names (lower case, without `aws_`) that is there."""
-    known = {_plain(name): value for name, value in options.items()}
-    return next((known[name] for name in names if known.get(name)), None)
-
-
 def file_system(place: str, options: Mapping[str, str] | None = None) -> tuple[Any, str]:
-    """Open the file system of a path or URL; return it and the path in it, without a slash at the end.
-
-    Storage options are used for S3; other stores take what their environment says.
-    """
+    """Open the file system of a path or URL; return it and the path in it, without a slash at the end."""
     if not is_remote(place):
         return pafs.LocalFileSystem(), place
-    options = options or {}
     with storage_errors(place, options):
-        if is_s3(place):
-            parts = urlsplit(place)
-            return _s3(options), f"{parts.netloc}{parts.path}".rstrip("/")
-        try:
-            found, path = pafs.FileSystem.from_uri(place)
-        except pa.ArrowInvalid as error:
-            raise ConfigurationError(
-                f"{place} is not in a place that can be opened: {_cleaned(str(error), options)}.",
-                next_step="Give a path, or a URL that begins with s3://.",
-                place=place,
-            ) from error
-        return found, str(path).rstrip("/")
+        return open_files(place, options or {})
 
 
 def remove_folder(place: str, options: Mapping[str, str] | None = None) -> None:
@@ -217,33 +177,6 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-_DELAYS_OPENING = 21  # the pyarrow since which it can be asked for
-
-
-def _s3(options: Mapping[str, str]) -> Any:
-    endpoint = option_of(options, "endpoint_url_s3", "endpoint_url", "endpoint")
-    known: dict[str, Any] = {
-        "access_key": option_of(options, "access_key_id"),
-        "secret_key": option_of(options, "secret_access_key"),
-        "session_token": option_of(options, "session_token", "token"),
-        "region": option_of(options, "region", "default_region"),
-        "endpoint_override": endpoint,
-        "connect_timeout": CONNECT_TIMEOUT_S,
-        "request_timeout": REQUEST_TIMEOUT_S,
-    }
-    if endpoint is not None and endpoint.startswith("http://"):
-        if (option_of(options, "allow_http") or "").lower() not in ("true", "1"):
-            raise ConfigurationError(
-                f"The endpoint {endpoint} is plain HTTP, which is not allowed by default.",
-                next_step='Write AWS_ALLOW_HTTP = "true" in storage_options if that is meant.',
-                key="target.storage_options",
-            )
-        known["scheme"] = "http"
-    if int(pa.__version__.partition(".")[0]) >= _DELAYS_OPENING:
-        known["allow_delayed_open"] = True  # a small file is one request then, and not three
-    return pafs.S3FileSystem(**{name: value for name, value in known.items() if value is not None})
-
-
 def _is_of_deltalake(error: Exception) -> bool:
     # Where it is not loaded it raised nothing: processes that only read an archive need not wait for it.
     loaded = sys.modules.get("deltalake.exceptions")
@@ -268,7 +201,7 @@ def storage_errors(place: str, options: Mapping[str, str] | None = None) -> Iter
         yield
     except Exception as error:
         of_deltalake = _is_of_deltalake(error)
-        of_store = _STORE in str(error) if is_remote(place) else is_of_the_disk(error)
+        of_store = bool(_STORE.search(str(error))) if is_remote(place) else is_of_the_disk(error)
         if not (isinstance(error, OSError) or (of_deltalake and of_store)):
             if of_deltalake:
                 error.add_note(_TABLE_NOTE + place)
@@ -288,18 +221,14 @@ def storage_errors(place: str, options: Mapping[str, str] | None = None) -> Iter
             next_step = "Correct the keys or rights; they come from storage_options or the environment."
         elif _UNREACHABLE.search(said):
             kind, message = EndpointUnreachable, f"The object store of {place} does not answer"
-            next_step = "Check AWS_ENDPOINT_URL in storage_options, and the network."
+            next_step = "Check the endpoint in storage_options, and the network."
         # Not `from error`: its text may hold what ours must not.
         raise kind(f"{message}: {said}.", next_step=next_step, place=place) from None
 
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:
     """List the values of storage options that must not be shown."""
-    return [value for name, value in options.items() if value and _plain(name) not in _PUBLIC]
-
-
-def _plain(name: str) -> str:
-    return name.lower().removeprefix("aws_")
+    return [value for name, value in options.items() if value and plain_name(name) not in _PUBLIC]
 
 
 def _cleaned(said: str, options: Mapping[str, str]) -> str:

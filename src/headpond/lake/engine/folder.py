@@ -19,7 +19,8 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from headpond.core.errors import MissingRequirement
-from headpond.lake.storage import file_system, is_remote, is_s3, make_durable, option_of, storage_errors
+from headpond.lake.object_store import is_remote, open_for_commits, option_of
+from headpond.lake.storage import file_system, make_durable, storage_errors
 
 _ONE_WRITER = "s3_allow_unsafe_rename"
 """The storage option by which deltalake, too, learns that nobody else writes."""
@@ -145,27 +146,4 @@ class Folder:
 
     @cached_property
     def _store(self) -> Any:
-        import obstore.store  # noqa: PLC0415 - only a lake in an object store needs it
-
-        from_url: Any = obstore.store.from_url  # its types name every option of every store
-        if not is_s3(self.uri):
-            return from_url(self.uri, config=dict(self.options))
-        given = {
-            "access_key_id": option_of(self.options, "access_key_id"),
-            "secret_access_key": option_of(self.options, "secret_access_key"),
-            "token": option_of(self.options, "session_token", "token"),
-            "region": option_of(self.options, "region", "default_region"),
-            "endpoint": option_of(self.options, "endpoint_url_s3", "endpoint_url", "endpoint"),
-            "virtual_hosted_style_request": option_of(self.options, "virtual_hosted_style_request"),
-        }
-        config = {name: value for name, value in given.items() if value is not None}
-        plain_http = (option_of(self.options, "allow_http") or "").lower() in ("true", "1")
-        provider = None
-        if "access_key_id" not in config and not os.environ.get("AWS_ACCESS_KEY_ID"):
-            from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - profiles and roles
-
-            provider = Boto3CredentialProvider()
-        url = "s3://" + self.uri.partition("://")[2]
-        return from_url(
-            url, config=config, client_options={"allow_http": plain_http}, credential_provider=provider
-        )
+        return open_for_commits(self.uri, self.options)

@@ -35,7 +35,7 @@ from headpond.core.arrow import ranges
 from headpond.core.hashes import HASH_VERSION, hash_keys
 from headpond.core.passing import cache_folder, is_private
 from headpond.lake.engine.log import DataFile
-from headpond.lake.storage import is_remote
+from headpond.lake.object_store import is_remote
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Read = Callable[[], Iterable[pa.ChunkedArray]]

@@ -30,7 +30,7 @@ from deltalake import Schema
 from headpond import __version__
 from headpond.core.errors import ConfigurationError, InvalidData
 from headpond.lake.engine.properties import APPEND_ONLY, CHANGES, is_true
-from headpond.lake.storage import is_remote
+from headpond.lake.object_store import is_remote
 
 if TYPE_CHECKING:
     import pyarrow as pa

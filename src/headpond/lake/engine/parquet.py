@@ -31,7 +31,8 @@ from headpond.core.schemas import whole
 from headpond.lake.engine import vectors
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import DataFile, milliseconds
-from headpond.lake.storage import is_remote, of_each_file
+from headpond.lake.object_store import is_remote
+from headpond.lake.storage import of_each_file
 
 Values = tuple[str | None, ...]
 Again = Sequence[tuple[DataFile, vectors.Positions]]

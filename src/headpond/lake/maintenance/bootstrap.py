@@ -46,7 +46,8 @@ from headpond.lake.maintenance.snapshot import (
     refuse_before_horizon,
     refuse_twice,
 )
-from headpond.lake.storage import file_system, is_remote, storage_errors
+from headpond.lake.object_store import is_remote
+from headpond.lake.storage import file_system, storage_errors
 from headpond.lake.tables import Lake
 
 ROWS_AT_ONCE = 100_000

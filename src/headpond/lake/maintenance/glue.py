@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headpond.core.errors import ConfigurationError, UsageError
 from headpond.kinesis.aws import aws_errors
-from headpond.lake.storage import is_s3
+from headpond.lake.object_store import is_s3
 
 if TYPE_CHECKING:
     from headpond.lake.delta import DeltaFile

@@ -25,8 +25,8 @@ from headpond.lake.delta import DeltaFile, literal
 from headpond.lake.engine.merge import marked
 from headpond.lake.engine.vacuum import cut_log
 from headpond.lake.maintenance.requeue import parts
+from headpond.lake.object_store import is_remote
 from headpond.lake.state.ledger import LedgerTables
-from headpond.lake.storage import is_remote
 from headpond.lake.tables import Lake
 from headpond.qldb.batch import decode_qldb
 from headpond.qldb.records import OK

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from headpond.lake.apply import Applied, DecodedBatch, apply_batch
 from headpond.lake.maintenance.rebuild import widen
+from headpond.lake.object_store import is_remote, is_s3
 from headpond.lake.sparing import apply_sparing
-from headpond.lake.storage import is_remote, is_s3
 from headpond.pipeline import Pipeline
 from headpond.pipeline.lake import chunk_rules, open_lake
 from headpond.pipeline.model import Target

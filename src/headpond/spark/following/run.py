@@ -42,9 +42,10 @@ from headpond.lake.apply import Applied
 from headpond.lake.maintenance.catch_up import CaughtUp, configured
 from headpond.lake.maintenance.rebuild import widen
 from headpond.lake.naming import table_folder
+from headpond.lake.object_store import is_remote
 from headpond.lake.reports import lake_summary
 from headpond.lake.state.run_mark import mark_in
-from headpond.lake.storage import is_remote, make_folder, remove_folder
+from headpond.lake.storage import make_folder, remove_folder
 from headpond.lake.tables import Lake
 from headpond.pipeline import Pipeline
 from headpond.pipeline.lake import open_lake

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from headpond.core.errors import ConfigurationError, MissingRequirement
 from headpond.core.passing import cache_folder, is_private
-from headpond.lake.storage import is_remote, is_s3
+from headpond.lake.object_store import is_remote, is_s3
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -47,7 +47,8 @@ from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, Usag
 from headpond.ion.binary import RefusedIon
 from headpond.kinesis.archive.compressed import MAGIC
 from headpond.kinesis.archive.lines import count_lines
-from headpond.lake.storage import file_system, is_remote, storage_errors
+from headpond.lake.object_store import is_remote
+from headpond.lake.storage import file_system, storage_errors
 from headpond.qldb.files import is_ion, read_manifest
 
 MANIFEST = ".manifest"

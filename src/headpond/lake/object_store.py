@@ -1,0 +1,223 @@
+"""Object stores, opened by one set of options: Arrow reads and writes files, obstore commits.
+
+::
+
+    s3://bucket/path                                       AWS_… in storage_options   also s3a://, s3n://
+    abfss://container@account.dfs.core.windows.net/path    AZURE_…                    also abfs://
+    gs://bucket/path                                       from the environment alone
+
+The options are those that deltalake takes, in upper or lower case, with or without their first word. What is
+not given comes from the environment, as with every client of such a store.
+
+A path is taken as it stands, beside the bucket. In a URL `#`, `?` and `%` would mean something, and a table's
+name may have them: `delta_url` is the URL for deltalake, which takes nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pyarrow.fs as pafs
+
+from headpond.core.errors import ConfigurationError
+
+S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+AZURE_SCHEMES = frozenset({"abfs", "abfss"})
+GCS_SCHEMES = frozenset({"gs"})
+CONNECT_TIMEOUT_S = 10
+REQUEST_TIMEOUT_S = 60
+
+_FIRST_WORDS = re.compile(r"aws_|azure_storage_|azure_|google_")
+_AZURE = {
+    "account_key": ("account_key", "access_key", "master_key"),
+    "sas_token": ("sas_token", "sas_key"),
+    "tenant_id": ("tenant_id", "authority_id"),
+    "client_id": ("client_id",),
+    "client_secret": ("client_secret",),
+}
+"""What Arrow and obstore both call it → the names of the option."""
+
+
+def is_remote(place: str) -> bool:
+    """Return whether a place is a URL and not a path."""
+    return "://" in place
+
+
+def is_s3(place: str) -> bool:
+    """Return whether a place is in S3, by the URL's scheme."""
+    return _scheme(place) in S3_SCHEMES
+
+
+def _scheme(place: str) -> str:
+    return place.partition("://")[0].lower() if is_remote(place) else ""
+
+
+def option_of(options: Mapping[str, str], *names: str) -> str | None:
+    """Return the option under the first of its names (lower case, without its first word) that is there."""
+    known = {plain_name(name): value for name, value in options.items()}
+    return next((known[name] for name in names if known.get(name)), None)
+
+
+def plain_name(name: str) -> str:
+    """Return an option's name without the store's.
+
+    >>> plain_name("AZURE_STORAGE_ACCOUNT_KEY"), plain_name("AWS_REGION"), plain_name("region")
+    ('account_key', 'region', 'region')
+    """
+    return _FIRST_WORDS.sub("", name.lower(), count=1) if _FIRST_WORDS.match(name.lower()) else name.lower()
+
+
+def delta_url(place: str) -> str:
+    """Return the URL or path of a table as deltalake takes it.
+
+    >>> delta_url("s3://lake/public.a#b"), delta_url("/lake/public.a#b")
+    ('s3://lake/public.a%23b', '/lake/public.a#b')
+    """
+    if not is_remote(place):
+        return place
+    scheme, _, rest = place.partition("://")
+    return f"{scheme}://" + quote(rest, safe="/~!$&'()*+,;=:@ ")
+
+
+def open_files(place: str, options: Mapping[str, str]) -> tuple[Any, str]:
+    """Open Arrow's file system of a URL; return it and the path in it, without a slash at the end.
+
+    Raises:
+        ConfigurationError: the scheme is not known, or an option cannot be taken.
+        OSError: the store does not answer.
+    """
+    scheme, (bucket, path) = _scheme(place), _parts(place)
+    if scheme in S3_SCHEMES:
+        return pafs.S3FileSystem(**_s3_for_arrow(options)), f"{bucket}/{path}".rstrip("/")
+    if scheme in AZURE_SCHEMES:
+        container, given = _azure(place, options)
+        return pafs.AzureFileSystem(**_azure_for_arrow(given)), f"{container}/{path}".rstrip("/")
+    if scheme in GCS_SCHEMES:
+        _check_gcs(options)
+        # Arrow's own limit is a quarter of an hour: a machine without credentials would wait as long.
+        limit = timedelta(seconds=REQUEST_TIMEOUT_S)
+        return pafs.GcsFileSystem(retry_time_limit=limit), f"{bucket}/{path}".rstrip("/")
+    if scheme == "file":
+        files, local = pafs.FileSystem.from_uri(place)
+        return files, str(local).rstrip("/")
+    raise ConfigurationError(
+        f"{place} is not in a place that can be opened: nothing is known of {scheme}://.",
+        next_step="Give a path, or a URL that begins with s3://, abfss:// or gs://.",
+        place=place,
+    )
+
+
+def open_for_commits(place: str, options: Mapping[str, str]) -> Any:
+    """Open obstore's store of a folder at a URL that `open_files` takes, for conditional puts."""
+    import obstore.store as stores  # noqa: PLC0415 - only a lake in an object store needs it
+
+    scheme, (bucket, path) = _scheme(place), _parts(place)
+    client: Any = {"allow_http": _is_true(option_of(options, "allow_http"))}
+    config: Any
+    if scheme in AZURE_SCHEMES:
+        container, config = _azure(place, options)
+        return stores.AzureStore(container, prefix=path, config=config, client_options=client)
+    if scheme in GCS_SCHEMES:
+        return stores.GCSStore(bucket, prefix=path)
+    config = {
+        "access_key_id": option_of(options, "access_key_id"),
+        "secret_access_key": option_of(options, "secret_access_key"),
+        "token": option_of(options, "session_token", "token"),
+        "region": option_of(options, "region", "default_region"),
+        "endpoint": option_of(options, "endpoint_url_s3", "endpoint_url", "endpoint"),
+        "virtual_hosted_style_request": option_of(options, "virtual_hosted_style_request"),
+    }
+    config = {name: value for name, value in config.items() if value is not None}
+    provider = None
+    if "access_key_id" not in config and not os.environ.get("AWS_ACCESS_KEY_ID"):
+        from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - profiles and roles
+
+        provider = Boto3CredentialProvider()
+    return stores.S3Store(
+        bucket, prefix=path, config=config, client_options=client, credential_provider=provider
+    )
+
+
+def _parts(place: str) -> tuple[str, str]:
+    """Return bucket and path of a URL."""
+    bucket, _, path = place.partition("://")[2].partition("/")
+    return bucket, path.strip("/")
+
+
+def _is_true(value: str | None) -> bool:
+    return (value or "").lower() in ("true", "1")
+
+
+def _s3_for_arrow(options: Mapping[str, str]) -> dict[str, Any]:
+    endpoint = option_of(options, "endpoint_url_s3", "endpoint_url", "endpoint")
+    known: dict[str, Any] = {
+        "access_key": option_of(options, "access_key_id"),
+        "secret_key": option_of(options, "secret_access_key"),
+        "session_token": option_of(options, "session_token", "token"),
+        "region": option_of(options, "region", "default_region"),
+        "endpoint_override": endpoint,
+        "scheme": _scheme_of(endpoint, options, "AWS_ALLOW_HTTP"),
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "request_timeout": REQUEST_TIMEOUT_S,
+        "allow_delayed_open": True,  # a small file is one request then, and not three
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _scheme_of(endpoint: str | None, options: Mapping[str, str], allowed_by: str) -> str | None:
+    """Return `http` for an endpoint of that kind, where it is allowed."""
+    if endpoint is None or not endpoint.startswith("http://"):
+        return None
+    if not _is_true(option_of(options, "allow_http")):
+        raise ConfigurationError(
+            f"The endpoint {endpoint} is plain HTTP, which is not allowed by default.",
+            next_step=f'Write {allowed_by} = "true" in storage_options if that is meant.',
+            key="target.storage_options",
+        )
+    return "http"
+
+
+def _azure(place: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the container of a URL, and what is said of its account, as obstore calls it."""
+    container, _, host = _parts(place)[0].partition("@")
+    account = host.partition(".")[0]
+    if not (container and account):
+        raise ConfigurationError(
+            f"{place} does not say of which account its container is.",
+            next_step="Write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.",
+            place=place,
+        )
+    known = {name: value for name, value in os.environ.items() if name.startswith("AZURE_")} | dict(options)
+    given = {name: option_of(known, *names) for name, names in _AZURE.items()}
+    endpoint = option_of(known, "endpoint")
+    _scheme_of(endpoint, known, "AZURE_ALLOW_HTTP")
+    given |= {"account_name": account, "endpoint": endpoint}
+    return container, {name: value for name, value in given.items() if value is not None}
+
+
+def _azure_for_arrow(given: Mapping[str, str]) -> dict[str, Any]:
+    known: dict[str, Any] = {name: value for name, value in given.items() if name != "endpoint"}
+    if (endpoint := given.get("endpoint")) is not None:
+        parts = urlsplit(endpoint)
+        # Arrow puts the account before an authority that begins with a dot, and into the path of any other.
+        authority = parts.netloc.removeprefix(given["account_name"])
+        for each in ("blob", "dfs"):
+            known[f"{each}_storage_authority"] = authority.replace(".blob.", f".{each}.", 1)
+            known[f"{each}_storage_scheme"] = parts.scheme
+    return known
+
+
+def _check_gcs(options: Mapping[str, str]) -> None:
+    for name in options:
+        if "service_account" in name.lower() or "application_credentials" in name.lower():
+            raise ConfigurationError(
+                f"target.storage_options.{name} cannot be used: Google's keys come from the environment.",
+                next_step="Set GOOGLE_APPLICATION_CREDENTIALS to the file of the key, for every process; "
+                "without it the machine's own account is used.",
+                key="target.storage_options",
+            )
