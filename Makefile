@@ -29,12 +29,12 @@ test: check ## lint, types, and every capability once, Spark included: before yo
 	$(PYTEST) -n 2 -m "not (spark or maven or thorough or elsewhere)"
 	$(PYTEST) -n 2 --dist loadfile -m "spark and not (maven or thorough or elsewhere)"
 
-KINESIS_LOCAL := kinesis-local@0.6.2
+FROM_NPM := kinesis-local@0.6.2 azurite@3.35.0
 
-test-thorough: ## long properties, random kills, clusters, other stand-ins for Kinesis, pages in a browser
+test-thorough: ## long properties, random kills, clusters, other stand-ins for Kinesis and Azure, pages in a browser
 	@$(SET_UP) test
 	@mkdir -p .bench/peers
-	npm install --silent --no-audit --no-fund --prefix .bench/peers $(KINESIS_LOCAL)
+	npm install --silent --no-audit --no-fund --prefix .bench/peers $(FROM_NPM)
 	@# Four at a time: many wait for a process that was killed, or for a time to pass.
 	$(PYTEST) -n 4 -m "thorough and not (spark or maven or elsewhere)"
 	$(PYTEST) -n 2 --dist loadfile -m "thorough and spark and not (maven or elsewhere)"

@@ -79,7 +79,7 @@ def test_a_checkpoint_in_s3_without_its_jars_is_refused_before_spark(store: Stor
     assert done.returncode == 3
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) <= 4
-    assert "The checkpoint s3://lake/refused/tables/_headpond/checkpoint is in S3" in done.stderr
+    assert "The checkpoint s3://lake/refused/tables/_headpond/checkpoint is in an object store" in done.stderr
     assert 'checkpoint = "checkpoint"' in done.stderr
     assert SECRET not in done.stderr
 

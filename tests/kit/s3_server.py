@@ -34,6 +34,7 @@ class Store:
     """A bucket called `lake` on a server of our own."""
 
     url: str
+    root: str = "s3://lake"
 
     @property
     def options(self) -> dict[str, str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +46,12 @@ def peak_kib() -> int:
     """
     (found,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found)
+
+
+def free_ports(count: int) -> list[int]:
+    """Give ports of loopback that nobody listens on."""
+    with contextlib.ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

@@ -7,8 +7,10 @@ import json
 import random
 import socket
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.fs as pafs
 import pytest
 from deltalake.exceptions import DeltaError
 
@@ -20,17 +22,19 @@ from headpond.core.errors import (
     MissingRequirement,
 )
 from headpond.lake.apply import apply_batch
-from headpond.lake.object_store import is_s3, option_of
+from headpond.lake.object_store import _azure, _azure_for_arrow, is_s3, option_of
 from headpond.lake.reports import BatchReport, batches_in, lake_summary, sizes_of
 from headpond.lake.state.run_mark import mark_in
 from headpond.lake.storage import file_system, storage_errors, table_of
 from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake, row_changes
+from tests.kit.azurite import KEY, AzureStore, azure_store
 from tests.kit.s3_server import SECRET, Store, refusing_store, s3_store
 from tests.lake.lakes import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from headpond.dsql.decode import DsqlConfig
     from headpond.lake.tables import Lake
@@ -42,23 +46,41 @@ def store() -> Iterator[Store]:
         yield running
 
 
-def lake_at(store: Store, path: str) -> tuple[Lake, DsqlConfig]:
+@pytest.fixture(scope="module", params=["s3", pytest.param("azure", marks=pytest.mark.thorough)])
+def any_store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Store | AzureStore]:
+    """Give one of each kind; a test of all of them asks for this one."""
+    if request.param == "s3":
+        yield request.getfixturevalue("store")
+    else:
+        with azure_store(tmp_path_factory.mktemp("azure")) as running:
+            yield running
+
+
+def lake_at(store: Store | AzureStore, path: str, *tables: str) -> tuple[Lake, DsqlConfig]:
     text = f"""[source]
 archive = "x.jsonl"
 format = "dsql"
 [target]
 path = "{path}"
 storage_options = {store.toml}
-[tables."public.t"]
-keys = ["id"]
-columns = {{ id = "bigint", v = "text" }}
 """
+    for name in tables or ("public.t",):
+        text += f'[tables."{name}"]\nkeys = ["id"]\ncolumns = {{ id = "bigint", v = "text" }}\n'
     pipeline = loads(text)
     return open_lake(pipeline), row_changes(pipeline)
 
 
-def change(number: int, ts_ns: int, row: dict[str, Any], *, delete: bool = False) -> bytes:
-    source = {"version": "1.0", "ts_ns": ts_ns, "txId": "t", "schema": "public", "table": "t", "cluster": "c"}
+def change(number: int, ts_ns: int, row: dict[str, Any], *, delete: bool = False, table: str = "t") -> bytes:
+    source = {
+        "version": "1.0",
+        "ts_ns": ts_ns,
+        "txId": "t",
+        "schema": "public",
+        "table": table,
+        "cluster": "c",
+    }
     images = {"before": {"id": row["id"]}, "after": None} if delete else {"after": row}
     body = {"type": "full", "op": "d" if delete else "c", "source": source} | images
     data = base64.b64encode(json.dumps(body).encode()).decode()
@@ -66,40 +88,39 @@ def change(number: int, ts_ns: int, row: dict[str, Any], *, delete: bool = False
 
 
 @pytest.mark.slow
-def test_a_lake_in_a_bucket_is_as_one_in_a_folder(store: Store) -> None:
+def test_a_lake_in_a_bucket_is_as_one_in_a_folder(any_store: Store | AzureStore) -> None:
     """Tables, quarantine and tombstones, read back by a lake that was opened anew."""
-    lake, config = lake_at(store, "s3://lake/one")
+    lake, config = lake_at(any_store, f"{any_store.root}/one")
     lake.prepare()
     lines = [change(1, 1, {"id": 1, "v": "a"}), change(2, 2, {"id": 2, "v": "b"}), b"no record"]
     apply_batch(lake, decoded(config, lines))
     apply_batch(lake, decoded(config, [change(3, 3, {"id": 1}, delete=True)]))
     apply_batch(lake, decoded(config, lines))
-    again, _ = lake_at(store, "s3://lake/one/")
+    again, _ = lake_at(any_store, f"{any_store.root}/one/")
     summary = lake_summary(again)
     assert summary["tables"]["public.t"]["rows"] == 1
-    assert summary["tables"]["public.t"]["path"] == "s3://lake/one/public.t"
+    assert summary["tables"]["public.t"]["path"] == f"{any_store.root}/one/public.t"
     assert summary["quarantined"] == {"archive_bad_line": 1}
     assert summary["tombstones"] == {"public.t": 1}
     assert again.typed["public.t"].file.read(["id", "v"]).to_pylist() == [{"id": 2, "v": "b"}]
-    assert SECRET not in json.dumps(summary)
+    assert not {SECRET, KEY} & set(json.dumps(summary).split('"'))
 
 
 @pytest.mark.thorough
-@pytest.mark.thorough
-def test_a_run_leaves_its_mark_and_batches_in_a_bucket(store: Store) -> None:
+def test_a_run_leaves_its_mark_and_batches_in_a_bucket(any_store: Store | AzureStore) -> None:
     """Written, replaced and trimmed there as in a folder; sizes come from the tables' logs."""
-    lake, config = lake_at(store, "s3://lake/measured")
+    lake, config = lake_at(any_store, f"{any_store.root}/measured")
     lake.prepare()
     apply_batch(lake, decoded(config, [change(1, 1, {"id": 1, "v": "a"})]))
-    options = store.options
-    mark = mark_in("s3://lake/measured", options)
+    options = any_store.options
+    mark = mark_in(f"{any_store.root}/measured", options)
     assert mark.read() is None
     for number in range(2):
         mark.write(state="running", batch_id=number)
     found = mark.read()
     assert found is not None
     assert found["batch_id"] == 1
-    log = batches_in("s3://lake/measured", options, keep=1)
+    log = batches_in(f"{any_store.root}/measured", options, keep=1)
     assert log.last(5) == []
     for number in range(3):
         log.add([BatchReport(run_id="r", batch_id=number, begun_ms=number, duration_ms=1)])
@@ -109,16 +130,16 @@ def test_a_run_leaves_its_mark_and_batches_in_a_bucket(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_two_writers_at_once_lose_nothing(store: Store) -> None:
+def test_two_writers_at_once_lose_nothing(any_store: Store | AzureStore) -> None:
     """Commits of log entries are conditional: who is second computes anew, and no row is lost."""
-    first, config = lake_at(store, "s3://lake/two")
+    first, config = lake_at(any_store, f"{any_store.root}/two")
     first.prepare()
     choice = random.Random(7)
     changes = [change(n, n, {"id": n % 12, "v": str(n)}) for n in range(1, 61)]
     failures: list[BaseException] = []
 
     def write(lines: list[bytes]) -> None:
-        lake, _ = lake_at(store, "s3://lake/two")
+        lake, _ = lake_at(any_store, f"{any_store.root}/two")
         try:
             for start in range(0, len(lines), 10):
                 apply_batch(lake, decoded(config, lines[start : start + 10]))
@@ -137,12 +158,40 @@ def test_two_writers_at_once_lose_nothing(store: Store) -> None:
     assert len(rows) == 12
 
 
-def said_of(store: Store, path: str) -> HeadpondError:
+@pytest.mark.slow
+def test_what_means_something_in_a_url_is_a_sign_like_any_in_a_name(any_store: Store | AzureStore) -> None:
+    """Each table has its own folder, also where the lake's path has such signs."""
+    names = ["a", "a#b", "a?b", "a%41", "a b", "a$c", "aä"]
+    tables = [f"public.{name}" for name in names]
+    lake, config = lake_at(any_store, f"{any_store.root}/x#y", *tables)
+    lake.prepare()
+    lines = [
+        change(n, n, {"id": k, "v": name}, table=name) for n, name in enumerate(names, 1) for k in range(n)
+    ]
+    for part in (lines[:20], lines):
+        apply_batch(lake, decoded(config, part))
+    again, _ = lake_at(any_store, f"{any_store.root}/x#y", *tables)
+    removed = 0
+    for n, (name, table) in enumerate(zip(names, tables, strict=True), 1):
+        file = again.typed[table].file
+        file.compact()
+        removed += file.vacuum(0)
+        found = file.read(["id", "v"]).sort_by("id").to_pylist()
+        assert found == [{"id": k, "v": name} for k in range(n)]
+    assert removed
+    with pytest.raises(ConfigurationError, match="has a %"):
+        lake_at(any_store, f"{any_store.root}/50%25")
+    files, root = file_system(any_store.root, any_store.options)
+    assert {info.base_name for info in files.get_file_info(pafs.FileSelector(root))} >= {"x#y"}
+
+
+def said_of(store: Store | AzureStore, path: str) -> HeadpondError:
     lake, _ = lake_at(store, path)
     with pytest.raises(HeadpondError) as caught:
         lake.prepare()
     text = str(caught.value)
     assert SECRET not in text + repr(caught.value.facts)
+    assert store.key not in text if isinstance(store, AzureStore) else True
     assert "\x1b" not in text
     assert "\n" not in text
     assert caught.value.exit_code == 3
@@ -180,6 +229,45 @@ def test_an_endpoint_that_is_away_is_one_sentence() -> None:
         error = said_of(Store(f"http://127.0.0.1:{taken.getsockname()[1]}"), "s3://lake/x")
     assert type(error) is EndpointUnreachable
     assert "s3://lake/x" in error.message
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("place", "change", "kind", "words"),
+    [
+        ("nowhere@devstoreaccount1.dfs.core.windows.net", {}, MissingRequirement, "ContainerNotFound"),
+        ("lake@devstoreaccount1.dfs.core.windows.net", {"key": "b3RoZXI="}, AccessDenied, "refuses access"),
+        ("lake@devstoreaccount1.dfs.core.windows.net", {"url": ""}, EndpointUnreachable, "not answer"),
+    ],
+)
+def test_what_azure_refuses_is_one_sentence(
+    place: str, change: dict[str, str], kind: type[HeadpondError], words: str, tmp_path: Path
+) -> None:
+    """No container, another key, nobody there."""
+    with azure_store(tmp_path) as store, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        if "url" in change:
+            change = {"url": f"http://127.0.0.1:{taken.getsockname()[1]}"}
+        error = said_of(replace(store, **change), f"abfss://{place}/lake")
+    assert (type(error), words in error.message, place in error.message) == (kind, True, True), error
+
+
+def test_places_in_other_stores_than_s3() -> None:
+    """What Arrow and obstore are told of an account; what is refused."""
+    place, key = "abfss://lake@acc.dfs.core.windows.net/x/", {"azure_storage_sas_token": "sig"}
+    container, given = _azure(place, key)
+    assert (container, given) == ("lake", {"account_name": "acc", "sas_token": "sig"})
+    assert _azure_for_arrow(given) == given
+    over = {"endpoint": "https://acc.blob.core.chinacloudapi.cn"}
+    arrow = _azure_for_arrow(_azure(place, over)[1])
+    assert arrow["blob_storage_authority"] == ".blob.core.chinacloudapi.cn"
+    assert arrow["dfs_storage_authority"] == ".dfs.core.chinacloudapi.cn"
+    with pytest.raises(ConfigurationError, match="of which account"):
+        file_system("abfss://lake/x")
+    with pytest.raises(ConfigurationError, match="AZURE_ALLOW_HTTP"):
+        file_system(place, {"AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:1/acc"})
+    with pytest.raises(ConfigurationError, match="GOOGLE_SERVICE_ACCOUNT cannot be used"):
+        file_system("gs://lake/x", {"GOOGLE_SERVICE_ACCOUNT": "key.json"})
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from headpond.localkinesis import LocalKinesis
+from tests.kit.support import free_ports
 from tests.localkinesis.peer_script import STEPS, World
 
 if TYPE_CHECKING:
@@ -147,14 +147,6 @@ def kinesis_local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str
     finally:
         process.kill()  # asked to end it takes half a minute
         process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
 
 
 def wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

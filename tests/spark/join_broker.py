@@ -13,6 +13,8 @@ import uuid
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING
 
+from tests.kit.support import free_ports
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -38,15 +40,6 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
 """
-
-
-def free_ports(count: int) -> list[int]:
-    """Give ports of loopback that nobody listens on."""
-    with contextlib.ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @contextlib.contextmanager

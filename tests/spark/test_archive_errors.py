@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headpond.core.errors import InvalidData, MissingRequirement
-from headpond.pipeline import load
+from headpond.pipeline import load, loads
 from headpond.pipeline.lake import open_lake
 from headpond.spark.following.run import Run, check_lines
 
@@ -51,6 +51,7 @@ def test_what_ended_spark_is_said_with_what_may_have_done_it(tmp_path: Path) -> 
         '[tables."public.t"]\nkeys = ["id"]'
     )
     run = Run(load(file))
+    in_a_store = Run(loads(file.read_text().replace('"lake"', '"abfss://c@a.dfs.core.windows.net/lake"')))
     trace = (
         "[STREAM_FAILED] Query terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR]:\n"
         '  File "clientserver.py", line 644, in _call_proxy\n'
@@ -65,6 +66,6 @@ def test_what_ended_spark_is_said_with_what_may_have_done_it(tmp_path: Path) -> 
     assert str(error).startswith(
         "Spark ended the query: org.apache.spark.SparkException: It exited unexpectedly"
     )
-    trace = "Caused by: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3A not found"
-    error = run._headpond_error(RuntimeError(trace))
-    assert (type(error), "spark.jars.packages" in str(error)) == (MissingRequirement, True)
+    trace = "Caused by: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.azurebfs.Abfss not found"
+    error = in_a_store._headpond_error(RuntimeError(trace))
+    assert (type(error), "org.apache.hadoop:hadoop-azure:" in str(error)) == (MissingRequirement, True)

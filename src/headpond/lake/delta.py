@@ -108,6 +108,7 @@ class DeltaFile:
         self, uri: str, storage_options: Mapping[str, str] | None = None, *, past: DeltaTable | None = None
     ) -> None:
         self.uri = uri
+        self._url = delta_url(uri)
         self._options = dict(storage_options or {})
         self._table = past
         self._is_past = past is not None  # it stays at its version, and is not written
@@ -131,7 +132,7 @@ class DeltaFile:
         """Open the table at its newest version."""
         with storage_errors(self.uri, self._options):
             if self._table is None:
-                self._table = DeltaTable(delta_url(self.uri), storage_options=self._options)
+                self._table = DeltaTable(self._url, storage_options=self._options)
             elif not self._is_past:
                 self._table.update_incremental()
         return self._table
@@ -143,7 +144,7 @@ class DeltaFile:
             UsageError: there is no such version any more, or was no table at that time.
         """
         newest = self.version()
-        table = DeltaTable(delta_url(self.uri), storage_options=self._options)
+        table = DeltaTable(self._url, storage_options=self._options)
         with storage_errors(self.uri, self._options):
             try:
                 table.load_as_version(moment)

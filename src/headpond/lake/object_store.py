@@ -50,10 +50,11 @@ def is_remote(place: str) -> bool:
 
 def is_s3(place: str) -> bool:
     """Return whether a place is in S3, by the URL's scheme."""
-    return _scheme(place) in S3_SCHEMES
+    return scheme_of(place) in S3_SCHEMES
 
 
-def _scheme(place: str) -> str:
+def scheme_of(place: str) -> str:
+    """Return the scheme of a URL, in lower case; nothing of a path."""
     return place.partition("://")[0].lower() if is_remote(place) else ""
 
 
@@ -75,11 +76,20 @@ def plain_name(name: str) -> str:
 def delta_url(place: str) -> str:
     """Return the URL or path of a table as deltalake takes it.
 
+    Raises:
+        ConfigurationError: the URL has a `%`, which deltalake decodes in some places once, in some twice.
+
     >>> delta_url("s3://lake/public.a#b"), delta_url("/lake/public.a#b")
     ('s3://lake/public.a%23b', '/lake/public.a#b')
     """
     if not is_remote(place):
         return place
+    if "%" in place:
+        raise ConfigurationError(
+            f"{place} has a %, which stands for something else in a URL.",
+            next_step="Give the lake another folder (target.path).",
+            place=place,
+        )
     scheme, _, rest = place.partition("://")
     return f"{scheme}://" + quote(rest, safe="/~!$&'()*+,;=:@ ")
 
@@ -91,7 +101,7 @@ def open_files(place: str, options: Mapping[str, str]) -> tuple[Any, str]:
         ConfigurationError: the scheme is not known, or an option cannot be taken.
         OSError: the store does not answer.
     """
-    scheme, (bucket, path) = _scheme(place), _parts(place)
+    scheme, (bucket, path) = scheme_of(place), _parts(place)
     if scheme in S3_SCHEMES:
         return pafs.S3FileSystem(**_s3_for_arrow(options)), f"{bucket}/{path}".rstrip("/")
     if scheme in AZURE_SCHEMES:
@@ -116,7 +126,7 @@ def open_for_commits(place: str, options: Mapping[str, str]) -> Any:
     """Open obstore's store of a folder at a URL that `open_files` takes, for conditional puts."""
     import obstore.store as stores  # noqa: PLC0415 - only a lake in an object store needs it
 
-    scheme, (bucket, path) = _scheme(place), _parts(place)
+    scheme, (bucket, path) = scheme_of(place), _parts(place)
     client: Any = {"allow_http": _is_true(option_of(options, "allow_http"))}
     config: Any
     if scheme in AZURE_SCHEMES:
@@ -161,7 +171,7 @@ def _s3_for_arrow(options: Mapping[str, str]) -> dict[str, Any]:
         "session_token": option_of(options, "session_token", "token"),
         "region": option_of(options, "region", "default_region"),
         "endpoint_override": endpoint,
-        "scheme": _scheme_of(endpoint, options, "AWS_ALLOW_HTTP"),
+        "scheme": _http_of(endpoint, options, "AWS_ALLOW_HTTP"),
         "connect_timeout": CONNECT_TIMEOUT_S,
         "request_timeout": REQUEST_TIMEOUT_S,
         "allow_delayed_open": True,  # a small file is one request then, and not three
@@ -169,7 +179,7 @@ def _s3_for_arrow(options: Mapping[str, str]) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _scheme_of(endpoint: str | None, options: Mapping[str, str], allowed_by: str) -> str | None:
+def _http_of(endpoint: str | None, options: Mapping[str, str], allowed_by: str) -> str | None:
     """Return `http` for an endpoint of that kind, where it is allowed."""
     if endpoint is None or not endpoint.startswith("http://"):
         return None
@@ -195,7 +205,7 @@ def _azure(place: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]
     known = {name: value for name, value in os.environ.items() if name.startswith("AZURE_")} | dict(options)
     given = {name: option_of(known, *names) for name, names in _AZURE.items()}
     endpoint = option_of(known, "endpoint")
-    _scheme_of(endpoint, known, "AZURE_ALLOW_HTTP")
+    _http_of(endpoint, known, "AZURE_ALLOW_HTTP")
     given |= {"account_name": account, "endpoint": endpoint}
     return container, {name: value for name, value in given.items() if value is not None}
 

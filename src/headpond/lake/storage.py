@@ -42,13 +42,17 @@ _SHOWN_CHARACTERS = 300
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _XML_MESSAGE = re.compile(r"<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?", re.DOTALL)
 _ARROW_MESSAGE = re.compile(r"AWS Error ([A-Z_]+) during \w+ operation: (.*?)\.?\Z", re.DOTALL)
+_AZURE_MESSAGE = re.compile(r"Azure Error: \[(\w*)\] (?:\d{3} )?(.*)", re.DOTALL)
+_REQUEST = re.compile(r"\s*Request ?I[Dd]:.*", re.DOTALL)  # its number and time, for Azure's own people
 _REFUSED = re.compile(
     r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|40[13] |"
     r"InvalidSignature|InvalidClientTokenId|UnrecognizedClient|MissingAuthenticationToken|"
-    r"Unauthori[sz]ed|Forbidden|credential"
+    r"AuthenticationFailed|AuthorizationFailure|AuthorizationPermissionMismatch|"
+    r"Unauthori[sz]ed|Forbidden|credential|access token"
 )
 _UNREACHABLE = re.compile(
-    r"tcp connect|dns error|error sending request|NetworkConnection|CouldNotConnect|timed out"
+    r"tcp connect|dns error|error sending request|NetworkConnection|CouldNotConnect|timed out|"
+    r"Fail to get a new connection"
 )
 
 
@@ -239,7 +243,9 @@ def _cleaned(said: str, options: Mapping[str, str]) -> str:
     code = _XML_MESSAGE.search(said)
     words = " ".join(said.replace("↳", ":").split("<?xml")[0].split()).replace(" :", ":").strip(" .:")
     if code is not None:
-        words = f"{code[1]}: {code[2]}" if code[2] else code[1]
+        words = f"{code[1]}: {' '.join(_REQUEST.sub('', code[2]).split())}" if code[2] else code[1]
+    elif (azure := _AZURE_MESSAGE.search(words)) is not None:
+        words = f"{azure[1]}: {_REQUEST.sub('', azure[2]).partition('. ')[0]}".removeprefix(": ")
     elif (arrow := _ARROW_MESSAGE.search(words)) is not None:
         words = f"{arrow[1].title().replace('_', '')}: {arrow[2]}"  # as the store wrote it
     else:

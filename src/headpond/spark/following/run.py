@@ -56,6 +56,7 @@ from headpond.spark.metrics.exporters import Sink
 from headpond.spark.metrics.sinks import marked, sinks_of, sizes_reader
 from headpond.spark.session.java import find_java
 from headpond.spark.session.settings import (
+    NO_JAR,
     check_checkpoint,
     check_lasting,
     log_path,
@@ -378,7 +379,7 @@ class Run:
         if (found := headpond_error_of(error)) is not None:
             return found
         text, about_memory = text_of(error), MEMORY
-        if "ClassNotFoundException: Class org.apache.hadoop.fs.s3a." in text:
+        if NO_JAR.search(text):
             return no_jar_for(self.pipeline.target.checkpoint)
         if (code := ended_jvm(error)) is not None:
             how = f"was killed (signal {-code})" if code < 0 else f"ended with exit code {code}"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from headpond.core.errors import ConfigurationError, MissingRequirement
 from headpond.core.passing import cache_folder, is_private
-from headpond.lake.object_store import is_remote, is_s3
+from headpond.lake.object_store import AZURE_SCHEMES, GCS_SCHEMES, S3_SCHEMES, is_remote, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,8 +83,14 @@ LOCAL_CHECKPOINTS = f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
 UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT"
 """Set where spark-submit started this process: its JVM is up, with settings that are not seen from here."""
 
-S3_JAR = "hadoop-aws"
-"""How the jar's name begins that lets Spark use S3."""
+_JARS = (
+    (S3_SCHEMES, ("hadoop-aws",)),
+    (AZURE_SCHEMES, ("hadoop-azure",)),
+    (GCS_SCHEMES, ("hadoop-gcp", "gcs-connector")),
+)
+"""How the names begin of the jars with which Spark uses a store; the first is Hadoop's own."""
+NO_JAR = re.compile(r"ClassNotFoundException: Class org\.apache\.hadoop\.fs\.(s3a|azurebfs|gs)\.")
+"""Found in what Spark says where it has none."""
 
 
 def session_settings(pipeline: Pipeline) -> dict[str, str]:
@@ -96,28 +102,35 @@ def session_settings(pipeline: Pipeline) -> dict[str, str]:
 
 
 def check_checkpoint(pipeline: Pipeline, *, jars: Path | None = None) -> None:
-    """Refuse a checkpoint in S3 that Spark has no jars for.
+    """Refuse a checkpoint in an object store that Spark has no jars for.
 
     Raises:
         MissingRequirement: the jars are nowhere.
     """
     checkpoint = pipeline.target.checkpoint
-    if not is_s3(checkpoint) or UNDER_SUBMIT in os.environ:  # spark-submit may have brought jars
+    wanted = _jars_for(checkpoint)
+    if not wanted or UNDER_SUBMIT in os.environ:  # spark-submit may have brought jars
         return
     brought = " ".join(value for name, value in pipeline.spark.items() if name in _JAR_SETTINGS)
     own = spark_jars() if jars is None else jars
-    if S3_JAR in brought or (own is not None and any(own.glob(f"{S3_JAR}*.jar"))):
-        return
-    raise no_jar_for(checkpoint)
+    there = brought.split() + ([] if own is None else [jar.name for jar in own.glob("*.jar")])
+    if not any(name in each for name in wanted for each in there):
+        raise no_jar_for(checkpoint)
+
+
+def _jars_for(place: str) -> tuple[str, ...]:
+    scheme = scheme_of(place)
+    return next((names for schemes, names in _JARS if scheme in schemes), ())
 
 
 def no_jar_for(checkpoint: str) -> MissingRequirement:
-    """Return the error of a checkpoint in S3 that Spark has no jars for."""
+    """Return the error of a checkpoint in an object store that Spark has no jars for."""
+    jar = _jars_for(checkpoint)[0]
     return MissingRequirement(
-        f"The checkpoint {checkpoint} is in S3, and this Spark has no jar for S3 ({S3_JAR}).",
+        f"The checkpoint {checkpoint} is in an object store, and this Spark has no jar for it ({jar}).",
         next_step='Set target.checkpoint to a folder that lasts, such as checkpoint = "checkpoint"; the lake '
         "may stay where it is. Or bring the jar, of the version of Spark's Hadoop: "
-        f'"spark.jars.packages" = "org.apache.hadoop:{S3_JAR}:VERSION" under [spark].',
+        f'"spark.jars.packages" = "org.apache.hadoop:{jar}:VERSION" under [spark].',
         key="target.checkpoint",
     )
 
