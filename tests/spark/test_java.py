@@ -103,6 +103,17 @@ def test_too_little_memory_is_not_a_missing_java(tmp_path: Path) -> None:
     assert "ulimit" in caught.value.next_step
 
 
+def test_a_folder_that_is_gone_is_not_a_missing_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java ends at once where its folder was removed, whichever Java it is."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(MissingRequirement, match="the folder that headpond was started in is gone") as caught:
+        java.find_java({"PATH": os.environ["PATH"], "HEADPOND_CACHE_DIR": str(tmp_path)})
+    assert not isinstance(caught.value, JavaMissing)
+
+
 def test_wrapper_drops_the_one_argument_and_keeps_the_rest(tmp_path: Path) -> None:
     """Arguments with spaces, quotes and nothing in them arrive as they were given, in order."""
     inner = tmp_path / "inner java"

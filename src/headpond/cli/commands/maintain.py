@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import asdict
 from typing import Any
@@ -149,9 +150,10 @@ def _rebuilt(done: Rebuilt, file: str, *, dry_run: bool) -> RenderableType:
             f"{done.lost_ns} ns that come late go to quarantine as too_late."
         )
     if done.finer:
+        command = shlex.join(["headpond", "bootstrap", file, done.table, "--from-start"])
         lines.append(
-            f"Rows that the old keys merged into one are lost: run `headpond bootstrap {file} "
-            f"{done.table} --from-start` afterwards, which brings what the source still has."
+            f"Rows that the old keys merged into one are lost: run `{command}` afterwards, "
+            "which brings what the source still has."
         )
     again = next_command(*(("rebuild", file, done.table) if dry_run else ("run", file)))
     return Text("\n".join(lines)) if done.unfit else Group(Text("\n".join(lines)), again)

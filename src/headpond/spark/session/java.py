@@ -60,7 +60,8 @@ def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True
 
     Raises:
         JavaMissing: None was found; the message names every candidate and why it was passed over.
-        MissingRequirement: One was found that may not have the memory it asks for.
+        MissingRequirement: One was found that may not have the memory it asks for, or none can start in a
+            folder that is gone.
     """
     env = os.environ if environ is None else environ
     passed_over: list[str] = []
@@ -87,11 +88,24 @@ def find_java(environ: Mapping[str, str] | None = None, *, fallback: bool = True
             "Java reserves several GiB of addresses, most of which it never uses.",
             passed_over=passed_over,
         )
+    if not _has_folder():
+        raise MissingRequirement(
+            "No Java can start here: the folder that headpond was started in is gone.",
+            next_step="Change to a folder that is there (`cd`), and start again.",
+            passed_over=passed_over,
+        )
     raise JavaMissing(
         f"Spark needs Java {OLDEST_JAVA} or newer, and none was found ({'; '.join(passed_over)}).",
         next_step=_NEXT_STEP.format("" if bundled else _FROM_PYPI),  # twice would not help
         passed_over=passed_over,
     )
+
+
+def _has_folder() -> bool:
+    try:
+        return bool(Path.cwd())
+    except FileNotFoundError:
+        return False
 
 
 def write_wrapper(java: Path, cache: Path) -> Path:
