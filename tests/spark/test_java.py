@@ -104,13 +104,17 @@ def test_too_little_memory_is_not_a_missing_java(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_gone_is_not_a_missing_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java ends at once where its folder was removed, whichever Java it is."""
+    """Java ends at once where its folder was removed, whichever Java it is: here one that always does."""
+    fake_java(tmp_path / "jdk", "17.0.15", exit_code=1)
+    env = environ(tmp_path, JAVA_HOME=str(tmp_path / "jdk"))
+    with pytest.raises(JavaMissing):
+        java.find_java(env, fallback=False)
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
     with pytest.raises(MissingRequirement, match="the folder that headpond was started in is gone") as caught:
-        java.find_java({"PATH": os.environ["PATH"], "HEADPOND_CACHE_DIR": str(tmp_path)})
+        java.find_java(env, fallback=False)
     assert not isinstance(caught.value, JavaMissing)
 
 
