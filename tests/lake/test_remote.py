@@ -252,7 +252,7 @@ def test_what_azure_refuses_is_one_sentence(
     assert (type(error), words in error.message, place in error.message) == (kind, True, True), error
 
 
-def test_places_in_other_stores_than_s3() -> None:
+def test_places_in_other_stores_than_s3(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Arrow and obstore are told of an account; what is refused."""
     place, key = "abfss://lake@acc.dfs.core.windows.net/x/", {"azure_storage_sas_token": "sig"}
     container, given = _azure(place, key)
@@ -262,6 +262,14 @@ def test_places_in_other_stores_than_s3() -> None:
     arrow = _azure_for_arrow(_azure(place, over)[1])
     assert arrow["blob_storage_authority"] == ".blob.core.chinacloudapi.cn"
     assert arrow["dfs_storage_authority"] == ".dfs.core.chinacloudapi.cn"
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
+    for name in ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE"):
+        monkeypatch.setenv(name, "/x")  # of a pod with an identity
+    assert _azure(place, {})[1] == {"account_name": "acc", "account_key": "a2V5"}
+    assert _azure(place, key)[1] == {"account_name": "acc", "sas_token": "sig"}  # not both
+    assert file_system(place)[1] == "lake/x"
+    with pytest.raises(ConfigurationError, match="do not go together"):
+        file_system(place, {"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"})
     with pytest.raises(ConfigurationError, match="of which account"):
         file_system("abfss://lake/x")
     with pytest.raises(ConfigurationError, match="AZURE_ALLOW_HTTP"):

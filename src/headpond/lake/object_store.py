@@ -32,7 +32,7 @@ GCS_SCHEMES = frozenset({"gs"})
 CONNECT_TIMEOUT_S = 10
 REQUEST_TIMEOUT_S = 60
 
-_FIRST_WORDS = re.compile(r"aws_|azure_storage_|azure_|google_")
+_FIRST_WORDS = re.compile(r"^(aws_|azure_storage_|azure_|google_)")
 _AZURE = {
     "account_key": ("account_key", "access_key", "master_key"),
     "sas_token": ("sas_token", "sas_key"),
@@ -70,7 +70,7 @@ def plain_name(name: str) -> str:
     >>> plain_name("AZURE_STORAGE_ACCOUNT_KEY"), plain_name("AWS_REGION"), plain_name("region")
     ('account_key', 'region', 'region')
     """
-    return _FIRST_WORDS.sub("", name.lower(), count=1) if _FIRST_WORDS.match(name.lower()) else name.lower()
+    return _FIRST_WORDS.sub("", name.lower())
 
 
 def delta_url(place: str) -> str:
@@ -106,7 +106,14 @@ def open_files(place: str, options: Mapping[str, str]) -> tuple[Any, str]:
         return pafs.S3FileSystem(**_s3_for_arrow(options)), f"{bucket}/{path}".rstrip("/")
     if scheme in AZURE_SCHEMES:
         container, given = _azure(place, options)
-        return pafs.AzureFileSystem(**_azure_for_arrow(given)), f"{container}/{path}".rstrip("/")
+        try:
+            return pafs.AzureFileSystem(**_azure_for_arrow(given)), f"{container}/{path}".rstrip("/")
+        except ValueError as error:
+            raise ConfigurationError(
+                f"Azure's keys do not go together: {error}",
+                next_step="Give the key of the account, or a SAS token, or tenant, client and secret.",
+                key="target.storage_options",
+            ) from error
     if scheme in GCS_SCHEMES:
         _check_gcs(options)
         # Arrow's own limit is a quarter of an hour: a machine without credentials would wait as long.
@@ -202,12 +209,19 @@ def _azure(place: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]
             next_step="Write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH.",
             place=place,
         )
-    known = {name: value for name, value in os.environ.items() if name.startswith("AZURE_")} | dict(options)
-    given = {name: option_of(known, *names) for name, names in _AZURE.items()}
-    endpoint = option_of(known, "endpoint")
-    _http_of(endpoint, known, "AZURE_ALLOW_HTTP")
-    given |= {"account_name": account, "endpoint": endpoint}
-    return container, {name: value for name, value in given.items() if value is not None}
+    # Identities in the environment, as AZURE_CLIENT_ID, each library finds by itself.
+    around = {name: value for name, value in os.environ.items() if name.startswith("AZURE_STORAGE_")}
+    given = _azure_keys(options) or _azure_keys(around)
+    endpoint = option_of({**around, **options}, "endpoint")
+    _http_of(endpoint, options, "AZURE_ALLOW_HTTP")
+    if endpoint is not None:
+        given["endpoint"] = endpoint
+    return container, {"account_name": account, **given}
+
+
+def _azure_keys(options: Mapping[str, str]) -> dict[str, str]:
+    found = {name: option_of(options, *names) for name, names in _AZURE.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _azure_for_arrow(given: Mapping[str, str]) -> dict[str, Any]:
