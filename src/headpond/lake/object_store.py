@@ -76,20 +76,11 @@ def plain_name(name: str) -> str:
 def delta_url(place: str) -> str:
     """Return the URL or path of a table as deltalake takes it.
 
-    Raises:
-        ConfigurationError: the URL has a `%`, which deltalake decodes in some places once, in some twice.
-
     >>> delta_url("s3://lake/public.a#b"), delta_url("/lake/public.a#b")
     ('s3://lake/public.a%23b', '/lake/public.a#b')
     """
     if not is_remote(place):
         return place
-    if "%" in place:
-        raise ConfigurationError(
-            f"{place} has a %, which stands for something else in a URL.",
-            next_step="Give the lake another folder (target.path).",
-            place=place,
-        )
     scheme, _, rest = place.partition("://")
     return f"{scheme}://" + quote(rest, safe="/~!$&'()*+,;=:@ ")
 

@@ -118,7 +118,7 @@ def consumer_with_fan_out(source: Read) -> Iterator[Mistake]:
 
 def readable_path(target: Read) -> Iterator[Mistake]:
     """A folder with an escape in its name: deltalake writes to it and reads from another one."""
-    if "://" not in target["path"] and _PERCENT.search(target["path"]):
+    if _PERCENT.search(target["path"]):
         wanted = "a path without % and two hexadecimal digits, which deltalake reads as one character"
         yield expectation(target.place["path"], wanted, target.raw["path"], "Give the folder another name.")
 
