@@ -10,7 +10,7 @@
                                            headpond accepts, Spark Connect
     python3 scripts/set_up.py newest       likewise, of the newest Python that is there
     python3 scripts/set_up.py package      likewise, with headpond as a wheel and nothing for development
-    python3 scripts/set_up.py constraints  writes constraints.txt and constraints-oldest.txt anew
+    python3 scripts/set_up.py constraints  updates constraints.txt and constraints-oldest.txt
 
 Standard library only. Packages are installed by uv where it is on the PATH or can be installed from the
 package index (into `.venv/tools`), else by pip. pip's own settings (index, find-links, certificates, from the
@@ -329,7 +329,7 @@ def set_up_beside(purpose: str) -> None:
 
 
 def write_constraints() -> None:
-    """Resolve every dependency, extra and group anew into constraints.txt and constraints-oldest.txt."""
+    """Resolve all dependencies, extras and groups again, and write the two files of constraints."""
     import tomllib  # noqa: PLC0415 - absent from the Pythons that check_python refuses
 
     make_venv()

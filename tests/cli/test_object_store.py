@@ -115,12 +115,13 @@ def test_a_folder_that_yarn_deletes_is_refused(target: str, key: str | None, tmp
     """In cluster mode the pipeline file lies in a container's folder, and what is relative to it, too."""
     container = tmp_path / "appcache" / "application_1" / "container_1"
     container.mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "appcache")
+    for name in ("link", "other"):
+        (tmp_path / name).symlink_to(tmp_path / "appcache")
     environ = {"CONTAINER_ID": "container_1", "LOCAL_DIRS": f"/other,{tmp_path}/link/application_1"}
     (container / "p.toml").write_text(
         f'[source]\narchive = "a"\nformat = "dsql"\n[target]\n{target}\n[tables."a.t"]\nkeys = ["k"]\n'
     )
-    pipeline = load(container / "p.toml")
+    pipeline = load(tmp_path / "other" / "application_1" / "container_1" / "p.toml")
     if key is None:
         check_lasting(pipeline, environ)
     else:

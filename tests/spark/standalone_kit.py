@@ -17,9 +17,12 @@ import pyspark
 
 from headpond.spark.session.java import find_java
 from headpond.spark.session.start import QUICK_JAVA_OPTIONS
+from tests.kit.expected_tables import change_records, fill, pipeline_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from headpond.localkinesis import LocalKinesis
 
 SPARK_HOME = Path(pyspark.__file__).parent
 HOSTS = ("127.0.0.1", "127.0.0.2")
@@ -105,6 +108,17 @@ def spark_class(
     finally:
         process.terminate()
         process.wait(20)
+
+
+def pipeline_in(folder: Path, kinesis: LocalKinesis, settings: dict[str, str]) -> Path:
+    """Fill a stream, and write the pipeline that reads it; its lake is named by its whole path."""
+    kinesis.engine.create_stream("changes", 4)
+    fill(kinesis.client(), "changes", change_records())
+    source = f'stream = "changes"\nendpoint_url = "{kinesis.endpoint_url}"\nstart = "TRIM_HORIZON"'
+    lines = "".join(f'"{name}" = "{value}"\n' for name, value in settings.items())
+    file = folder / "p.toml"
+    file.write_text(pipeline_text(source, path=str(folder / "lake")) + f"\n[spark]\n{lines}")
+    return file
 
 
 def bare_environment() -> dict[str, str]:

@@ -143,7 +143,7 @@ def test_a_sink_that_could_not_write_is_asked_again(caplog: pytest.LogCaptureFix
 def test_a_run_is_marked_while_it_starts_and_after_a_mark_that_failed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No batch and no other sink is needed for it; of writes that fail in a row one is told."""
+    """It needs no batch and no other sink; writes that fail one after the other are logged once."""
     monkeypatch.setattr(sinks, "EVERY_S", 0.001)
     written: list[dict[str, Any]] = []
     fails = [False, True, True, False, False, True, False]  # the first is the start's

@@ -18,7 +18,7 @@ from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 from headpond.spark.session.cluster import needs_shipping, package_zip
 from headpond.spark.session.start import QUICK_JAVA_OPTIONS
-from tests.kit.expected_tables import change_records, differences, fill, pipeline_text
+from tests.kit.expected_tables import change_records, differences
 from tests.kit.support import vector_json
 from tests.soak import soak_join
 from tests.soak.soak_put import held
@@ -29,6 +29,7 @@ from tests.spark.standalone_kit import (
     WORKERS,
     Cluster,
     bare_environment,
+    pipeline_in,
     standalone_cluster,
 )
 
@@ -62,16 +63,6 @@ def of_the_driver_alone(cluster: Cluster, folder: Path) -> Iterator[None]:
         yield
     finally:
         told.unlink()
-
-
-def pipeline_in(folder: Path, kinesis: LocalKinesis, settings: dict[str, str]) -> Path:
-    """Fill a stream, and write the pipeline that reads it."""
-    kinesis.engine.create_stream("changes", 4)
-    fill(kinesis.client(), "changes", change_records())
-    source = f'stream = "changes"\nendpoint_url = "{kinesis.endpoint_url}"\nstart = "TRIM_HORIZON"'
-    told = "".join(f'"{name}" = "{value}"\n' for name, value in settings.items())
-    (folder / "p.toml").write_text(pipeline_text(source, path="lake") + f"\n[spark]\n{told}")
-    return folder / "p.toml"
 
 
 def _log(folder: Path) -> str:

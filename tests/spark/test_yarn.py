@@ -17,9 +17,9 @@ from headpond.pipeline import load
 from headpond.pipeline.lake import open_lake
 from headpond.spark.session.cluster import package_zip
 from headpond.spark.session.start import QUICK_JAVA_OPTIONS
-from tests.kit.expected_tables import change_records, differences, fill, pipeline_text
+from tests.kit.expected_tables import change_records, differences
 from tests.kit.support import vector_json
-from tests.spark.standalone_kit import SETTINGS, SPARK_HOME
+from tests.spark.standalone_kit import SETTINGS, SPARK_HOME, pipeline_in
 from tests.spark.yarn_kit import Yarn, yarn_cluster
 
 if TYPE_CHECKING:
@@ -37,17 +37,6 @@ def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
     """One for all of these tests."""
     with yarn_cluster(tmp_path_factory.mktemp("yarn")) as started:
         yield started
-
-
-def pipeline_in(folder: Path, kinesis: LocalKinesis, settings: dict[str, str]) -> Path:
-    """Fill a stream, and write the pipeline that reads it; its lake is named by its whole path."""
-    kinesis.engine.create_stream("changes", 4)
-    fill(kinesis.client(), "changes", change_records())
-    source = f'stream = "changes"\nendpoint_url = "{kinesis.endpoint_url}"\nstart = "TRIM_HORIZON"'
-    told = "".join(f'"{name}" = "{value}"\n' for name, value in settings.items())
-    file = folder / "p.toml"
-    file.write_text(pipeline_text(source, path=str(folder / "lake")) + f"\n[spark]\n{told}")
-    return file
 
 
 def said_in(yarn: Yarn, name: str, *, whole: bool = False) -> str:

@@ -143,11 +143,11 @@ def check_lasting(pipeline: Pipeline, environ: Mapping[str, str] | None = None) 
     """
     env = os.environ if environ is None else environ
     # What a node manager tells each of its containers: https://hadoop.apache.org/docs/stable/hadoop-yarn/
-    told = env.get("LOCAL_DIRS", "") if "CONTAINER_ID" in env else ""
-    passing = [Path(folder).resolve() for folder in told.split(",") if folder]
+    listed = env.get("LOCAL_DIRS", "") if "CONTAINER_ID" in env else ""
+    temporary = [Path(folder).resolve() for folder in listed.split(",") if folder]
     target = pipeline.target
     for key, place in (("target.path", target.path), ("target.checkpoint", target.checkpoint)):
-        for folder in passing:
+        for folder in temporary:
             if not is_remote(place) and Path(place).resolve().is_relative_to(folder):
                 raise ConfigurationError(
                     f"{key} is {place}, in {folder}, which YARN deletes when the driver ends.",
