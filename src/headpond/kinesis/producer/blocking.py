@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
+import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 _CHUNK = 5_000
 
+logger = logging.getLogger(__name__)
+
 
 class BlockingProducer:
     """`Producer` with blocking methods, for any number of threads.
@@ -36,7 +41,8 @@ class BlockingProducer:
         with BlockingProducer(ConnectionSettings(stream_name="orders")) as producer:
             producer.put_all(("key", line) for line in lines)
 
-    Leaving the block flushes.
+    Leaving the block flushes, and so does the end of a program that started the producer and never closed
+    it. Each process has its own: one that was started before a fork does not work in the child.
 
     Args:
         connection: Which stream, where, as whom.
@@ -56,6 +62,7 @@ class BlockingProducer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = Lock()  # what began before the end is done before the producer is closed
         self._thread: Thread | None = None
+        self._pid = 0  # of the process that the thread runs in
 
     def __enter__(self) -> Self:
         self.start()
@@ -70,7 +77,7 @@ class BlockingProducer:
         """Connect; see `Producer.start`."""
         if self._thread is not None:
             raise UsageError("The producer was started before.", next_step="Make another one.")
-        self._loop = asyncio.new_event_loop()
+        self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
         self._thread = Thread(target=_run, args=(self._loop,), name="headpond-producer-loop", daemon=True)
         self._thread.start()
         try:
@@ -78,9 +85,16 @@ class BlockingProducer:
         except BaseException:
             self.close()
             raise
+        atexit.register(self._close_at_exit)
 
     def close(self) -> None:
-        """Flush and disconnect; does nothing the second time. What waits for room is still sent."""
+        """Flush and disconnect; does nothing the second time. What waits for room is still sent.
+
+        Does nothing in a process that was forked from the producer's, which sends what it took.
+        """
+        if self._forked:
+            return
+        atexit.unregister(self._close_at_exit)
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is None:
@@ -92,6 +106,17 @@ class BlockingProducer:
         finally:
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join()
+
+    def _close_at_exit(self) -> None:
+        before = sum(self.failed.values())
+        self.close()
+        if lost := sum(self.failed.values()) - before:
+            logger.error(
+                "%d user records for stream %s were still waiting when the program ended, and failed: %s.",
+                lost,
+                self._stream,
+                ", ".join(self.failed),
+            )
 
     def put(
         self,
@@ -106,7 +131,7 @@ class BlockingProducer:
 
         Raises:
             InvalidUserRecord: The data is not bytes.
-            UsageError: The producer is not running.
+            UsageError: The producer is not running, or this process was forked from the one it runs in.
         """
         kept, entered = _kept(data), Event()
 
@@ -212,7 +237,18 @@ class BlockingProducer:
         """User records that failed, by reason."""
         return self._producer.failed
 
+    @property
+    def _forked(self) -> bool:
+        return self._loop is not None and self._pid != os.getpid()
+
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._forked:
+            work.close()
+            raise UsageError(
+                f"The producer runs in process {self._pid}, from which this one was forked.",
+                next_step="Start one in each process, after the fork.",
+                stream=self._stream,
+            )
         with self._lock:
             if self._loop is not None:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)

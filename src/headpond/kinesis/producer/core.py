@@ -13,8 +13,11 @@ All state lives in one event loop; only PutRecords and ListShards run in threads
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import random
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _YIELD_EVERY = 1024
+
+logger = logging.getLogger(__name__)
 
 
 def _monotonic_ms() -> float:
@@ -125,6 +130,9 @@ class Producer:
         if self._loop is not None:
             raise UsageError("The producer was started before.", next_step="Make another one.")
         self._loop = asyncio.get_running_loop()
+        self._left = weakref.finalize(
+            self, _tell_what_is_left, self._ledger, self._connection.stream, os.getpid()
+        )
         settings = self.settings
         self._pool = ThreadPoolExecutor(settings.max_connections + 1, "headpond-producer")
         self._clients = await asyncio.to_thread(
@@ -154,6 +162,7 @@ class Producer:
         finally:
             # Reached early if the task is cancelled: then what is outstanding fails rather than vanishes.
             self._dispatcher.stop("Closed")
+            self._left.detach()
             await self._map.stop()
             pool, self._pool = self._pool, None
             pool.shutdown(wait=False)
@@ -320,7 +329,24 @@ class Producer:
         return await self._in_thread(partial(list_shards, self._connection), self._clients.client)
 
     async def _in_thread(self, function: Callable[[KinesisClient], T], client: KinesisClient) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, client)
+        try:
+            call = asyncio.get_running_loop().run_in_executor(self._pool, function, client)
+        except (
+            RuntimeError
+        ):  # the program is ending, and no thread takes work any more: the loop's own makes the call
+            return function(client)
+        return await call
+
+
+def _tell_what_is_left(ledger: Ledger, stream: str, pid: int) -> None:
+    """Say what a producer that was never closed did not send; what a forked process holds is a copy."""
+    if ledger.outstanding and pid == os.getpid():
+        logger.error(
+            "%d user records for stream %s were not sent: their producer was never closed. "
+            "Use it inside `async with`.",
+            len(ledger.outstanding),
+            stream,
+        )
 
 
 def summary(stream: str, failures: dict[int, PutFailed], count: int) -> PutFailed:
