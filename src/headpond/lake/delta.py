@@ -23,7 +23,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from headpond.core.errors import ServiceFailure, UsageError
 from headpond.core.passing import PassingFolder
 from headpond.lake.engine.folder import Folder
-from headpond.lake.engine.log import WITH_VECTORS, DataFile, Overtaken, entry_name, listed, plain_type
+from headpond.lake.engine.log import WITH_VECTORS, DataFile, Overtaken, entry_name, newest_part, plain_type
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import Alone, Choose, Engine, Merge, Merged, Part, crowded, uneven
 from headpond.lake.engine.parquet import EXACT_DIGITS, LONGEST_BOUND
@@ -78,7 +78,7 @@ def literal(value: int | str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Rows (by the statistics), bytes and files of the newest version of a Delta table; bytes of its log."""
+    """Rows (by the statistics), bytes and files of the newest version of a table, and `Log.bytes_to_read`."""
 
     rows: int
     bytes: int
@@ -248,12 +248,11 @@ class DeltaFile:
         return int(self.query(["count(*) AS n"])["n"][0].as_py()) if known is None else known
 
     def size(self) -> Size:
-        """Return the size of the newest version, by its log alone, and of the log."""
+        """Return the size of the newest version, by its log alone."""
         files = self.data_files()
-        log_bytes = self.engine.folder.bytes_in("_delta_log")
-        return Size(
-            sum(file.live or 0 for file in files), sum(file.size for file in files), len(files), log_bytes
-        )
+        rows, size = sum(file.live or 0 for file in files), sum(file.size for file in files)
+        with storage_errors(self.uri, self._options):
+            return Size(rows, size, len(files), self.engine.log.bytes_to_read())
 
     def data_files(self) -> list[DataFile]:
         """Return the files of the newest version, as its log has them."""
@@ -373,7 +372,7 @@ class DeltaFile:
                 return
             beside = PassingFolder(_BESIDE)
             Path(beside.path, "_delta_log").mkdir()
-            entries, checkpoints = listed(folder)
+            entries, checkpoints = newest_part(folder)
             last = max(checkpoints, default=-1)
             for path in [*checkpoints.get(last, ()), *(entry_name(each) for each in entries if each > last)]:
                 Path(beside.path, path).symlink_to(Path(self.uri, path).absolute())

@@ -199,7 +199,7 @@ def plots_of(stretches: Sequence[Stretch]) -> Iterator[Plot]:
         ("Batch time", "From planning to commit: the longest; dark, the median.", said_ms, 10, _duration),
         ("Size of the lake", f"Files of the newest versions{own}", size, 1024, _of_lake("bytes")),
         ("Files of the lake", f"Of the newest versions{own}", figure, 10, _of_lake("files")),
-        ("Logs of the lake", f"Commits and checkpoints{own}", size, 1024, _of_lake("log_bytes")),
+        ("Logs of the lake", f"Checkpoints and what follows them{own}", size, 1024, _of_lake("log_bytes")),
     ):
         groups = [(each, rows, seen(rows)) for each in stretches for rows in _groups(each)]
         top = nice(max((value for _, _, (value, _) in groups if value is not None), default=0.0), base)

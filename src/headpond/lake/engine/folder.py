@@ -101,10 +101,37 @@ class Folder:
             if info.type == pafs.FileType.File:
                 yield info.path[len(self.place("")) :], (info.mtime_ns or 0) // 1_000_000
 
-    def bytes_in(self, path: str) -> int:
-        """Return how many bytes the files of a folder of it take; those of its own folders do not count."""
-        found = pafs.FileSelector(self.place(path), allow_not_found=True)
-        return sum(info.size or 0 for info in self.files.get_file_info(found))
+    def files_after(self, path: str, name: str) -> dict[str, int]:
+        """Return the files in a folder of it whose names come after one, with their bytes.
+
+        What comes before costs a disk little and a store nothing: a log may have a hundred thousand entries
+        before its last checkpoint.
+        """
+        found = {}
+        with storage_errors(self.uri, self.options):
+            if is_remote(self.uri):
+                return self._objects_after(path, name)
+            with contextlib.suppress(FileNotFoundError), os.scandir(Path(self.uri, path)) as entries:
+                for each in entries:
+                    if each.name > name and each.is_file():
+                        with contextlib.suppress(FileNotFoundError):
+                            found[f"{path}/{each.name}"] = each.stat().st_size
+        return found
+
+    def _objects_after(self, path: str, name: str) -> dict[str, int]:
+        import obstore  # noqa: PLC0415 - only a lake in an object store needs it
+        from obstore.exceptions import BaseError  # noqa: PLC0415
+
+        offset = f"{path}/{name}"
+        try:
+            pages = obstore.list(self._store, path, offset=offset, chunk_size=1000)
+            found = {each["path"]: each["size"] for page in pages for each in page}
+        except BaseError as error:
+            raise _in_short(error) from None
+        # Azurite does not know of offsets, and gives all there is.
+        return {
+            each: size for each, size in found.items() if each > offset and "/" not in each[len(path) + 1 :]
+        }
 
     def put_new(self, path: str, content: bytes) -> None:
         """Write a file whole, or raise FileExistsError where it is there and leave that one."""
@@ -134,8 +161,7 @@ class Folder:
             raise FileExistsError(path) from None
         except (BaseError, NotImplementedError) as error:
             if not isinstance(error, NotSupportedError) and "NotImplemented" not in str(error):
-                # The first lines are the store's words, the others obstore's own structures.
-                raise OSError(str(error).partition("\n\nDebug source")[0]) from None
+                raise _in_short(error) from None
             raise MissingRequirement(
                 f"The object store of {self.uri} cannot write a file only where none is, so two writers of a "
                 "table could overwrite each other's commits.",
@@ -147,3 +173,8 @@ class Folder:
     @cached_property
     def _store(self) -> Any:
         return open_for_commits(self.uri, self.options)
+
+
+def _in_short(error: Exception) -> OSError:
+    """Return an error of obstore in the store's words, which are its first lines."""
+    return OSError(str(error).partition("\n\nDebug source")[0])

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from headpond.lake.engine.folder import Folder
 
+_LOG = "_delta_log"
 ENTRY = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint(?:\.\d{10}\.\d{10})?\.parquet)")
 _KINDS = ("add", "remove", "metaData", "protocol", "txn")
 VECTORS = "deletionVectors"
@@ -263,7 +264,7 @@ class Log:
         """Return the newest version."""
         self._overtaken = False
         if self._snapshot is None:
-            self._snapshot = self._load()
+            self._snapshot = self._load(*newest_part(self.folder))
             return self._snapshot
         snapshot = self._snapshot
         if self._ends:
@@ -271,12 +272,8 @@ class Log:
         while (entry := self.folder.read(entry_name(snapshot.version + 1))) is not None:
             self._take(snapshot, snapshot.version + 1, entry)
         # The next entry may be gone because a checkpoint made it superfluous.
-        hint = self.folder.read("_delta_log/_last_checkpoint") or b"{}"
-        hinted = -1
-        with suppress(ValueError, TypeError, KeyError):  # it is a hint and no more
-            hinted = int(orjson.loads(hint)["version"])
-        if hinted > snapshot.version:
-            snapshot = self._snapshot = self._load()
+        if _hinted(self.folder) > snapshot.version:
+            snapshot = self._snapshot = self._load(*newest_part(self.folder))
         return snapshot
 
     def last(self) -> Snapshot:
@@ -288,13 +285,17 @@ class Log:
 
     def exists(self) -> bool:
         """Return whether the folder has a log."""
-        if self._snapshot is None and any(listed(self.folder)):
-            self._snapshot = self._load()
+        if self._snapshot is None and any(found := newest_part(self.folder)):
+            self._snapshot = self._load(*found)
         return self._snapshot is not None
 
     def is_free(self, version: int) -> bool:
         """Return whether a commit is surely not there and will not be: what fails on a disk is over."""
         return not is_remote(self.folder.uri) and self.folder.read(entry_name(version)) is None
+
+    def bytes_to_read(self) -> int:
+        """Return how many bytes of it a reader of the table reads: the last checkpoint, and what follows."""
+        return sum(self.folder.files_after(_LOG, f"{max(_hinted(self.folder), 0):020}").values())
 
     def rewritten_bytes(self, commits: int = 10) -> int:
         """Return how many bytes of files each of the last commits replaced, in the mean."""
@@ -346,8 +347,7 @@ class Log:
         if snapshot is self._snapshot:
             self._take(snapshot, snapshot.version + 1, content)
 
-    def _load(self) -> Snapshot:
-        entries, checkpoints = listed(self.folder)
+    def _load(self, entries: Sequence[int], checkpoints: Mapping[int, list[str]]) -> Snapshot:
         snapshot = Snapshot(self.folder.uri, removed=[] if self._removed else None)
         if checkpoints:
             snapshot.version = max(checkpoints)
@@ -430,17 +430,30 @@ def milliseconds() -> int:
     return time.time_ns() // 1_000_000
 
 
-def listed(folder: Folder) -> tuple[dict[int, int], dict[int, list[str]]]:
-    """Return the log's entries and whole checkpoints by their versions.
+def newest_part(folder: Folder) -> tuple[list[int], dict[int, list[str]]]:
+    """Return the entries and whole checkpoints of a log, or those from its last checkpoint on."""
+    hinted = _hinted(folder)
+    found = sorted_out(folder.files_after(_LOG, f"{max(hinted, 0):020}"))
+    if hinted < 0 or found[1]:
+        return found
+    return sorted_out(folder.files_after(_LOG, ""))  # it is a hint and no more
 
-    Of an entry that is when it was last changed, milliseconds since 1970, of a checkpoint its files.
-    """
-    entries, parts = dict[int, int](), dict[int, list[str]]()
-    for path, changed_ms in folder.listed("_delta_log"):
+
+def _hinted(folder: Folder) -> int:
+    """Return the version of the last checkpoint, as far as the log says it; -1 where it does not."""
+    with suppress(ValueError, TypeError, KeyError):
+        return int(orjson.loads(folder.read(f"{_LOG}/_last_checkpoint") or b"{}")["version"])
+    return -1
+
+
+def sorted_out(paths: Iterable[str]) -> tuple[list[int], dict[int, list[str]]]:
+    """Return the versions of the entries among files of a log, and the files of each whole checkpoint."""
+    entries, parts = list[int](), dict[int, list[str]]()
+    for path in paths:
         if (match := ENTRY.fullmatch(path)) is None:
             continue
         if match[2] == "json":
-            entries[int(match[1])] = changed_ms
+            entries.append(int(match[1]))
         else:
             parts.setdefault(int(match[1]), []).append(path)
     return entries, {version: found for version, found in parts.items() if _is_whole(found)}
