@@ -1,0 +1,101 @@
+"""What a table costs whose log has entries of months: to open it, to tell its size, and a batch.
+
+Run: python bench/dsql/age.py [--commits 120000] [--rounds 5]
+
+120,000 commits are a week of one every five seconds, which is how long maintenance keeps entries by default.
+The older ones are links to one entry, before a checkpoint of all; nothing reads them, but they are listed.
+Beside it, deltalake opens the same table. Shown are medians of CPU time, of a table with a short log and of
+one with a long one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from deltalake import DeltaTable
+from merge import changes
+
+from headpond.dsql.config import TableSpec
+from headpond.dsql.decode import DsqlConfig
+from headpond.lake.apply import DecodedBatch, apply_batch
+from headpond.lake.reports import sizes_of
+from headpond.lake.tables import Lake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = "public.t"
+SPEC = TableSpec(
+    name=NAME,
+    schema="public",
+    table="t",
+    keys=("id",),
+    columns={"id": "bigint", "quantity": "bigint", "note": "text"},
+)
+LINKS = 30_000
+"""To one file: file systems bound them."""
+
+
+def aged(table: Path, commits: int) -> None:
+    """Give a table's newest version a number, with a checkpoint of it and an entry for each before it."""
+    log = table / "_delta_log"
+    DeltaTable(table).create_checkpoint()
+    newest = DeltaTable(table).version()
+    for kind in ("json", "checkpoint.parquet"):
+        (log / f"{newest:020}.{kind}").rename(log / f"{commits:020}.{kind}")
+    hint = log / "_last_checkpoint"
+    hint.write_text(json.dumps(json.loads(hint.read_text()) | {"version": commits}))
+    for number in range(commits):
+        entry = log / f"{number:020}.json"
+        if number % LINKS == 0:
+            first = entry
+            first.write_text('{"commitInfo":{"timestamp":1,"operation":"WRITE"}}\n')
+        else:
+            entry.unlink(missing_ok=True)
+            os.link(first, entry)
+
+
+def costs(folder: str, rounds: int, first_commit: int) -> dict[str, float]:
+    """Medians of the milliseconds of CPU that each job took, each round in a lake that was opened anew."""
+    draw, found = np.random.default_rng(7), dict[str, list[float]]()
+
+    def timed(job: str, work: Callable[[], Any]) -> None:
+        begun = time.process_time()
+        work()
+        found.setdefault(job, []).append((time.process_time() - begun) * 1000)
+
+    for number in range(rounds):
+        rows = changes(SPEC, draw.integers(0, 5000, 500), first_commit + number, draw, 60)
+        timed("deltalake opens it", partial(DeltaTable, Path(folder, NAME)))
+        lake = Lake(folder, DsqlConfig(tables=(SPEC,)), {})
+        timed("headpond opens it", partial(sizes_of, lake))  # a look at what its log says
+        timed("its size, again", partial(sizes_of, lake))
+        timed("a batch of 500 changes", partial(apply_batch, lake, DecodedBatch({NAME: rows})))
+    return {job: statistics.median(each) for job, each in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--commits", type=int, default=120_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="headpond-age-") as folder:
+        Lake(folder, DsqlConfig(tables=(SPEC,)), {}).prepare()
+        young = costs(folder, given.rounds, 1)
+        aged(Path(folder, NAME), given.commits)
+        old = costs(folder, given.rounds, given.commits)
+    for job, ms in young.items():
+        print(f"{job:24} {ms:6.0f} ms, with {given.commits:,} older commits {old[job]:6.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
