@@ -33,9 +33,9 @@ from headpond.lake.object_store import delta_url, is_remote
 from headpond.lake.storage import storage_errors, write_document
 
 CHECKPOINT_COMMITS = 100
-"""After this many commits a checkpoint is written, and entries of the log go that it makes superfluous.
+"""After this many commits a checkpoint is written; a table may say otherwise, by `CHECKPOINT_INTERVAL`.
 
-A table may say otherwise, by `CHECKPOINT_INTERVAL`.
+Entries before it go with maintenance, once a day: to find the old ones takes a list of all.
 """
 MUCH_BYTES = 16 << 20
 """Where a commit replaces files of this many bytes, deletion vectors are worth their readers' while."""
@@ -337,7 +337,7 @@ class DeltaFile:
             return vacuum(self.engine.folder, retain_ms)
 
     def tidy(self, before: int, alone: Alone | None = None, *, fresh: bool = True) -> int:
-        """Combine small files where there are many, and keep the log short; of two writers one does it.
+        """Combine small files where there are many, and write a checkpoint if due; of two writers one does.
 
         `before` is the version up to which the log was checked last, or -1; return that of this check.
         Without `fresh` it looks at the version that was read or made last.
@@ -348,7 +348,7 @@ class DeltaFile:
         said = self.engine.log.last().properties.get(CHECKPOINT_INTERVAL, "")
         every = int(said) if said.isdecimal() and int(said) else CHECKPOINT_COMMITS
         if version // every > (version - 1 if before < 0 else before) // every:
-            self.shorten_log()
+            self.write_checkpoint()
         return version
 
     def shorten_log(self, retain_ms: int | None = None) -> None:

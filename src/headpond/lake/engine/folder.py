@@ -52,6 +52,8 @@ class Folder:
     def read(self, path: str) -> bytes | None:
         """Read a file; None where there is none."""
         with storage_errors(self.uri, self.options):
+            if is_remote(self.uri):
+                return self._object(path)
             try:
                 with self.files.open_input_stream(self.place(path)) as stream:
                     content: bytes = stream.read()
@@ -117,6 +119,17 @@ class Folder:
                         with contextlib.suppress(FileNotFoundError):
                             found[f"{path}/{each.name}"] = each.stat().st_size
         return found
+
+    def _object(self, path: str) -> bytes | None:
+        import obstore  # noqa: PLC0415 - only a lake in an object store needs it
+        from obstore.exceptions import BaseError  # noqa: PLC0415
+
+        try:
+            return bytes(obstore.get(self._store, path).bytes())
+        except FileNotFoundError:
+            return None
+        except BaseError as error:
+            raise _in_short(error) from None
 
     def _objects_after(self, path: str, name: str) -> dict[str, int]:
         import obstore  # noqa: PLC0415 - only a lake in an object store needs it

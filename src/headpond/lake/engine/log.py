@@ -383,10 +383,12 @@ class Log:
                 file = pq.ParquetFile(opened)
                 asked = [kind for kind in _KINDS if kind != "remove" or self._removed]
                 there = [kind for kind in asked if kind in file.schema_arrow.names]
-                rows = file.read(columns=there).to_pylist()
+                table = file.read(columns=there)
         except (ValueError, OSError) as error:
             raise self._damaged(path, f"cannot be read ({error})") from error
-        return [(kind, _plain(action)) for row in rows for kind, action in row.items() if action is not None]
+        # Most rows of an old table say what was removed: each row has one action, and all else is null.
+        found = ((kind, table[kind].drop_null().to_pylist()) for kind in there)
+        return [(kind, _plain(action)) for kind, actions in found for action in actions]
 
     def _damaged(self, path: str, what: str) -> InvalidData:
         return InvalidData(
