@@ -12,11 +12,12 @@ import pytest
 
 from headpond.lake.apply import apply_batch
 from headpond.lake.delta import DeltaFile
+from headpond.lake.engine.folder import Folder
 from headpond.lake.maintenance.optimize import HOUR_MS, optimize_file
 from tests.lake.lakes import decoded, lake_in
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from collections.abc import Callable
 
     from headpond.dsql.decode import DsqlConfig
     from headpond.lake.tables import Lake
@@ -89,20 +90,17 @@ def test_a_vacuum_removes_what_is_old_and_nothing_younger(filled: tuple[Lake, Ds
     assert ids(lake) == list(range(8))
 
 
-def interfering(monkeypatch: pytest.MonkeyPatch, uri: str, meanwhile: object) -> list[int]:
-    """Do something with the table at `uri` each time after it was opened, before the opener goes on; once."""
-    opened = DeltaFile.open
-    done: list[int] = []
+def interfering(monkeypatch: pytest.MonkeyPatch, uri: str, meanwhile: Callable[[], object]) -> list[str]:
+    """Do something once, when the next commit of the table at `uri` is planned, just before its entry."""
+    put_new, done = Folder.put_new, list[str]()
 
-    def open_and_wait(self: DeltaFile) -> DeltaTable:
-        table = opened(self)
+    def wait_and_put(self: Folder, path: str, content: bytes) -> None:
         if self.uri == uri and not done:
-            done.append(table.version())
-            assert callable(meanwhile)
+            done.append(path)
             meanwhile()
-        return table
+        put_new(self, path, content)
 
-    monkeypatch.setattr(DeltaFile, "open", open_and_wait)
+    monkeypatch.setattr(Folder, "put_new", wait_and_put)
     return done
 
 
@@ -113,20 +111,9 @@ def test_a_batch_whose_table_is_compacted_meanwhile_is_applied(
     """The files that its merge planned to rewrite are gone when it commits: it computes anew."""
     lake, config = filled
     uri = lake.typed["public.t"].file.uri
-    batch = decoded(config, [change(number) for number in range(4, 12)])
-    plan = DeltaFile.committing
-
-    def committing(self: DeltaFile, attempt: object) -> object:
-        if self.uri == uri:
-            monkeypatch.setattr(DeltaFile, "committing", plan)
-            done = interfering(monkeypatch, uri, lambda: optimize_file(DeltaFile(uri)))
-            result = plan(self, attempt)  # type: ignore[arg-type]
-            assert done
-            return result
-        return plan(self, attempt)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(DeltaFile, "committing", committing)
-    apply_batch(lake, batch)
+    done = interfering(monkeypatch, uri, lambda: optimize_file(DeltaFile(uri)))
+    apply_batch(lake, decoded(config, [change(number) for number in range(4, 12)]))
+    assert done
     assert ids(lake) == list(range(12))
 
 
@@ -139,6 +126,9 @@ def test_a_compaction_whose_table_is_written_meanwhile_ends_well(
     file = lake.typed["public.t"].file
     other, _ = lake_in(Path(lake.path).parent, TABLES)
     newer = [change(number + 100) for number in range(3)]
-    interfering(monkeypatch, file.uri, lambda: apply_batch(other, decoded(config, newer, first_line=500)))
+    done = interfering(
+        monkeypatch, file.uri, lambda: apply_batch(other, decoded(config, newer, first_line=500))
+    )
     optimize_file(DeltaFile(file.uri))
+    assert done
     assert ids(lake) == [*range(8), 100, 101, 102]

@@ -27,7 +27,7 @@ from headpond.lake.engine.log import WITH_VECTORS, DataFile, Overtaken, entry_na
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import Alone, Choose, Engine, Merge, Merged, Part, crowded, uneven
 from headpond.lake.engine.parquet import EXACT_DIGITS, LONGEST_BOUND
-from headpond.lake.engine.properties import CHECKPOINT_INTERVAL, LOG_RETENTION
+from headpond.lake.engine.properties import CHECKPOINT_INTERVAL, LOG_RETENTION, MONTH_MS, interval_ms
 from headpond.lake.engine.vacuum import cut_log, needed_checkpoint, vacuum
 from headpond.lake.object_store import delta_url, is_remote
 from headpond.lake.storage import storage_errors, write_document
@@ -354,14 +354,14 @@ class DeltaFile:
     def shorten_log(self, retain_ms: int | None = None) -> None:
         """Write a checkpoint, and remove entries of the log that no version is read by any more.
 
-        Entries stay for `delta.logRetentionDuration`, by default 30 days, or for `retain_ms`, where only
-        versions of this time have their files and the table does not say otherwise.
+        Entries stay for as long as the table says, else for `retain_ms`, if only versions of this time have
+        their files, else for 30 days, as Delta has it.
         """
         self.write_checkpoint()
-        self.committing(DeltaTable.cleanup_metadata)
-        if retain_ms is not None and LOG_RETENTION not in self.open().metadata().configuration:
-            with storage_errors(self.uri, self._options):
-                cut_log(self.engine.folder, needed_checkpoint(self.engine.folder, retain_ms))
+        said = interval_ms(self.engine.log.last().properties.get(LOG_RETENTION, ""))
+        kept_ms = next(each for each in (said, retain_ms, MONTH_MS) if each is not None)
+        with storage_errors(self.uri, self._options):
+            cut_log(self.engine.folder, needed_checkpoint(self.engine.folder, kept_ms))
 
     def write_checkpoint(self) -> None:
         """Write a checkpoint of the newest version: on a disk it is durable before entries go for it."""

@@ -15,6 +15,8 @@ APPEND_ONLY = "delta.appendOnly"
 RETENTION = "delta.deletedFileRetentionDuration"
 """How long files stay that no newer version has."""
 LOG_RETENTION = "delta.logRetentionDuration"
+MONTH_MS = 30 * 86_400_000
+"""How long entries of a log stay where nobody says."""
 CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 _UNITS_MS = {"week": 604_800_000, "day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000}
 
