@@ -269,7 +269,10 @@ class DeltaFile:
 
     def version(self) -> int:
         """Return the newest version's number."""
-        return int(self.open().version())
+        if self._is_past:
+            return int(self.open().version())
+        with storage_errors(self.uri, self._options):
+            return self.engine.log.newest().version
 
     def look_up(self, wanted: Wanted) -> pa.Table:
         """Return where the rows are that are wanted, and their columns; see `engine.lookup`."""

@@ -241,7 +241,7 @@ class BatchLog:
         rows = pa.Table.from_pylist([row_of(report) for report in reports], schema=BATCHES_SCHEMA)
         self.file.append(rows)
         self._since_trim += 1
-        if self._since_trim >= self._trim_commits or self.file.version() % self._trim_commits == 0:
+        if self._since_trim >= self._trim_commits or self.file.engine.version % self._trim_commits == 0:
             self._since_trim = 0
             self.trim()
 
