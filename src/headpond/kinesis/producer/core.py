@@ -331,9 +331,7 @@ class Producer:
     async def _in_thread(self, function: Callable[[KinesisClient], T], client: KinesisClient) -> T:
         try:
             call = asyncio.get_running_loop().run_in_executor(self._pool, function, client)
-        except (
-            RuntimeError
-        ):  # the program is ending, and no thread takes work any more: the loop's own makes the call
+        except RuntimeError:  # the program is ending: no thread takes work any more but the loop's own
             return function(client)
         return await call
 
