@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from deltalake import DeltaTable
-from merge import changes
+from merge import NAME, changes, make
 
-from headpond.dsql.config import TableSpec
 from headpond.dsql.decode import DsqlConfig
 from headpond.lake.apply import DecodedBatch, apply_batch
 from headpond.lake.reports import sizes_of
@@ -34,14 +33,8 @@ from headpond.lake.tables import Lake
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NAME = "public.t"
-SPEC = TableSpec(
-    name=NAME,
-    schema="public",
-    table="t",
-    keys=("id",),
-    columns={"id": "bigint", "quantity": "bigint", "note": "text"},
-)
+    from headpond.dsql.config import TableSpec
+
 LINKS = 30_000
 """To one file: file systems bound them."""
 
@@ -85,8 +78,8 @@ def aged(table: Path, commits: int) -> None:
             os.link(first, entry)
 
 
-def costs(folder: str, rounds: int, first_commit: int) -> dict[str, float]:
-    """Medians of the milliseconds of CPU that each job took, each round in a lake that was opened anew."""
+def costs(folder: str, spec: TableSpec, rounds: int, first_commit: int) -> dict[str, float]:
+    """Return the median CPU time of each job in milliseconds; each round opens the lake again."""
     draw, found = np.random.default_rng(7), dict[str, list[float]]()
 
     def timed(job: str, work: Callable[[], Any]) -> None:
@@ -95,9 +88,9 @@ def costs(folder: str, rounds: int, first_commit: int) -> dict[str, float]:
         found.setdefault(job, []).append((time.process_time() - begun) * 1000)
 
     for number in range(rounds):
-        rows = changes(SPEC, draw.integers(0, 5000, 500), first_commit + number, draw, 60)
+        rows = changes(spec, draw.integers(0, 5000, 500), first_commit + number, draw, 60)
         timed("deltalake opens it", partial(DeltaTable, Path(folder, NAME)))
-        lake = Lake(folder, DsqlConfig(tables=(SPEC,)), {})
+        lake = Lake(folder, DsqlConfig(tables=(spec,)))
         timed("headpond opens it", partial(sizes_of, lake))  # a look at what its log says
         timed("its size, again", partial(sizes_of, lake))
         timed("a batch of 500 changes", partial(apply_batch, lake, DecodedBatch({NAME: rows})))
@@ -111,10 +104,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headpond-age-") as folder:
-        Lake(folder, DsqlConfig(tables=(SPEC,)), {}).prepare()
-        young = costs(folder, given.rounds, 1)
+        _, spec = make(Path(folder), 5000, 0, 60, marks=False, form="current", versions=1)
+        young = costs(folder, spec, given.rounds, 2)
         aged(Path(folder, NAME), given.commits)
-        old = costs(folder, given.rounds, given.commits)
+        old = costs(folder, spec, given.rounds, given.commits)
     for job, ms in young.items():
         print(f"{job:24} {ms:6.0f} ms, with {given.commits:,} older commits {old[job]:6.0f} ms")
 

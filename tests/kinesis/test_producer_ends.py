@@ -59,7 +59,7 @@ def test_the_end_of_a_program_sends_what_was_put(kinesis: LocalKinesis, ending: 
     assert [record.data for record in stored(kinesis)] == [b"x"] * 5
 
 
-def test_what_cannot_be_sent_at_the_end_is_told(kinesis: LocalKinesis) -> None:
+def test_what_cannot_be_sent_at_the_end_is_logged(kinesis: LocalKinesis) -> None:
     """Nobody looks at futures any more, so standard error has it."""
     kinesis.faults.throttle(calls=("PutRecords",))
     assert "5 user records for stream s were still waiting when the program ended, and failed: " in said_by(
@@ -67,7 +67,7 @@ def test_what_cannot_be_sent_at_the_end_is_told(kinesis: LocalKinesis) -> None:
     )
 
 
-def test_an_event_loop_that_ends_first_is_told(kinesis: LocalKinesis) -> None:
+def test_what_an_event_loop_leaves_unsent_is_logged(kinesis: LocalKinesis) -> None:
     """Without its loop a producer cannot send; it says how many records that are."""
     said = said_by(
         kinesis,

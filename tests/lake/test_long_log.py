@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headpond.core.errors import InvalidData
+from headpond.lake import delta
 from headpond.lake.apply import apply_batch
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import Log, newest_part
@@ -105,9 +106,14 @@ def test_nobody_lists_what_a_checkpoint_has(place: tuple[str, str], monkeypatch:
     assert lake.typed[NAME].file.count() == NEWEST + 1
     assert seen
     assert all(min(versions(found)) == CHECKPOINT for found in seen)
+    monkeypatch.setattr(delta, "CHECKPOINT_COMMITS", 1)
     size = sizes_of(lake)[NAME]
     assert size.log_bytes == sum(seen[-1].values())
     assert versions(seen[-1]) == {CHECKPOINT, *range(CHECKPOINT, NEWEST + 2)}
+    lake.typed[NAME].file.tidy(NEWEST)
+    again, _ = lake_at(*place)
+    sizes_of(again)
+    assert versions(seen[-1]) == {NEWEST + 1}, "a checkpoint was written, and from it on it is read"
 
 
 HINTS = {

@@ -308,11 +308,19 @@ def test_a_damaged_note_is_named(tmp_path: Path) -> None:
         maintained(lake.path)
 
 
-@pytest.mark.parametrize("asked", [None, "interval 30 days"])
+@pytest.mark.parametrize(
+    ("asked", "retain_days", "age_days", "goes"),
+    [
+        (None, 7, 10, True),
+        ("interval 30 days", 7, 10, False),
+        (None, None, 10, False),
+        (None, None, 40, True),
+    ],
+)
 def test_the_log_keeps_what_the_versions_of_the_retention_are_read_by(
-    asked: str | None, tmp_path: Path
+    asked: str | None, retain_days: int | None, age_days: int, *, goes: bool, tmp_path: Path
 ) -> None:
-    """Entries go up to a checkpoint before the oldest of them; a table may ask for more."""
+    """Entries go up to a checkpoint before the oldest of them; a table may ask for more; else 30 days."""
     lake, config = filled(tmp_path, 6)
     file = lake.typed[T].file
     if asked is not None:
@@ -328,9 +336,9 @@ def test_the_log_keeps_what_the_versions_of_the_retention_are_read_by(
 
     for version, path in versions().items():
         if version <= last:
-            os.utime(path, (time.time() - 10 * DAY_MS / 1000,) * 2)
-    file.shorten_log(7 * DAY_MS)
-    assert sorted(versions()) == list(range(0 if asked else last, last + 3))
+            os.utime(path, (time.time() - age_days * DAY_MS / 1000,) * 2)
+    file.shorten_log(None if retain_days is None else retain_days * DAY_MS)
+    assert sorted(versions()) == list(range(last if goes else 0, last + 3))
     past = DeltaFile(file.uri).as_of(last)
     assert past.query(["count(*) AS n"])["n"].to_pylist() == [6]
     assert rows(lake) == {key: key + 1 for key in range(6)} | {50: 50, 51: 51}

@@ -131,7 +131,7 @@ class Producer:
             raise UsageError("The producer was started before.", next_step="Make another one.")
         self._loop = asyncio.get_running_loop()
         self._left = weakref.finalize(
-            self, _tell_what_is_left, self._ledger, self._connection.stream, os.getpid()
+            self, _report_unsent, self._ledger, self._connection.stream, os.getpid()
         )
         settings = self.settings
         self._pool = ThreadPoolExecutor(settings.max_connections + 1, "headpond-producer")
@@ -336,8 +336,8 @@ class Producer:
         return await call
 
 
-def _tell_what_is_left(ledger: Ledger, stream: str, pid: int) -> None:
-    """Say what a producer that was never closed did not send; what a forked process holds is a copy."""
+def _report_unsent(ledger: Ledger, stream: str, pid: int) -> None:
+    """Log what a producer that was never closed did not send; a forked process holds only a copy."""
     if ledger.outstanding and pid == os.getpid():
         logger.error(
             "%d user records for stream %s were not sent: their producer was never closed. "

@@ -52,9 +52,10 @@ class Folder:
     def read(self, path: str) -> bytes | None:
         """Read a file; None where there is none."""
         with storage_errors(self.uri, self.options):
-            if is_remote(self.uri):
-                return self._object(path)
             try:
+                if is_remote(self.uri):
+                    with _in_short():
+                        return bytes(self._store.get(path).bytes())
                 with self.files.open_input_stream(self.place(path)) as stream:
                     content: bytes = stream.read()
                     return content
@@ -120,28 +121,12 @@ class Folder:
                             found[f"{path}/{each.name}"] = each.stat().st_size
         return found
 
-    def _object(self, path: str) -> bytes | None:
-        import obstore  # noqa: PLC0415 - only a lake in an object store needs it
-        from obstore.exceptions import BaseError  # noqa: PLC0415
-
-        try:
-            return bytes(obstore.get(self._store, path).bytes())
-        except FileNotFoundError:
-            return None
-        except BaseError as error:
-            raise _in_short(error) from None
-
     def _objects_after(self, path: str, name: str) -> dict[str, int]:
-        import obstore  # noqa: PLC0415 - only a lake in an object store needs it
-        from obstore.exceptions import BaseError  # noqa: PLC0415
-
         offset = f"{path}/{name}"
-        try:
-            pages = obstore.list(self._store, path, offset=offset, chunk_size=1000)
+        with _in_short():
+            pages = self._store.list(path, offset=offset, chunk_size=1000)
             found = {each["path"]: each["size"] for page in pages for each in page}
-        except BaseError as error:
-            raise _in_short(error) from None
-        # Azurite does not know of offsets, and gives all there is.
+        # Azurite ignores the offset and lists everything.
         return {
             each: size for each, size in found.items() if each > offset and "/" not in each[len(path) + 1 :]
         }
@@ -162,19 +147,19 @@ class Folder:
         self.make_durable([path])
 
     def _put_object(self, path: str, content: bytes) -> None:
-        import obstore  # noqa: PLC0415 - only a lake in an object store needs it
-        from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError  # noqa: PLC0415
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError  # noqa: PLC0415 - stores alone
 
         alone = (option_of(self.options, _ONE_WRITER) or "").lower() == "true"
         if alone and self.read(path) is not None:
             raise FileExistsError(path)
         try:
-            obstore.put(self._store, path, content, mode="overwrite" if alone else "create")
+            with _in_short(but=(AlreadyExistsError, NotSupportedError)):
+                self._store.put(path, content, mode="overwrite" if alone else "create")
         except AlreadyExistsError:
             raise FileExistsError(path) from None
-        except (BaseError, NotImplementedError) as error:
-            if not isinstance(error, NotSupportedError) and "NotImplemented" not in str(error):
-                raise _in_short(error) from None
+        except (NotSupportedError, NotImplementedError, OSError) as error:
+            if isinstance(error, OSError) and "NotImplemented" not in str(error):
+                raise
             raise MissingRequirement(
                 f"The object store of {self.uri} cannot write a file only where none is, so two writers of a "
                 "table could overwrite each other's commits.",
@@ -188,6 +173,14 @@ class Folder:
         return open_for_commits(self.uri, self.options)
 
 
-def _in_short(error: Exception) -> OSError:
-    """Return an error of obstore in the store's words, which are its first lines."""
-    return OSError(str(error).partition("\n\nDebug source")[0])
+@contextlib.contextmanager
+def _in_short(but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Raise errors of obstore, but for some kinds, as an OSError in the store's words, their first lines."""
+    from obstore.exceptions import BaseError  # noqa: PLC0415 - only a lake in an object store needs it
+
+    try:
+        yield
+    except but:
+        raise
+    except BaseError as error:
+        raise OSError(str(error).partition("\n\nDebug source")[0]) from None

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from headpond.lake.engine.folder import Folder
 
-_LOG = "_delta_log"
 ENTRY = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint(?:\.\d{10}\.\d{10})?\.parquet)")
 _KINDS = ("add", "remove", "metaData", "protocol", "txn")
 VECTORS = "deletionVectors"
@@ -295,7 +294,7 @@ class Log:
 
     def bytes_to_read(self) -> int:
         """Return how many bytes of it a reader of the table reads: the last checkpoint, and what follows."""
-        return sum(self.folder.files_after(_LOG, f"{max(_hinted(self.folder), 0):020}").values())
+        return sum(_newest_files(self.folder).values())
 
     def rewritten_bytes(self, commits: int = 10) -> int:
         """Return how many bytes of files each of the last commits replaced, in the mean."""
@@ -434,21 +433,24 @@ def milliseconds() -> int:
 
 def newest_part(folder: Folder) -> tuple[list[int], dict[int, list[str]]]:
     """Return the entries and whole checkpoints of a log, or those from its last checkpoint on."""
+    return by_version(_newest_files(folder))
+
+
+def _newest_files(folder: Folder) -> dict[str, int]:
     hinted = _hinted(folder)
-    found = sorted_out(folder.files_after(_LOG, f"{max(hinted, 0):020}"))
-    if hinted < 0 or found[1]:
-        return found
-    return sorted_out(folder.files_after(_LOG, ""))  # it is a hint and no more
+    found = folder.files_after("_delta_log", f"{hinted:020}") if hinted >= 0 else {}
+    # It is a hint and no more: where there is no such checkpoint, all of the log is read.
+    return found if by_version(found)[1] else folder.files_after("_delta_log", "")
 
 
 def _hinted(folder: Folder) -> int:
     """Return the version of the last checkpoint, as far as the log says it; -1 where it does not."""
     with suppress(ValueError, TypeError, KeyError):
-        return int(orjson.loads(folder.read(f"{_LOG}/_last_checkpoint") or b"{}")["version"])
+        return int(orjson.loads(folder.read("_delta_log/_last_checkpoint") or b"{}")["version"])
     return -1
 
 
-def sorted_out(paths: Iterable[str]) -> tuple[list[int], dict[int, list[str]]]:
+def by_version(paths: Iterable[str]) -> tuple[list[int], dict[int, list[str]]]:
     """Return the versions of the entries among files of a log, and the files of each whole checkpoint."""
     entries, parts = list[int](), dict[int, list[str]]()
     for path in paths:

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from headpond.core.errors import ConfigurationError
 from headpond.lake.engine import vectors
 from headpond.lake.engine.folder import Folder
-from headpond.lake.engine.log import Log, entry_name, milliseconds, sorted_out
+from headpond.lake.engine.log import Log, by_version, entry_name, milliseconds
 from headpond.lake.engine.parquet import CHANGES_FOLDER
 from headpond.lake.engine.properties import RETENTION, interval_ms
 
@@ -55,7 +55,7 @@ def needed_checkpoint(folder: Folder, retain_ms: int) -> int:
     """
     since_ms = milliseconds() - retain_ms
     changed_ms = dict(folder.listed("_delta_log"))
-    entries, checkpoints = sorted_out(changed_ms)
+    entries, checkpoints = by_version(changed_ms)
     young = [version - 1 for version in entries if changed_ms[entry_name(version)] > since_ms]
     oldest = min(young, default=max(entries, default=0))
     return max((version for version in checkpoints if version <= oldest), default=0)
