@@ -12,6 +12,7 @@ import pytest
 from headpond.core.errors import InvalidData
 from headpond.lake import delta
 from headpond.lake.apply import apply_batch
+from headpond.lake.delta import DeltaFile
 from headpond.lake.engine.folder import Folder
 from headpond.lake.engine.log import Log, newest_part
 from headpond.lake.reports import sizes_of
@@ -144,6 +145,15 @@ def test_the_hint_is_no_more_than_that(tmp_path: Path, hint: bytes | None) -> No
     assert log.newest().version == NEWEST
     assert log.newest().count() == NEWEST
     assert list(newest_part(log.folder)[1]) == [CHECKPOINT]
+
+
+def test_a_table_that_is_gone_is_not_called_damaged(tmp_path: Path) -> None:
+    """Nor does deltalake's own error come through where a version is asked for."""
+    gone = DeltaFile(str(tmp_path / "gone"))
+    assert not gone.exists()
+    for ask in (gone.version, gone.schema, lambda: gone.as_of(1)):
+        with pytest.raises(InvalidData, match=r"There is no Delta table at .*gone"):
+            ask()
 
 
 def test_an_entry_that_is_missing_behind_the_checkpoint_is_found(tmp_path: Path) -> None:

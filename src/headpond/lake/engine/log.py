@@ -358,6 +358,12 @@ class Log:
             if entry is None:
                 raise self._damaged(entry_name(version), "is missing, and later entries are there")
             self._take(snapshot, version, entry)
+        if not entries and not checkpoints:
+            raise InvalidData(
+                f"There is no Delta table at {self.folder.uri}.",
+                next_step="If its folder was moved or deleted, put it back, or restore it from a backup.",
+                table=self.folder.uri,
+            )
         if not snapshot.protocol or not snapshot.metadata:
             raise self._damaged("_delta_log", "says neither what the table's columns are nor its protocol")
         return snapshot
