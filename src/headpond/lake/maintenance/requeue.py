@@ -34,7 +34,7 @@ from headpond.qldb.documents import CONFLICTING
 ALL = "all"
 """The reason that stands for every reason."""
 
-ROWS_AT_ONCE = 10_000
+ROWS_AT_ONCE = 50_000
 BYTES_AT_ONCE = 64 << 20
 
 IDENTITY = (*ORIGIN, "reason")
@@ -89,45 +89,59 @@ def requeue(
     depends on the tables' rows (`too_late`) is not looked at. A part is bounded by `rows_at_once` and
     `bytes_at_once`; a larger record comes alone.
     """
-    # The bytes stay with each change: one that is too late goes back with them.
-    config = lake.config.for_run(only=None, keep_data=True)
     done, members = Requeued(), _Members()
     where = None if reason == ALL else f"reason = {literal(reason)}"
     for rows in parts(lake.quarantine, where, rows_at_once, bytes_at_once):
-        done.read += rows.num_rows
-        no_data = pc.equal(pc.fill_null(pc.binary_length(rows["data"]), 0), 0)
-        empty = pc.and_(pc.equal(rows["reason"], "too_late"), no_data)
-        without = rows.filter(empty)
-        done.without_data += without.num_rows
-        done.stayed.update(without["reason"].to_pylist())
-        # Their block decides which of two revisions stands, whenever one of them turns up.
-        contested = pc.equal(rows["reason"], CONFLICTING)
-        done.stayed.update(rows.filter(contested)["reason"].to_pylist())
-        fed = rows.filter(pc.invert(pc.or_(empty, contested)))
-        records = _user_records(first_of_each(fed, ORIGIN), deaggregate=deaggregate)
-        batch = DecodedBatch.of(part for each in records for part in decoded_parts(config, each))
-        done.pending += batch.pending.num_rows
-        if dry_run:
-            for name, changes in batch.tables.items():
-                figures = done.applied.tables.setdefault(name, Counter())
-                figures["changes"] += changes.num_rows
-            refused = batch.quarantine
-        else:
-            applied = apply_batch(lake, batch, chunks=chunks, shared=True)
-            done.applied.add(applied)
-            refused = first_of_each(pa.concat_tables(applied.quarantine), IDENTITY)
-        stays = _matching(fed, refused)
-        left = fed.filter(pc.invert(_matching(fed, refused, ORIGIN)))
-        new, back = (refused, 0) if batch.pending.num_rows == 0 else members.add(left, refused)
-        done.stayed.update(new["reason"].to_pylist())
-        done.left += left.num_rows - back
-        if dry_run:
-            continue
-        lake.before_write("details")
-        _update_details(lake.quarantine, fed, refused)
-        lake.before_write("rows that left")
-        lake.quarantine.remove(fed.filter(pc.invert(stays)), IDENTITY)
+        _feed(lake, rows, done, members, chunks=chunks, deaggregate=deaggregate, dry_run=dry_run)
     return done
+
+
+def _feed(
+    lake: Lake,
+    rows: pa.Table,
+    done: Requeued,
+    members: _Members,
+    *,
+    chunks: Chunks | None,
+    deaggregate: bool,
+    dry_run: bool,
+) -> None:
+    """Feed one part in, and add what became of it."""
+    # The bytes stay with each change: one that is too late goes back with them.
+    config = lake.config.for_run(only=None, keep_data=True)
+    done.read += rows.num_rows
+    no_data = pc.equal(pc.fill_null(pc.binary_length(rows["data"]), 0), 0)
+    empty = pc.and_(pc.equal(rows["reason"], "too_late"), no_data)
+    without = rows.filter(empty)
+    done.without_data += without.num_rows
+    done.stayed.update(without["reason"].to_pylist())
+    # Their block decides which of two revisions stands, whenever one of them turns up.
+    contested = pc.equal(rows["reason"], CONFLICTING)
+    done.stayed.update(rows.filter(contested)["reason"].to_pylist())
+    fed = rows.filter(pc.invert(pc.or_(empty, contested)))
+    records = _user_records(first_of_each(fed, ORIGIN), deaggregate=deaggregate)
+    batch = DecodedBatch.of(part for each in records for part in decoded_parts(config, each))
+    done.pending += batch.pending.num_rows
+    if dry_run:
+        for name, changes in batch.tables.items():
+            figures = done.applied.tables.setdefault(name, Counter())
+            figures["changes"] += changes.num_rows
+        refused = batch.quarantine
+    else:
+        applied = apply_batch(lake, batch, chunks=chunks, shared=True)
+        done.applied.add(applied)
+        refused = first_of_each(pa.concat_tables(applied.quarantine), IDENTITY)
+    stays = _matching(fed, refused)
+    left = fed.filter(pc.invert(_matching(fed, refused, ORIGIN)))
+    new, back = (refused, 0) if batch.pending.num_rows == 0 else members.add(left, refused)
+    done.stayed.update(new["reason"].to_pylist())
+    done.left += left.num_rows - back
+    if dry_run:
+        return
+    lake.before_write("details")
+    _update_details(lake.quarantine, fed, refused)
+    lake.before_write("rows that left")
+    lake.quarantine.remove(fed.filter(pc.invert(stays)), IDENTITY)
 
 
 def parts(
