@@ -115,6 +115,29 @@ def test_an_outer_join_over_several_batches(spark: SparkSession, tmp_path: Path)
     assert "rescale --tasks 2" in str(error)
 
 
+def test_a_batch_writes_what_changed_and_no_whole_state(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever chose snapshots keeps them; a checkpoint goes on from either to the other."""
+    chosen = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+    batches = random_batches(3, batches=6)
+    before = spark.conf.get(chosen, None)
+    written = []
+    try:
+        for number, choice in enumerate((None, "false", None)):
+            spark.conf.unset(chosen) if choice is None else spark.conf.set(chosen, choice)
+            write(tmp_path, batches[2 * number : 2 * number + 2], 2 * number)
+            drained(joined(spark, tmp_path), tmp_path)
+            assert spark.conf.get(chosen) == (choice or "true")
+            written.append({each.name for each in (tmp_path / "checkpoint/state/0/0").glob("[0-9]*")})
+    finally:
+        spark.conf.unset(chosen) if before is None else spark.conf.set(chosen, before)
+    first, second, third = written[0], written[1] - written[0], written[2] - written[1]
+    first.discard("1.zip")  # a store may begin with one
+    kinds = [{name.rpartition(".")[2] for name in names} for names in (first, second, third)]
+    assert kinds == [{"changelog"}, {"zip"}, {"changelog"}]
+    pairs = [batches[at] + batches[at + 1] for at in (0, 2, 4)]
+    assert rows_of(spark, tmp_path) == wanted(JoinRules("outer", WINDOWS), pairs, 3)[0]
+
+
 @pytest.mark.parametrize("state_format", ["plain", "timestamped"])
 def test_a_state_without_headers_goes_on(state_format: str, spark: SparkSession, tmp_path: Path) -> None:
     """Half of the stream with an old format in the state, then plain+headers: as if undivided."""

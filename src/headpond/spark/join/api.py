@@ -53,6 +53,7 @@ _NAMED: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()  # session 
 _SIDES = (Side.LEFT, Side.RIGHT)
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_CHANGELOGS = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
 
 class OnBadTime(StrEnum):
@@ -265,6 +266,9 @@ def _prepare(spark: SparkSession) -> None:
     """Give a session what the join needs; Spark's stateful Python takes no state store but RocksDB."""
     sentences_for_people()
     use_this_python(spark)
+    if spark.conf.get(_CHANGELOGS, None) is None:
+        # Otherwise each batch writes RocksDB's own log of its files as a whole, which grows with every batch.
+        spark.conf.set(_CHANGELOGS, "true")
     chosen: Any = spark.conf.get(_PROVIDER, None)
     if chosen == ROCKSDB:
         return
