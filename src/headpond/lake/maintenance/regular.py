@@ -61,18 +61,19 @@ class Maintenance:
 
     def do_due(self) -> None:
         """Tidy the tables, and maintain the one that has waited longest, where that is due."""
-        if self._now_ms() < self._tidy_at:
+        now = self._now_ms()
+        # What is further ahead than it was set, or done in times to come, is of a clock that was set back: due.
+        if now < self._tidy_at <= now + TIDY_MS:
             return
-        self._tidy_at = self._now_ms() + TIDY_MS
+        self._tidy_at = now + TIDY_MS
         self._lake.look()
         there = dict(self._lake.files())
         for name, file in there.items():
             self._tidied[name] = file.tidy(self._tidied.get(name, file.engine.version), self._held)
         if self._done is None:
             self._done = maintained(self._lake.path, self._lake.storage_options)
-        # A clock that was set back must not keep maintenance waiting.
-        now = self._now_ms()
-        waits = {name: now - min(now, self._done.get(name, {}).get("at_ms", 0)) for name in there}
+        done = {name: self._done.get(name, {}).get("at_ms", 0) for name in there}
+        waits = {name: now - (at if at <= now else 0) for name, at in done.items()}
         if (name := max(waits, key=lambda name: waits[name], default="")) and waits[name] >= self._every_ms:
             self._maintain(name)
 
