@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,6 +52,27 @@ def test_that_of_a_killed_process_goes_at_the_next_start(
     assert not folder.exists()
     assert Path(first.path).exists()
     assert Path(second.path).exists()
+
+
+def test_one_that_is_still_written_to_goes_at_a_later_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's JVM outlives a driver that is killed by moments, and writes to what is being removed."""
+    folder, _ = made_by(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    remove = shutil.rmtree
+
+    def remove_amid_writes(place: Path, *, ignore_errors: bool) -> None:
+        remove(place, ignore_errors=ignore_errors)
+        place.mkdir()
+        (place / "more").touch()
+
+    with monkeypatch.context() as amid:
+        amid.setattr("shutil.rmtree", remove_amid_writes)
+        PassingFolder("headpond-test-")
+    assert (folder / "more").exists()
+    PassingFolder("headpond-test-")
+    assert not folder.exists()
 
 
 def test_a_user_without_a_name_or_home_has_a_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -238,6 +242,33 @@ def test_two_stores_cannot_share_a_directory(tmp_path: Path) -> None:
     reader.close()
     first.close()
     WindowBytesStore(settings, ValueFormat.PLAIN_HEADERS, tmp_path / "win").close()
+
+
+READER = """
+import os, pathlib, signal, sys
+from headpond.kstreams.stores.rocks import Database, column_families
+opened = Database(segment := pathlib.Path(sys.argv[1]), column_families(segment), read_only=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_reader_leaves_nothing_that_the_next_one_does_not_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader links the files of a store in a folder of its own."""
+    store = WindowBytesStore(StoreSettings("win", 600_000, 60_000), ValueFormat.PLAIN, tmp_path / "win")
+    store.put(b"k", b"v", 1000)
+    store.close()
+    (segment,) = (tmp_path / "win").iterdir()
+    (temporary := tmp_path / "temporary").mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    command = [sys.executable, "-c", READER, str(segment)]
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert len(list(temporary.iterdir())) == 1
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    with Database(segment, column_families(segment), read_only=True):
+        assert len(list(temporary.iterdir())) == 1
+    assert not list(temporary.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import stat
 import tempfile
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -47,8 +48,15 @@ def _made(prefix: str) -> tuple[str, IO[bytes]]:
 
 
 def _end(path: str, lock: IO[bytes]) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+    _remove(Path(path))
     lock.close()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; one that somebody still writes to, as Spark's JVM may, keeps a lock to be known by."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # it is gone
+        (folder / _LOCK).touch()
 
 
 def _remove_if_dead(folder: Path) -> None:
@@ -58,7 +66,7 @@ def _remove_if_dead(folder: Path) -> None:
             return  # what another user calls a lock might be a pipe, which nobody ever opens at its other end
         with (folder / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
     except OSError:
         return  # alive, another user's, or gone meanwhile
 

@@ -27,7 +27,6 @@ import errno
 import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from headpond.core.passing import PassingFolder
 from headpond.kstreams.bytes.window_values import ValueFormat, conversion
 from headpond.kstreams.stores.contract import InconsistentStore, NotAStore, StoreFormatMismatch, StoreLocked
 
@@ -201,7 +201,7 @@ class Database:
     def __init__(self, path: Path, families: Iterable[str], *, read_only: bool = False) -> None:
         self.path = path
         self.read_only = read_only
-        self._view: tempfile.TemporaryDirectory[str] | None = None
+        self._view: PassingFolder | None = None
         names = list(dict.fromkeys(families))
         if read_only:
             self.db = self._open_view(names)
@@ -216,14 +216,15 @@ class Database:
 
     def _open_view(self, names: list[str]) -> Rdict:
         for attempt in range(OPEN_ATTEMPTS):
-            view = tempfile.TemporaryDirectory(prefix="headpond-store-")
+            view = PassingFolder("headpond-store-")
+            links = Path(view.path, "links")
+            links.mkdir()
             try:
                 for file in self.path.resolve().iterdir():
                     if not file.name.startswith(_LINKED_NEVER):
-                        Path(view.name, file.name).symlink_to(file)
-                db = _open(Path(view.name), names, self.path, read_only=True)
+                        (links / file.name).symlink_to(file)
+                db = _open(links, names, self.path, read_only=True)
             except InconsistentStore:
-                view.cleanup()
                 if attempt == OPEN_ATTEMPTS - 1:
                     raise
             else:
@@ -258,8 +259,8 @@ class Database:
             family.close()
         self.families = {}
         self.db.close()
-        if self._view is not None:
-            self._view.cleanup()
+        if self.read_only:
+            self._view = None
         else:
             (self.path / _NOT_OURS_TO_KEEP).unlink(missing_ok=True)
             _open_here.discard(self._key)

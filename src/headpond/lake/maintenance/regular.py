@@ -62,7 +62,7 @@ class Maintenance:
     def do_due(self) -> None:
         """Tidy the tables, and maintain the one that has waited longest, where that is due."""
         now = self._now_ms()
-        # What is further ahead than it was set, or done in times to come, is of a clock that was set back: due.
+        # After a clock was set back, what lies in times to come is due as well.
         if now < self._tidy_at <= now + TIDY_MS:
             return
         self._tidy_at = now + TIDY_MS
