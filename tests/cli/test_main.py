@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,8 +24,6 @@ from headpond.core.errors import DataLoss, HeadpondError, JavaMissing, StreamNot
 from tests.dsql.test_records import change, source
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Cli
 
 HEAVY = {"pyspark", "py4j", "boto3", "botocore", "deltalake", "aiohttp"}
@@ -223,6 +223,29 @@ def test_too_little_memory_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch, er
     assert code == 3
     assert said.startswith("Error: There is too little memory")
     assert "ulimit -v" in said
+
+
+def test_output_that_cannot_be_written_is_said() -> None:
+    """A full disk behind `headpond … > file` was called unexpected, and to be reported."""
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "headpond", "--help"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 3
+    assert b"cannot be written: No space left on device.\nMake room there" in done.stderr
+
+
+def test_too_many_open_files_are_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the limit that is to be raised."""
+    failing(monkeypatch, OSError(errno.EMFILE, "Too many open files", "/lake/log"))
+    assert cli("aggregate") == (
+        3,
+        b"",
+        (
+            "Error: /lake/log cannot be opened: Too many open files.\n"
+            "Raise the limit on open files (`ulimit -n`, LimitNOFILE of a service).\n"
+        ),
+    )
 
 
 def test_a_folder_that_nothing_may_be_run_from_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,28 +135,40 @@ def test_a_running_session_is_handed_out_again(spark: SparkSession, tmp_path: Pa
     spark.conf.set(name, before)  # unset, it would be Spark's own: 200 tasks for each later shuffle
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("changed", "reason"), [({}, "plenty"), ({"PATH": "/nowhere"}, "bash")], ids=["the JVM's", "the shell's"]
-)
-def test_a_start_is_silent_and_its_failure_is_one_sentence(
-    tmp_path: Path, changed: dict[str, str], reason: str
-) -> None:
-    """What keeps the JVM from starting is the reason that SparkNotStarted has, and nothing is on stderr."""
-    code = (
-        "import sys\n"
-        "from headpond.spark.session.start import SparkNotStarted, spark_session\n"
-        "try: spark_session('x', conf={'spark.driver.memory': 'plenty'}, log_path=sys.argv[1])\n"
-        "except SparkNotStarted as exc: print(exc.message)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "spark.log")],
+FAILING = """
+import sys
+from headpond.spark.session.start import SparkNotStarted, spark_session
+conf = {"spark.driver.memory": "plenty"} if sys.argv[2] == "memory" else {}
+try:
+    spark_session("x", conf=conf, log_path=sys.argv[1])
+except SparkNotStarted as exc:
+    print(exc.message)
+"""
+
+
+def failed_start(tmp_path: Path, how: str = "", **changed: str) -> subprocess.CompletedProcess[str]:
+    """What a process says in which Spark cannot start."""
+    return subprocess.run(
+        [sys.executable, "-c", FAILING, str(tmp_path / "spark.log"), how],
         capture_output=True,
         text=True,
         check=True,
         env=os.environ | changed,
         timeout=120,
     )
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("how", "changed", "reason"),
+    [("memory", {}, "plenty"), ("", {"PATH": "/nowhere"}, "bash")],
+    ids=["the JVM's", "the shell's"],
+)
+def test_a_start_is_silent_and_its_failure_is_one_sentence(
+    tmp_path: Path, how: str, changed: dict[str, str], reason: str
+) -> None:
+    """What keeps the JVM from starting is the reason that SparkNotStarted has, and nothing is on stderr."""
+    done = failed_start(tmp_path, how, **changed)
     assert done.stderr == ""
     assert done.stdout.startswith("Spark did not start: ")
     assert reason in done.stdout
@@ -207,20 +219,7 @@ def test_a_user_without_a_name_may_start_it(tmp_path: Path) -> None:
 
 def test_another_spark_must_be_there(tmp_path: Path) -> None:
     """What was not found was said to be the log."""
-    code = (
-        "import sys\n"
-        "from headpond.spark.session.start import SparkNotStarted, spark_session\n"
-        "try: spark_session('x', log_path=sys.argv[1])\n"
-        "except SparkNotStarted as exc: print(exc.message)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "spark.log")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"SPARK_HOME": str(tmp_path / "none")},
-        timeout=120,
-    )
+    done = failed_start(tmp_path, SPARK_HOME=str(tmp_path / "none"))
     assert done.stdout.startswith(f"There is no Spark in SPARK_HOME: {tmp_path}/none/")
 
 

@@ -61,7 +61,7 @@ def of_delta(error: Exception) -> HeadpondError | None:
     deltalake = sys.modules.get("deltalake.exceptions")  # where a command has no use for it, it is not loaded
     if deltalake is None or not isinstance(error, deltalake.DeltaError):
         return None
-    from headpond.lake.storage import is_of_the_disk, table_of
+    from headpond.lake.storage import CHECK_FOLDER, is_of_the_disk, table_of
 
     reason = str(error).partition("\n")[0].rstrip(".")
     table = table_of(error)
@@ -69,7 +69,7 @@ def of_delta(error: Exception) -> HeadpondError | None:
     if is_of_the_disk(error):
         return MissingRequirement(
             f"{which} cannot be used: {reason}.",
-            next_step="Check the folder, its permissions and the free disk space.",
+            next_step=CHECK_FOLDER,
             **({"table": table} if table else {}),
         )
     return InvalidData(

@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import atexit
 import difflib
+import errno
 import fcntl
 import gc
 import importlib
 import os
 import re
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -294,6 +296,15 @@ def _of_system(error: Exception) -> MissingRequirement | None:
             "limit on this process's memory (`ulimit -v`).",
             path=found[1],
         )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return MissingRequirement(
+            f"{error.filename or 'Output, or a temporary file,'} cannot be written: {error.strerror}.",
+            next_step=f"Make room there: where the output goes, or in {tempfile.gettempdir()} (TMPDIR).",
+        )
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        return MissingRequirement(
+            f"{error.filename or 'A file'} cannot be opened: {error.strerror}.", next_step=MORE_FILES
+        )
     # The loader of Python's libraries says it in words of its own, as an ImportError.
     if not isinstance(error, MemoryError) and "failed to map segment" not in text:
         return None
@@ -303,6 +314,7 @@ def _of_system(error: Exception) -> MissingRequirement | None:
     )
 
 
+MORE_FILES = "Raise the limit on open files (`ulimit -n`, LimitNOFILE of a service)."
 _LIBRARY_OF_JVM = re.compile(r"UnsatisfiedLinkError: (/[^:]+)/[^/:]+: .*failed to map segment")
 
 

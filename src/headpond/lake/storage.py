@@ -198,6 +198,9 @@ def table_of(error: Exception) -> str | None:
     return next((note.removeprefix(_TABLE_NOTE) for note in notes), None)
 
 
+CHECK_FOLDER = "Check the folder, its permissions, the free disk space and the limit on open files."
+
+
 @contextmanager
 def storage_errors(place: str, options: Mapping[str, str] | None = None) -> Iterator[None]:
     """Turn a failure of the storage into a sentence without secrets; add the place to one of deltalake."""
@@ -214,7 +217,7 @@ def storage_errors(place: str, options: Mapping[str, str] | None = None) -> Iter
         if not is_remote(place):
             raise MissingRequirement(
                 f"{place} cannot be used: {said}.",
-                next_step="Check the folder, its permissions and the free disk space.",
+                next_step=CHECK_FOLDER,
                 place=place,
             ) from error
         kind: type[MissingRequirement] = MissingRequirement
