@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headpond.api.looking import look
 from headpond.core.errors import InvalidData
 from headpond.lake import delta
 from headpond.lake.apply import apply_batch
@@ -167,3 +169,31 @@ def test_an_entry_that_is_missing_behind_the_checkpoint_is_found(tmp_path: Path)
     (folder / f"{CHECKPOINT + 1:020}.json").unlink()
     with pytest.raises(InvalidData, match=r"00005\.json is missing, and later entries are there"):
         Log(Folder(str(folder.parent))).newest()
+
+
+def test_each_log_is_read_once_for_the_state_of_a_lake(
+    place: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Size, rows, columns, definition and newest change, each of which asked for a newer version."""
+    lake, config = lake_at(*place)
+    lake.prepare()
+    for number in range(1, 4):
+        apply_batch(lake, decoded(config, [insert(number)]))
+    asked: Counter[str] = Counter()
+    reading, listing = Folder.read, Folder.files_after
+
+    def read(folder: Folder, path: str) -> bytes | None:
+        asked[f"read {Path(path).name}"] += folder.uri.endswith(NAME)
+        return reading(folder, path)
+
+    def files_after(folder: Folder, path: str, name: str) -> dict[str, int]:
+        asked["listed"] += folder.uri.endswith(NAME)
+        return listing(folder, path, name)
+
+    monkeypatch.setattr(Folder, "read", read)
+    monkeypatch.setattr(Folder, "files_after", files_after)
+    found = look(loads(LAKE.format(root=place[0], options=place[1])))
+    assert (found["tables"][NAME]["rows"], found["sizes"][NAME]["rows"]) == (3, 3)
+    assert found["freshness"][NAME]["newest_commit_ns"]
+    entries = {f"read {version:020}.json": 1 for version in range(4)}
+    assert +asked == {**entries, "listed": 2, "read _last_checkpoint": 2}

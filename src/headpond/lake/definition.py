@@ -133,7 +133,7 @@ def form_of(columns: Collection[str]) -> str:
 
 def found_in(file: DeltaFile, entry: TableEntry) -> Definition:
     """Return the definition of a table that is there, with what an entry says where it has none."""
-    properties = file.engine.log.newest().properties
+    properties = file.engine.log.last().properties
     if PROPERTY in properties:
         return Definition.read(properties[PROPERTY], file.uri)
     schema = file.schema()

@@ -195,7 +195,7 @@ class DeltaFile:
             schema = self.open().schema()
         else:
             with storage_errors(self.uri, self._options):
-                schema = Schema.from_json(self.engine.log.newest().metadata["schemaString"])
+                schema = Schema.from_json(self.engine.log.last().metadata["schemaString"])
         arrow = pa.schema(schema.to_arrow())
         metadata = {field.name: field.metadata for field in schema.fields}
         return pa.schema([field.with_metadata(metadata.get(field.name) or None) for field in arrow])
@@ -239,25 +239,29 @@ class DeltaFile:
 
         return read(), schema
 
-    def count(self) -> int:
-        """Count the rows, from the log where that is complete; 0 where the table does not exist."""
+    def count(self, *, fresh: bool = True) -> int:
+        """Count the rows, from the log where that is complete; 0 where the table does not exist.
+
+        Without `fresh` those of the version that was looked at or made last.
+        """
         if not self.exists():
             return 0
         with storage_errors(self.uri, self._options):
-            known = self.engine.log.newest().count()
+            known = (self.engine.log.newest() if fresh else self.engine.log.last()).count()
         return int(self.query(["count(*) AS n"])["n"][0].as_py()) if known is None else known
 
     def size(self) -> Size:
         """Return the size of the newest version, by its log alone."""
+        with storage_errors(self.uri, self._options):
+            log_bytes = self.engine.log.bytes_to_read()
         files = self.data_files()
         rows, size = sum(file.live or 0 for file in files), sum(file.size for file in files)
-        with storage_errors(self.uri, self._options):
-            return Size(rows, size, len(files), self.engine.log.bytes_to_read())
+        return Size(rows, size, len(files), log_bytes)
 
     def data_files(self) -> list[DataFile]:
-        """Return the files of the newest version, as its log has them."""
+        """Return the files of the version that was looked at last, as its log has them."""
         with storage_errors(self.uri, self._options):
-            return list(self.engine.log.newest().files.values())
+            return list(self.engine.log.last().files.values())
 
     def greatest(self, column: str) -> list[Any]:
         """Return the greatest value of a column in each file, as far as the log's statistics have it.
@@ -268,7 +272,11 @@ class DeltaFile:
         return [value for value in found if value is not None]
 
     def version(self) -> int:
-        """Return the newest version's number."""
+        """Look for a newer version, and return the newest one's number.
+
+        Schema, files and bounds are those of the version that was looked at or made last, for in an object
+        store a look takes two requests.
+        """
         if self._is_past:
             return int(self.open().version())
         with storage_errors(self.uri, self._options):
@@ -329,7 +337,8 @@ class DeltaFile:
     def rewriting(self) -> int:
         """Return how many bytes each of the last commits wrote again where marks would avoid that; else 0."""
         with storage_errors(self.uri, self._options):
-            if self.engine.log.last().marks:
+            known = self.engine.log.last()
+            if known.marks or sum(file.size for file in known.files.values()) < MUCH_BYTES:
                 return 0
             found = self.engine.log.rewritten_bytes()
         return found if found >= MUCH_BYTES else 0
@@ -388,8 +397,9 @@ class DeltaFile:
     def committing(self, attempt: Callable[[DeltaTable], Result]) -> Result:
         """Do what commits with deltalake; where another writer was faster, repeat it on its result."""
         result = self._retried(lambda: attempt(self.open()))
+        made = entry_name(self.version())
         added = [file.path for file in self.engine.log.newest_files()]
-        self.engine.folder.make_durable([*added, entry_name(self.version())])
+        self.engine.folder.make_durable([*added, made])
         return result
 
     def check(self) -> None:

@@ -61,6 +61,7 @@ class LakeTable(Shown):
     @property
     def columns(self) -> list[str]:
         """The names of the columns."""
+        self._file.version()  # a look at the newest
         return [str(name) for name in self._file.schema().names]
 
     def __len__(self) -> int:

@@ -31,6 +31,7 @@ from headpond import __version__
 from headpond.core.errors import ConfigurationError, InvalidData
 from headpond.lake.engine.properties import APPEND_ONLY, CHANGES, is_true
 from headpond.lake.object_store import is_remote
+from headpond.lake.storage import AT_ONCE, of_each_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -293,12 +294,19 @@ class Log:
         return not is_remote(self.folder.uri) and self.folder.read(entry_name(version)) is None
 
     def bytes_to_read(self) -> int:
-        """Return how many bytes of it a reader of the table reads: the last checkpoint, and what follows."""
-        return sum(_newest_files(self.folder).values())
+        """Return how many bytes of it a reader of the table reads: the last checkpoint, and what follows.
+
+        The version that was read last is the newest then, found by the same list.
+        """
+        there = _newest_files(self.folder)
+        entries, checkpoints = by_version(there)
+        if max([*entries, *checkpoints], default=-1) > self.version:
+            self.newest()
+        return sum(there.values())
 
     def rewritten_bytes(self, commits: int = 10) -> int:
         """Return how many bytes of files each of the last commits replaced, in the mean."""
-        newest = self.newest().version
+        newest = self.last().version
         total = counted = 0
         for version in range(max(0, newest - commits + 1), newest + 1):
             lines = (self.folder.read(entry_name(version)) or b"").splitlines()
@@ -311,7 +319,7 @@ class Log:
         return total // counted if counted else 0
 
     def check(self) -> None:
-        """Read the log, and look for the files that its newest entry added.
+        """Read the log, and look for the files that the entry read last added.
 
         Raises:
             InvalidData: the log is damaged, or one of these files is gone or cut.
@@ -323,8 +331,8 @@ class Log:
                 raise self._damaged(file.path, is_there)
 
     def newest_files(self) -> list[DataFile]:
-        """Return the files that the newest entry added, or added again."""
-        entry = self.folder.read(entry_name(self.newest().version)) or b""
+        """Return the files that the entry read or made last added, or added again."""
+        entry = self.folder.read(entry_name(self.last().version)) or b""
         return [
             DataFile(action["add"]) for action in map(orjson.loads, entry.splitlines()) if "add" in action
         ]
@@ -353,11 +361,13 @@ class Log:
             actions = [each for path in checkpoints[snapshot.version] for each in self._checkpoint(path)]
             _take_all(snapshot, actions)
         last = max(entries, default=snapshot.version)
-        for version in range(snapshot.version + 1, last + 1):
-            entry = self.folder.read(entry_name(version))
-            if entry is None:
-                raise self._damaged(entry_name(version), "is missing, and later entries are there")
-            self._take(snapshot, version, entry)
+        for first in range(snapshot.version + 1, last + 1, AT_ONCE):
+            some = range(first, min(first + AT_ONCE, last + 1))
+            read = of_each_file(self.folder.uri, self.folder.read, map(entry_name, some))
+            for version, entry in zip(some, read, strict=True):
+                if entry is None:
+                    raise self._damaged(entry_name(version), "is missing, and later entries are there")
+                self._take(snapshot, version, entry)
         if not entries and not checkpoints:
             raise InvalidData(
                 f"There is no Delta table at {self.folder.uri}.",
