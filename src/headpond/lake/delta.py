@@ -239,15 +239,12 @@ class DeltaFile:
 
         return read(), schema
 
-    def count(self, *, fresh: bool = True) -> int:
-        """Count the rows, from the log where that is complete; 0 where the table does not exist.
-
-        Without `fresh` those of the version that was looked at or made last.
-        """
+    def count(self) -> int:
+        """Count the rows, from the log where that is complete; 0 where the table does not exist."""
         if not self.exists():
             return 0
         with storage_errors(self.uri, self._options):
-            known = (self.engine.log.newest() if fresh else self.engine.log.last()).count()
+            known = self.engine.log.newest().count()
         return int(self.query(["count(*) AS n"])["n"][0].as_py()) if known is None else known
 
     def size(self) -> Size:

@@ -53,7 +53,7 @@ def lake_summary(lake: Lake, applied: Applied | None = None) -> dict[str, Any]:
     def of_table(name: str) -> tuple[dict[str, Any], dict[str, str]]:
         table, file = lake.tables[name], lake.tables[name].typed.file
         there = file.exists()
-        found: dict[str, Any] = {"rows": file.count(fresh=False), "path": file.uri, "keep": table.keep}
+        found: dict[str, Any] = {"rows": file.count(), "path": file.uri, "keep": table.keep}
         if applied is not None:
             found |= applied.figures(name, table.figures)
         if there and (rewritten := file.rewriting()):
