@@ -303,7 +303,8 @@ def _of_system(error: Exception) -> MissingRequirement | None:
         )
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return MissingRequirement(
-            f"{error.filename or 'A file'} cannot be opened: {error.strerror}.", next_step=MORE_FILES
+            f"{error.filename or 'A file'} cannot be opened: {error.strerror}.",
+            next_step="Raise the limit on open files (`ulimit -n`, LimitNOFILE of a service).",
         )
     # The loader of Python's libraries says it in words of its own, as an ImportError.
     if not isinstance(error, MemoryError) and "failed to map segment" not in text:
@@ -314,7 +315,6 @@ def _of_system(error: Exception) -> MissingRequirement | None:
     )
 
 
-MORE_FILES = "Raise the limit on open files (`ulimit -n`, LimitNOFILE of a service)."
 _LIBRARY_OF_JVM = re.compile(r"UnsatisfiedLinkError: (/[^:]+)/[^/:]+: .*failed to map segment")
 
 

@@ -335,6 +335,7 @@ class DeltaFile:
         """Return how many bytes each of the last commits wrote again where marks would avoid that; else 0."""
         with storage_errors(self.uri, self._options):
             known = self.engine.log.last()
+            # A commit hardly replaces more than the table has, and its entries are a request each.
             if known.marks or sum(file.size for file in known.files.values()) < MUCH_BYTES:
                 return 0
             found = self.engine.log.rewritten_bytes()
@@ -395,7 +396,7 @@ class DeltaFile:
         """Do what commits with deltalake; where another writer was faster, repeat it on its result."""
         result = self._retried(lambda: attempt(self.open()))
         made = entry_name(self.version())
-        added = [file.path for file in self.engine.log.newest_files()]
+        added = [file.path for file in self.engine.log.last_added()]
         self.engine.folder.make_durable([*added, made])
         return result
 

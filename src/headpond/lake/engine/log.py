@@ -324,13 +324,13 @@ class Log:
         Raises:
             InvalidData: the log is damaged, or one of these files is gone or cut.
         """
-        for file in self.newest_files():
+        for file in self.last_added():
             found = self.folder.size(file.path)
             if found != file.size:
                 is_there = "is gone" if found is None else f"has {found} bytes where the log says {file.size}"
                 raise self._damaged(file.path, is_there)
 
-    def newest_files(self) -> list[DataFile]:
+    def last_added(self) -> list[DataFile]:
         """Return the files that the entry read or made last added, or added again."""
         entry = self.folder.read(entry_name(self.last().version)) or b""
         return [
