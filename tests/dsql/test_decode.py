@@ -16,7 +16,7 @@ from headpond.core.schemas import OWN_FIELDS, PENDING_SCHEMA, QUARANTINE_SCHEMA
 from headpond.dsql.batch import open_batch
 from headpond.dsql.config import TableSpec, schema_and_table, unknown_name
 from headpond.dsql.decode import DsqlConfig
-from headpond.dsql.versions import decode_version, image_hash
+from headpond.dsql.versions import decode_versions, image_hash
 from tests.dsql.driver import records_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def test_a_typed_batch_has_own_and_table_columns() -> None:
         "tx",
     )
     assert (row["c:id"], str(row["c:n"]), row["c:x"]) == (7, "1.50", "[1, 2.5]")
-    assert decode_version(row["m:version"]) == (5, "tx", False)
+    version = decode_versions(pa.array([row["m:version"]]))
+    assert [part.to_pylist() for part in version] == [[5], ["tx"], [False]]
     assert decoded.counters == {"records": 1, "changes": 1}
     assert decoded.quarantine.schema == QUARANTINE_SCHEMA
     assert decoded.pending.schema == PENDING_SCHEMA

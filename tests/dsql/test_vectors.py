@@ -6,12 +6,13 @@ import json
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.dsql.decode import DsqlConfig
-from headpond.dsql.versions import decode_version
+from headpond.dsql.versions import decode_versions
 from tests.dsql.driver import MemoryLake, comparable, expected_row, spec_of
 from tests.kit.support import vector_json, vector_lines
 
@@ -43,7 +44,8 @@ def assert_expected(lake: MemoryLake, expected: dict[str, Any]) -> None:
         assert sorted((ts, tx) for ts, tx, _ in found) == sorted(
             (row["ts_ns"], row["txId"]) for row in table["rows"]
         )
-        deleted = [decode_version(version)[:2] for version in lake.tombstones.get(name, {}).values()]
+        times, tx_ids, _ = decode_versions(pa.array(lake.tombstones.get(name, {}).values(), pa.binary()))
+        deleted = zip(times.to_pylist(), tx_ids.to_pylist(), strict=True)
         assert sorted(deleted) == sorted((row["ts_ns"], row["txId"]) for row in table["deleted"])
     for name, log in expected["append_logs"].items():
         entries = lake.logs[name].values()

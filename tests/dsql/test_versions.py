@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headpond.dsql.versions import decode_version, encode_versions
+from headpond.dsql.versions import decode_versions, encode_versions
 from tests.dsql.driver import encode_version
 
 changes = st.tuples(
@@ -34,6 +34,7 @@ def test_a_column_of_versions_is_encoded_as_one_by_one(rows: list[tuple[int, str
         pa.array([row[i] for row in rows], kind)
         for i, kind in enumerate((pa.int64(), pa.string(), pa.bool_()))
     ]
-    found = encode_versions(*columns).to_pylist()
-    assert found == [encode_version(ts_ns, tx_id, delete=delete) for ts_ns, tx_id, delete in rows]
-    assert [decode_version(version) for version in found] == rows
+    found = encode_versions(*columns)
+    assert found.to_pylist() == [encode_version(ts_ns, tx_id, delete=delete) for ts_ns, tx_id, delete in rows]
+    decoded = decode_versions(pa.chunked_array([found[:2], found[2:]]))
+    assert [column.to_pylist() for column in decoded] == [[row[i] for row in rows] for i in range(3)]

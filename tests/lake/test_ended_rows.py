@@ -13,6 +13,7 @@ from headpond.lake.engine import lookup, merge, parquet
 from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import crowded, uneven
 from headpond.lake.engine.parquet import ENDS
+from headpond.lake.newest import BatchKeys
 from tests.lake import test_soft_deletes as soft
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_soft_deletes import HARD, T, put
@@ -223,7 +224,7 @@ def test_rows_are_read_whole_where_few_may_have_ended_since(
     table = lake.tables[T]
     lines = [soft.record(number, each) for number, each in enumerate(batch)]
     typed = decoded(lake.config, lines).tables[T]  # type: ignore[arg-type]
-    found = table.versions(typed)  # type: ignore[attr-defined]
+    found = table.versions(typed, BatchKeys(typed["m:key"]))  # type: ignore[attr-defined]
     assert ("v" in reads) == is_whole
     assert {*found["ts_ns"].to_pylist()} == ({30} if is_whole else {10, 20, 30})
     put(lake, batch)

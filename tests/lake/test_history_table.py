@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from headpond.dsql.config import TableSpec
 from headpond.dsql.decode import DsqlConfig
 from headpond.lake.definition import form_of
 from headpond.lake.delta import DeltaFile
-from headpond.lake.newest import history_step
+from headpond.lake.newest import BatchKeys, history_step
 from headpond.lake.state.tombstones import TOMBSTONE_SCHEMA, Deletes
 from headpond.lake.targets.current import CURRENT_OWN
 from headpond.lake.targets.history import HISTORY_OWN, HistoryTable
@@ -59,7 +60,9 @@ class Histories:
         for name, table in self.tables.items():
             if (changes := batch.tables.get(name)) is None:
                 continue
-            state = pa.concat_tables([table.versions(changes), self.deletes.of_keys(name, changes)])
+            keys = BatchKeys(changes["m:key"])
+            dead = self.deletes.of_keys(name, keys.texts, pc.min(changes["m:ts_ns"]).as_py())
+            state = pa.concat_tables([table.versions(changes, keys), dead])
             outcome = history_step(state, changes)
             named = outcome.deletes.append_column("table", pa.repeat(name, outcome.deletes.num_rows))
             self.deletes.put(named)
@@ -215,7 +218,7 @@ def test_a_writer_that_read_too_early_cannot_undo_another(tmp_path: Path) -> Non
             outcomes = []
             for lines in order:
                 changes = decoded(histories.config, lines).tables["public.t"]
-                outcomes.append(history_step(table.versions(changes), changes))
+                outcomes.append(history_step(table.versions(changes, BatchKeys(changes["m:key"])), changes))
             for outcome in outcomes:
                 table.write(outcome)
             for lines in order:  # the second look of a shared `apply_batch`
@@ -299,8 +302,11 @@ def test_an_empty_batch_reads_nothing(tmp_path: Path) -> None:
     histories = Histories(tmp_path, ONE)
     table = histories.tables["public.t"]
     none = decoded(histories.config, [change(1, {"id": 1})]).tables["public.t"].slice(0, 0)
-    assert table.versions(none).num_rows + histories.deletes.of_keys("public.t", none).num_rows == 0
-    table.write(history_step(table.versions(none), none))
+    keys = BatchKeys(none["m:key"])
+    assert (
+        table.versions(none, keys).num_rows + histories.deletes.of_keys("public.t", keys.texts).num_rows == 0
+    )
+    table.write(history_step(table.versions(none, keys), none))
     assert (table.typed.file.version(), histories.deletes.counts()) == (0, {})
 
 
@@ -316,9 +322,9 @@ def test_deletes_of_thousands_of_tables_are_looked_up_together(tmp_path: Path) -
         "tx_id": ["tx"] * count,
     }
     deletes.put(pa.table(rows))
-    changes = pa.table({"m:key": [f"[{key}]" for key in range(4)], "m:ts_ns": pa.array([1000] * 4)})
-    asked = {f"t{number}": changes for number in range(count)}
-    with deletes.looked_up(asked):
-        found = {name: deletes.of_keys(name, changes)["ts_ns"].to_pylist() for name in asked}
+    keys = pa.array([f"[{key}]" for key in range(4)])
+    asked = {f"t{number}": keys for number in range(count)}
+    with deletes.looked_up(asked, 1000):
+        found = {name: deletes.of_keys(name, keys, 1000)["ts_ns"].to_pylist() for name in asked}
     expected = {number: [number] if number >= 1000 and number % 7 < 4 else [] for number in range(count)}
     assert found == {f"t{number}": ends for number, ends in expected.items()}

@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 from headpond.core.schemas import OWN_FIELDS
 from headpond.dsql.config import TableSpec
 from headpond.dsql.decode import DsqlConfig
+from headpond.lake.newest import BatchKeys
 from headpond.lake.tables import Lake
 from headpond.lake.typed import MAX_LISTED_KEYS, VALUE, rows_of_keys
 
@@ -51,7 +52,8 @@ def test_rows_of_a_batchs_keys_are_found_wherever_they_lie(kind: str, count: int
         write_deltalake(typed.file.open(), typed.fit(rows.schema).physical(rows), mode="append")
     step = max(1, 2 * ROWS // max(1, count))
     numbers = list(range(1, 2 * ROWS, step))[:count]  # half of them beyond what the table has
-    found = rows_of_keys(typed, ["id"], changes(kind, numbers), ("_ts_ns", "_tx_id"))
+    asked = changes(kind, [*numbers, *numbers])
+    found = rows_of_keys(typed, ["id"], asked, BatchKeys(asked["m:key"]), ("_ts_ns", "_tx_id"))
     expected = {(f"[{number}]", number, "t") for number in numbers if number < ROWS}
     assert set(zip(*(column.to_pylist() for column in found.columns), strict=True)) == expected
     assert found.num_rows == len(expected)

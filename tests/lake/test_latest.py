@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headpond.core.schemas import OWN_FIELDS, QUARANTINE_SCHEMA, STATE_SCHEMA
-from headpond.lake.newest import COUNTERS, latest_step, ranked, tied, too_late
+from headpond.lake.newest import COUNTERS, BatchKeys, latest_step, ranked, tied, too_late
 from tests.dsql.driver import encode_version
 from tests.kit.support import share_of
 
@@ -245,3 +245,15 @@ def test_versions_are_ranked_as_they_compare(pairs: list[tuple[int, bytes | None
         if value is not None and rank:
             assert all(v is None or v < value for r, v in alike if r < rank)
             assert all(v == value for r, v in alike if r == rank)
+
+
+@given(st.lists(st.sampled_from("abcd")), st.lists(st.sampled_from("abcdef")))
+def test_keys_of_a_batch_are_numbered(changes: list[str], others: list[str]) -> None:
+    """Each once, in the order in which they come first, however the column is cut."""
+    texts = list(dict.fromkeys(changes))
+    keys = BatchKeys(pa.chunked_array([changes[:2], changes[2:]], pa.string()))
+    assert keys.texts.to_pylist() == texts
+    assert keys.of.tolist() == [texts.index(key) for key in changes]
+    assert keys.first.tolist() == [changes.index(key) for key in texts]
+    found = keys.among(pa.chunked_array([others], pa.string())).tolist()
+    assert found == [texts.index(key) if key in texts else -1 for key in others]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headpond.lake.delta import DeltaFile
 from headpond.lake.engine import index, lookup, vectors
-from headpond.lake.engine.lookup import OneOf, Wanted, _Range
+from headpond.lake.engine.lookup import OneOf, Wanted, _Range, places
 from headpond.lake.engine.merge import Merge, always
 from headpond.lake.engine.parquet import Reader
 
@@ -87,6 +87,29 @@ def test_bounds_between_what_is_wanted_hold_nothing(as_key: Callable[[int], int 
     for number in (-1, 500, 501, 502, 503, 1998, 1999):
         is_wanted = number % 2 == 0
         assert every.meets(as_key(number), as_key(number)) == is_wanted
+
+
+COLUMNS = {
+    "near": (pa.int64(), st.integers(-3, 3)),
+    "far": (pa.int64(), st.sampled_from([-(2**63), -1, 0, 2**31, 2**63 - 1])),
+    "small": (pa.int32(), st.sampled_from([-(2**31), -1, 0, 2**31 - 1])),
+    "maybe": (pa.int64(), st.none() | st.integers(0, 2)),
+    "text": (pa.string(), st.none() | st.sampled_from(["", "a", "b"])),
+}
+
+
+@given(st.data(), st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, unique=True))
+def test_places_are_those_a_dictionary_finds(data: st.DataObject, on: list[str]) -> None:
+    """By several columns, whose numbers together are more than one number can hold."""
+    row = st.tuples(*(COLUMNS[name][1] for name in on))
+    rows, among = (data.draw(st.lists(row, max_size=12)) for _ in range(2))
+    schema = pa.schema([(name, COLUMNS[name][0]) for name in on])
+    tables = [
+        pa.Table.from_pylist([dict(zip(on, each, strict=True)) for each in part], schema)
+        for part in (rows, among)
+    ]
+    expected = {each: number for number, each in enumerate(among)}
+    assert places(*tables, on).tolist() == [expected.get(each, -1) for each in rows]
 
 
 def test_one_other_value_that_a_sample_leaves_out(tmp_path: Path) -> None:

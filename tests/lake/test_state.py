@@ -122,7 +122,7 @@ def stones(*rows: tuple[str, str, int]) -> pa.Table:
 
 
 def known(store: Tombstones, table: str, *keys: str) -> dict[str, int]:
-    rows = store.of_keys(table, pa.chunked_array([list(keys)], pa.string())).to_pylist()
+    rows = store.of_keys(table, pa.array(keys, pa.string())).to_pylist()
     return {row["key"]: int.from_bytes(row["version"]) for row in rows}
 
 

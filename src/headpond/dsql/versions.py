@@ -61,12 +61,6 @@ def encode_time(ts_ns: int) -> bytes:
     return struct.pack(">q", ts_ns)
 
 
-def decode_version(version: bytes) -> tuple[int, str, bool]:
-    """Return `ts_ns`, txId and whether it is a delete."""
-    (ts_ns,) = struct.unpack(">q", version[:8])
-    return ts_ns, version[8:-3].replace(b"\x00\xff", b"\x00").decode(), version[-1:] == _RANK[True]
-
-
 def encode_versions(
     ts_ns: pa.Array | pa.ChunkedArray, tx_id: pa.Array | pa.ChunkedArray, delete: pa.Array | pa.ChunkedArray
 ) -> pa.Array:
@@ -82,6 +76,17 @@ def encode_versions(
         )
     ranks = pc.if_else(delete, pa.scalar(_RANK[True]), pa.scalar(_RANK[False]))
     return pc.binary_join_element_wise(heads, texts, pa.scalar(_END), ranks, pa.scalar(b""))
+
+
+def decode_versions(versions: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Return the `ts_ns`, txId and whether it is a delete of many versions, none of them null."""
+    versions = whole(versions).cast(pa.binary())
+    heads = pc.binary_slice(versions, 0, 8).buffers()[2] or b""
+    texts = pc.binary_slice(versions, 8, -3)
+    if (bytes_of(texts) == 0).any():
+        texts = pa.array([text.replace(b"\x00\xff", b"\x00") for text in texts.to_pylist()], pa.binary())
+    delete = pc.equal(pc.binary_slice(versions, -1), pa.scalar(_RANK[True]))
+    return int64_array(np.frombuffer(heads, ">i8", len(versions))), texts.cast(pa.string()), delete
 
 
 def canonical_token(token: str) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headpond.core.formats import Newest, add_newest
 from headpond.dsql.chunks import Chunks
@@ -147,14 +148,19 @@ def _decide(lake: Lake, batch: DecodedBatch) -> dict[str, Decision]:
     def one(name: str) -> Decision | None:
         return targets[name].decide(lake, batch)
 
-    def changes(form: str) -> dict[str, pa.Table]:
+    def keys(form: str) -> dict[str, pa.Array]:
         mine = [each for each in targets.values() if each.name in batch.tables and each.entry.form == form]
-        return {each.known_as: batch.tables[each.name] for each in mine}
+        return {each.known_as: batch.keys(each.name).texts for each in mine}
 
     if lake.config.kept_as == "documents":  # their tables share what is read of the ledger
         decided = list(map(one, targets))
     else:
-        with lake.tombstones.looked_up(changes("current")), lake.deletes.looked_up(changes("history")):
+        times = [pc.min(rows["m:ts_ns"]).as_py() for rows in batch.tables.values() if rows]
+        since_ns = min(times, default=None)
+        with (
+            lake.tombstones.looked_up(keys("current")),
+            lake.deletes.looked_up(keys("history"), since_ns),
+        ):
             decided = of_each(lake.path, one, targets)
     return {name: each for name, each in zip(targets, decided, strict=True) if each is not None}
 

@@ -43,7 +43,7 @@ import pyarrow.compute as pc
 from headpond.core.arrow import taken
 from headpond.core.formats import quarantined_changes
 from headpond.core.schemas import DELETED_SCHEMA, QUARANTINE_SCHEMA, VALUE, whole
-from headpond.dsql.versions import decode_version, encode_time
+from headpond.dsql.versions import decode_versions, encode_time
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -88,11 +88,39 @@ def _numbered(first: Any, second: Any) -> Ints:
     return numbers
 
 
-def key_codes(columns: list[pa.ChunkedArray]) -> tuple[Ints, int]:
-    """Return a number from 0 for each different text, and how many there are."""
-    encoded = pa.concat_arrays([whole(column) for column in columns]).dictionary_encode()
-    codes: Ints = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return codes, len(encoded.dictionary)
+class BatchKeys:
+    """The different keys of some changes: a text is compared with others once, and is a number from then on.
+
+    Attributes:
+        texts: each key, in the order of the first changes that have them.
+        of: per change, which of these it has.
+    """
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        encoded = whole(column).dictionary_encode()
+        self.texts: pa.Array = encoded.dictionary
+        self.of: Ints = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+    @property
+    def first(self) -> Ints:
+        """Per key, the first change that has it."""
+        found = np.empty(len(self.texts), np.int64)
+        found[self.of[::-1]] = np.arange(len(self.of))[::-1]
+        return found
+
+    def among(self, texts: pa.ChunkedArray) -> Ints:
+        """Return which key each of some texts is; -1 for any other."""
+        found = pc.fill_null(pc.index_in(whole(texts), value_set=self.texts), -1)
+        numbers: Ints = found.to_numpy(zero_copy_only=False).astype(np.int64)
+        return numbers
+
+
+def _known(state: pa.Table, of_rows: BatchKeys) -> tuple[pa.Table, Ints]:
+    """Return what is known of the keys of a batch, and which key each row of it has."""
+    numbers = of_rows.among(state["key"])
+    if (mine := numbers >= 0).all():
+        return state, numbers
+    return state.filter(pa.array(mine)), numbers[mine]
 
 
 def joined(of_rows: pa.ChunkedArray, known: pa.ChunkedArray) -> pa.Array:
@@ -128,13 +156,16 @@ class LatestOutcome:
     counters: dict[str, int]
 
 
-def latest_step(state: pa.Table, rows: pa.Table, keyed_by: Sequence[str] = ()) -> LatestOutcome:
+def latest_step(
+    state: pa.Table, rows: pa.Table, keyed_by: Sequence[str] = (), keys_of_rows: BatchKeys | None = None
+) -> LatestOutcome:
     """Decide what a typed batch changes.
 
     `state` has `STATE_SCHEMA` rows of the batch's keys (others are ignored): per key at most one live row and
-    one tombstone. `keyed_by` are the columns of the key, named as at the source.
+    one tombstone. `keyed_by` are the columns of the key, named as at the source; `keys_of_rows` are given
+    where they are known.
     """
-    ranks = _Ranks(state, rows)
+    ranks = _Ranks(state, rows, keys_of_rows or BatchKeys(rows["m:key"]))
     count = rows.num_rows
     keys = ranks.keys
     tomb, live, live_hash = ranks.known()
@@ -174,7 +205,7 @@ def too_late(state: pa.Table, rows: pa.Table, horizon_ns: int) -> tuple[pa.Table
     candidate: Bools = pc.and_(old, unknown).to_numpy()
     if not candidate.any():
         return rows, QUARANTINE_SCHEMA.empty_table()
-    ranks = _Ranks(state, rows)
+    ranks = _Ranks(state, rows, BatchKeys(rows["m:key"]))
     newest, _, _ = ranks.known()
     np.maximum.at(newest, ranks.keys[~candidate], ranks.version[~candidate])
     late = candidate & (ranks.version > newest[ranks.keys])
@@ -186,9 +217,10 @@ def too_late(state: pa.Table, rows: pa.Table, horizon_ns: int) -> tuple[pa.Table
 class _Ranks:
     """Keys, versions and hashes of a batch and what is known, as integers that compare alike within a key."""
 
-    def __init__(self, state: pa.Table, rows: pa.Table) -> None:
-        split = rows.num_rows
-        keys, self.count = key_codes([rows["m:key"], state["key"]])
+    def __init__(self, state: pa.Table, rows: pa.Table, of_rows: BatchKeys) -> None:
+        split, self.count = rows.num_rows, len(of_rows.texts)
+        state, known = _known(state, of_rows)
+        keys = np.concatenate([of_rows.of, known])
         self._versions = joined(rows["m:version"], state["version"])
         versions = ranked(keys, self._versions)
         images = tied(versions, joined(rows["m:image_hash"], state["image_hash"]))
@@ -248,9 +280,7 @@ def _deletes(rows: pa.Table, keyed_by: Sequence[str], at: Ints, versions: pa.Arr
         "m:delete": pa.repeat(pa.scalar(value=True), found.num_rows),
     }
     if "m:ts_ns" in rows.schema.names:  # versions that are made of these; those of documents are not
-        decoded = [decode_version(version) for version in versions.to_pylist()]
-        columns["m:ts_ns"] = pa.array([ts_ns for ts_ns, _, _ in decoded], pa.int64())
-        columns["m:tx_id"] = pa.array([tx_id for _, tx_id, _ in decoded], pa.string())
+        columns["m:ts_ns"], columns["m:tx_id"], _ = decode_versions(versions)
     for name, values in columns.items():
         if name in found.schema.names:
             found = found.set_column(found.schema.get_field_index(name), name, values)
@@ -297,13 +327,13 @@ class HistoryOutcome:
     counters: dict[str, int]
 
 
-def history_step(state: pa.Table, rows: pa.Table) -> HistoryOutcome:
-    """Decide what a typed batch changes.
+def history_step(state: pa.Table, rows: pa.Table, keys_of_rows: BatchKeys | None = None) -> HistoryOutcome:
+    """Decide what a typed batch changes; `keys_of_rows` are given where they are known.
 
     `state` has `HISTORY_STATE_SCHEMA` rows of the batch's keys (others are ignored). Rows that ended before
     the batch's earliest commit and deletes before it may be left out: nothing later can touch them.
     """
-    line = _TimeLine(state, rows)
+    line = _TimeLine(state, rows, keys_of_rows or BatchKeys(rows["m:key"]))
     live = ~line.delete
     inserts = live & ~line.known
     corrections = live & line.known & ~line.stored
@@ -332,20 +362,19 @@ class _TimeLine:
     `conflicts` count rows of the batch that repeat another one, with the same image and with another.
     """
 
-    def __init__(self, state: pa.Table, rows: pa.Table) -> None:
+    def __init__(self, state: pa.Table, rows: pa.Table, of_rows: BatchKeys) -> None:
+        state, known = _known(state, of_rows)
         self._rows, self._state, self._count = rows, state, rows.num_rows
-        keys, different = key_codes([rows["m:key"], state["key"]])
+        keys = np.concatenate([of_rows.of, known])
         versions = ranked(keys, joined(rows["m:version"], state["version"]))
         images = tied(versions, joined(rows["m:image_hash"], state["image_hash"]))
         delete: Bools = np.concatenate([_bools(rows["m:delete"]), ~_bools(state["live"])])
         images[delete] = 0  # deletes of one version do not differ
         stored = np.arange(len(keys)) >= self._count
-        self._first_of_key: Ints = np.full(different, -1, np.int64)
-        self._first_of_key[keys[: self._count][::-1]] = np.arange(self._count)[::-1]
+        self._first_of_key = of_rows.first
 
-        at = np.flatnonzero(self._first_of_key[keys] >= 0)
         # Last of equal rows: the stored one, which needs no writing; else the first of the batch.
-        order = at[np.lexsort((-at, stored[at], images[at], versions[at]))]
+        order = np.lexsort((-np.arange(len(keys)), stored, images, versions))
         last = run_ends(keys[order]) | run_ends(versions[order])
         starts = np.flatnonzero(np.concatenate([[True], last[:-1]])[: len(order)])
         self.winner = order[last]

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from headpond.core.formats import Decoded, Newest, TableEntry, add_newest
 from headpond.core.schemas import DELETED_SCHEMA, PENDING_SCHEMA, QUARANTINE_SCHEMA, filled
+from headpond.lake.newest import BatchKeys
 
 if TYPE_CHECKING:
     from headpond.lake.tables import Lake
@@ -44,6 +45,13 @@ class DecodedBatch:
     newest_arrivals_us: dict[str, int] = field(default_factory=dict)
     """Shard → arrival of its newest record in the batch, µs since 1970."""
     newest: Newest = field(default_factory=dict)
+    _keys: dict[str, BatchKeys] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def keys(self, table: str) -> BatchKeys:
+        """Return the keys of a table's changes, found once: its rows stay as they are from then on."""
+        if table not in self._keys:
+            self._keys[table] = BatchKeys(self.tables[table]["m:key"])
+        return self._keys[table]
 
     @classmethod
     def of(cls, parts: Iterable[Decoded]) -> DecodedBatch:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headpond.core.arrow import taken
 from headpond.core.derived import Derived, bucket_of, derived_in, derived_of
 from headpond.core.errors import ConfigurationError
 from headpond.core.formats import TableEntry
@@ -31,6 +32,7 @@ from headpond.lake.naming import (
     column_name,
     folded,
 )
+from headpond.lake.newest import BatchKeys
 from headpond.lake.renames import rename
 
 
@@ -306,8 +308,9 @@ MAX_LISTED_KEYS = 200
 
 def rows_of_keys(
     typed: TypedTable,
-    keys: Sequence[str],
+    key: Sequence[str],
     changes: pa.Table,
+    keys: BatchKeys,
     reads: Sequence[str],
     *,
     later: Sequence[str] = (),
@@ -315,14 +318,15 @@ def rows_of_keys(
     since: tuple[str, int] | None = None,
     least: Mapping[str, int] | None = None,
 ) -> pa.Table:
-    """Read `m:key` and own columns of the rows that have a key of a typed batch.
+    """Read `m:key` and own columns of the rows that have one of the keys of a typed batch.
 
-    `keys` are named as at the source, the other columns as in Delta; the other arguments are as
+    The columns of the `key` are named as at the source, the others as in Delta; the other arguments are as
     `engine.lookup.Wanted` has them.
     """
-    columns = {typed.column(key): changes[VALUE + key] for key in keys}
-    rows = pa.table({"m:key": changes["m:key"], **columns})
-    on = [*typed.found_by, *columns]
+    named = {VALUE + name: typed.column(name) for name in key}
+    one_of_each = taken(changes.select(list(named)), keys.first)
+    rows = pa.table([keys.texts, *one_of_each.columns], names=["m:key", *named.values()])
+    on = [*typed.found_by, *named.values()]
     if typed.buckets:
         rows = rows.append_column(BUCKET, bucket_of(rows["m:key"], typed.buckets))
     for name in typed.found_by:

@@ -357,11 +357,30 @@ def places(rows: pa.Table, among: pa.Table, on: Sequence[str]) -> Ints:
     codes, different = np.zeros(rows.num_rows + among.num_rows, np.int64), 1
     for name in on:
         both = [*rows[name].chunks, *(among[name].cast(rows[name].type)).chunks]
-        encoded = pa.concat_arrays([pa.array([], rows[name].type), *both]).dictionary_encode("encode")
-        if different > 1:
-            pairs = codes.astype(np.int64) * len(encoded.dictionary) + encoded.indices.to_numpy()
-            encoded = int64_array(pairs).dictionary_encode()
-        codes, different = encoded.indices.to_numpy(), len(encoded.dictionary)
+        numbers, many = _numbered(pa.concat_arrays([pa.array([], rows[name].type), *both]))
+        if different > _FEW_CODES:
+            codes, different = _encoded(int64_array(codes))
+        codes, different = codes * many + numbers, different * many
+    if different > _SPARSE * len(codes):
+        codes, different = _encoded(int64_array(codes))
     known = np.full(different, -1, np.int64)
     known[codes[rows.num_rows :]] = np.arange(among.num_rows)
     return known[codes[: rows.num_rows]]
+
+
+_FEW_CODES = 1 << 31  # two of as many can be put together in one number
+_SPARSE = 4  # a code for each of so many numbers costs less than a hash of each
+
+
+def _numbered(values: pa.Array) -> tuple[Ints, int]:
+    """Return a number from 0 for each value, equal where values are, and a bound of them."""
+    if pa.types.is_integer(values.type) and not values.null_count and len(values):
+        ends = pc.min_max(values).as_py()
+        if (many := ends["max"] - ends["min"] + 1) <= _FEW_CODES:
+            return _numbers(values) - ends["min"], many
+    return _encoded(values)
+
+
+def _encoded(values: pa.Array) -> tuple[Ints, int]:
+    encoded = values.dictionary_encode("encode")
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)

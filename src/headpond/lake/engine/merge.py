@@ -254,17 +254,16 @@ class Engine:
         at = places(found, merge.rows, merge.on)
         met = found.take(pa.array(np.flatnonzero(at >= 0)))
         at = at[at >= 0]
-        source = merge.rows.take(pa.array(at))
         hit = np.zeros(len(at), bool)
         if merge.wins is not None and len(at):
-            hit = _mask(merge.wins(met, source))
+            hit = _mask(merge.wins(met, merge.rows.take(pa.array(at))))
         gone = np.zeros(merge.rows.num_rows, bool) if merge.gone is None else _mask(merge.gone)
         insert = ~gone if merge.insert is None else _mask(merge.insert)
         insert[at] = False
-        going, coming = met.filter(pa.array(hit)), source.filter(pa.array(hit))
-        brings, feed = ~gone[at[hit]], is_true(snapshot.properties.get(CHANGES))
-        stays, changes = pa.array(brings), None
-        replaced, coming = going.filter(stays), coming.filter(stays)
+        going, by = met.filter(pa.array(hit)), at[hit]
+        brings, feed = ~gone[by], is_true(snapshot.properties.get(CHANGES))
+        replaced, coming = going.filter(pa.array(brings)), merge.rows.take(pa.array(by[brings]))
+        changes = None
         read: Callable[[pa.Table], pa.Table] = partial(self._whole, snapshot)
         if feed:
             replaced, read = self._whole(snapshot, replaced), lambda rows: rows

@@ -29,13 +29,13 @@ from headpond.dsql.strict_json import read_object
 from headpond.dsql.versions import (
     NO_IMAGE_HASH,
     cast_values,
-    decode_version,
+    decode_versions,
     encode_versions,
     key_column,
     key_tokens,
 )
 from headpond.lake.maintenance.snapshot import Parts
-from headpond.lake.newest import HISTORY_STATE_SCHEMA, VALID_TO, history_step, latest_step
+from headpond.lake.newest import HISTORY_STATE_SCHEMA, VALID_TO, BatchKeys, history_step, latest_step
 from headpond.lake.tables import Lake
 from headpond.lake.targets.soft import newest_of_keys
 
@@ -192,11 +192,11 @@ class Rekey:
         if not says.any():
             return
         rows = remembered.filter(pa.array(says))
-        decoded = [decode_version(version) for version in rows["version"].to_pylist()]
+        ts_ns, tx_id, _ = decode_versions(rows["version"])
         nowhere = dict.fromkeys((AT_FILE, AT_ROW), pa.nulls(rows.num_rows, pa.int64()))
         yield self._change(
-            pa.array([ts_ns for ts_ns, _, _ in decoded], pa.int64()),
-            pa.array([tx_id for _, tx_id, _ in decoded], pa.string()),
+            ts_ns,
+            tx_id,
             pa.repeat(pa.scalar(NO_IMAGE_HASH), rows.num_rows),
             pa.repeat(True, rows.num_rows),
             {name: each.filter(pa.array(says)) for name, each in values.items()},
@@ -255,7 +255,7 @@ class Rekey:
             done.superseded += images.num_rows - past.inserts.num_rows
             return past.inserts, past.deletes.cast(DELETED_SCHEMA)
         if self.wanted.form == "soft":
-            found = newest_of_keys(batch, self.wanted.keys)
+            found = newest_of_keys(batch, self.wanted.keys, BatchKeys(batch["m:key"]))
             there = pc.is_valid(found[AT_ROW])
             done.superseded += images.num_rows - (pc.sum(there).as_py() or 0)
             if (alone := found.filter(pc.invert(there))).num_rows:

@@ -48,34 +48,35 @@ class DeletedKeys(FactTable, ABC):
     _found: pa.Table | None = None
 
     @contextmanager
-    def looked_up(self, changes: Mapping[str, pa.Table]) -> Iterator[None]:
-        """Look up together what the changes of some tables ask for: meanwhile `of_keys` reads nothing."""
-        self._found = self._look_up(changes)
+    def looked_up(self, keys: Mapping[str, pa.Array], since_ns: int | None = None) -> Iterator[None]:
+        """Look up together what is asked of some tables, as `of_keys` does: meanwhile that reads nothing."""
+        self._found = self._look_up(keys, since_ns)
         try:
             yield
         finally:
             self._found = None
 
     @abstractmethod
-    def _look_up(self, changes: Mapping[str, pa.Table]) -> pa.Table:
-        """Read what is known of the keys of tables' typed changes."""
+    def of_keys(self, table: str, keys: pa.Array) -> pa.Table:
+        """Read what is known of some keys of a table, each named once."""
 
-    def _read(
-        self, changes: Mapping[str, pa.Table], reads: Sequence[str], since: tuple[str, int] | None = None
-    ) -> pa.Table:
-        parts = [TOMBSTONE_SCHEMA.empty_table().select(_MATCH)]
-        for table, rows in changes.items():
-            keys = rows["m:key"].unique()
-            parts.append(pa.table([pa.repeat(table, len(keys)), keys], names=_MATCH))
-        asked = pa.concat_tables(parts)
-        names = [*_MATCH, *reads]
+    @property
+    @abstractmethod
+    def _reads(self) -> Sequence[str]:
+        """The columns that tell it."""
+
+    def _look_up(self, keys: Mapping[str, pa.Array], since_ns: int | None) -> pa.Table:
+        """Read what is known of the keys of some tables; with a time, of commits from then on."""
+        parts = [pa.table([pa.repeat(table, len(each)), each], names=_MATCH) for table, each in keys.items()]
+        asked = pa.concat_tables([TOMBSTONE_SCHEMA.empty_table().select(_MATCH), *parts])
+        names = [*_MATCH, *self._reads]
         if not asked.num_rows or not self.file.exists():
             return TOMBSTONE_SCHEMA.empty_table().select(names)
-        return self.file.look_up(Wanted(asked, _MATCH, reads, since=since)).select(names)
+        since = None if since_ns is None else ("ts_ns", since_ns)
+        return self.file.look_up(Wanted(asked, _MATCH, self._reads, since=since)).select(names)
 
-    def _known(self, table: str, changes: pa.Table) -> pa.Table:
-        """Return what is known of the keys of one table."""
-        found = self._look_up({table: changes}) if self._found is None else self._found
+    def _known(self, table: str, keys: pa.Array, since_ns: int | None = None) -> pa.Table:
+        found = self._look_up({table: keys}, since_ns) if self._found is None else self._found
         return found.filter(pc.equal(found["table"], table)).drop_columns("table")
 
     def all_of(self, table: str) -> pa.Table:
@@ -98,16 +99,14 @@ class Deletes(DeletedKeys):
     def __init__(self, file: DeltaFile) -> None:
         super().__init__(file, TOMBSTONE_SCHEMA, (*_MATCH, "version"))
 
-    def of_keys(self, table: str, changes: pa.Table) -> pa.Table:
-        """Read the deletes (`HISTORY_STATE_SCHEMA`) of a batch's keys from its earliest commit on."""
-        found = self._known(table, changes)
+    _reads = ("version", "ts_ns", "tx_id")
+
+    def of_keys(self, table: str, keys: pa.Array, since_ns: int | None = None) -> pa.Table:
+        """Read the deletes (`HISTORY_STATE_SCHEMA`) of some keys, of commits from a time on."""
+        found = self._known(table, keys, since_ns)
         columns = {name: found[name] for name in found.column_names}
         columns["live"] = pa.repeat(False, found.num_rows)
         return filled(columns, HISTORY_STATE_SCHEMA, found.num_rows)
-
-    def _look_up(self, changes: Mapping[str, pa.Table]) -> pa.Table:
-        earliest = min((pc.min(rows["m:ts_ns"]).as_py() for rows in changes.values() if rows), default=0)
-        return self._read(changes, ("version", "ts_ns", "tx_id"), since=("ts_ns", earliest))
 
     def put(self, rows: pa.Table, *, transaction: tuple[str, int] | None = None) -> int:
         """Remember deletes (`KEYS_SCHEMA`); return how many were new."""
@@ -125,9 +124,11 @@ class Tombstones(DeletedKeys):
         super().__init__(file, TOMBSTONE_SCHEMA, _MATCH)
         self._horizons: dict[str, int] | None = None
 
-    def of_keys(self, table: str, keys: pa.ChunkedArray) -> pa.Table:
-        """Read the newest tombstone of each of a batch's keys as `STATE_SCHEMA`."""
-        found = self._known(table, pa.table({"m:key": keys}))
+    _reads = ("version",)
+
+    def of_keys(self, table: str, keys: pa.Array) -> pa.Table:
+        """Read the newest tombstone of each of some keys as `STATE_SCHEMA`."""
+        found = self._known(table, keys)
         return pa.table(
             {
                 "key": found["key"],
@@ -137,8 +138,8 @@ class Tombstones(DeletedKeys):
             }
         )
 
-    def _look_up(self, changes: Mapping[str, pa.Table]) -> pa.Table:
-        newest = self._read(changes, ("version",)).group_by(_MATCH).aggregate([("version", "max")])
+    def _look_up(self, keys: Mapping[str, pa.Array], since_ns: int | None) -> pa.Table:
+        newest = super()._look_up(keys, since_ns).group_by(_MATCH).aggregate([("version", "max")])
         return newest.rename_columns([*_MATCH, "version"])
 
     def version(self) -> int:

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from headpond.core.schemas import QUARANTINE_SCHEMA, VALUE
 from headpond.dsql.config import TableSpec
-from headpond.dsql.versions import decode_version, encode_versions, key_column
+from headpond.dsql.versions import decode_versions, encode_versions, key_column
 from headpond.lake.engine.merge import Merge
-from headpond.lake.newest import COUNTERS, LatestOutcome, latest_step, too_late
+from headpond.lake.newest import COUNTERS, BatchKeys, LatestOutcome, latest_step, too_late
 from headpond.lake.target import Decision, DecodedBatch, Target, Transaction, named, overtaken
 from headpond.lake.typed import rows_of_keys
 
@@ -58,12 +58,11 @@ class RowTable(Target):
 
     def decide(self, lake: Lake, batch: DecodedBatch) -> Decision | None:
         """Decide on the changes of a batch, as `Target.decide` says."""
-        changes = batch.tables.get(self.name)
-        return self.decision(lake, changes) if changes else None
+        return self.decision(lake, batch) if batch.tables.get(self.name) else None
 
     @abstractmethod
-    def decision(self, lake: Lake, changes: pa.Table) -> Decision:
-        """Decide which of some changes win."""
+    def decision(self, lake: Lake, batch: DecodedBatch) -> Decision:
+        """Decide which of its changes win, of which the batch has some."""
 
     @property
     def identity(self) -> Sequence[str]:
@@ -85,16 +84,18 @@ class CurrentTable(RowTable):
 
     figures = COUNTERS
 
-    def decision(self, lake: Lake, changes: pa.Table) -> Decision:
+    def decision(self, lake: Lake, batch: DecodedBatch) -> Decision:
         """Decide which change of each key wins; what may be older than a dropped tombstone is too late."""
-        dead = lake.tombstones.of_keys(self.known_as, changes["m:key"])
-        state = pa.concat_tables([self.versions(changes, dead), dead])
+        changes, keys = batch.tables[self.name], batch.keys(self.name)
+        dead = lake.tombstones.of_keys(self.known_as, keys.texts)
+        state = pa.concat_tables([self.versions(changes, keys, dead), dead])
         late = QUARANTINE_SCHEMA.empty_table()
         if (horizon := lake.tombstones.horizons_ns().get(self.known_as)) is not None:
             changes, late = too_late(state, changes, horizon)
+            keys = BatchKeys(changes["m:key"]) if late else keys
         # Facts that the table does not keep stay behind.
         kept = [name for name in changes.column_names if name in _DECIDES or name.startswith(VALUE)]
-        outcome = latest_step(state, changes.select(kept), self.keys)
+        outcome = latest_step(state, changes.select(kept), self.keys, keys)
         return Decision(
             lambda transaction: self.write(outcome, transaction=transaction),
             refused=late,
@@ -102,18 +103,19 @@ class CurrentTable(RowTable):
             overtaken=overtaken(self.known_as, dead, outcome.tombstones_drop["key"]),
         )
 
-    def versions(self, changes: pa.Table, dead: pa.Table) -> pa.Table:
+    def versions(self, changes: pa.Table, keys: BatchKeys, dead: pa.Table) -> pa.Table:
         """Read the live rows of a batch's keys, as `STATE_SCHEMA`; `dead` are the keys' tombstones.
 
         Transaction and image only decide between equal times: where there are none they are not read. Nor are
         times where all are older than the batch.
         """
-        known = [decode_version(version)[0] for version in dead["version"].to_pylist()]
-        times = pa.concat_arrays([*changes["m:ts_ns"].chunks, pa.array(known, pa.int64())]).unique()
+        of_dead, _, _ = decode_versions(dead["version"])
+        times = pa.concat_arrays([*changes["m:ts_ns"].chunks, of_dead]).unique()
         rows = rows_of_keys(
             self.typed,
             self.keys,
             changes,
+            keys,
             ("_ts_ns",),
             later=("_tx_id", "_image_hash"),
             needs=lambda found: pc.is_in(found["_ts_ns"], value_set=times),

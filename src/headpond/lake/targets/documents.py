@@ -127,7 +127,7 @@ class DocumentTable(Target):
         if honour and known.num_rows:  # what the table has loses its contents after this, and counts as such
             gone = pc.or_(known["redacted"], ledger.redacted(known["document_id"], known["revision"]))
             known = known.set_column(known.schema.get_field_index("redacted"), "redacted", gone)
-        dead = lake.tombstones.of_keys(self.name, pa.chunked_array([keys_of(documents)]))
+        dead = lake.tombstones.of_keys(self.name, keys_of(documents).unique())
         found = contested(rows, known, dead)
         listed: set[Listing] = set()
         contenders = rows.slice(0, 0)

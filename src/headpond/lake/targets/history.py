@@ -26,8 +26,14 @@ from headpond.core.schemas import VALUE
 from headpond.dsql.versions import encode_versions
 from headpond.lake.engine.merge import Merge
 from headpond.lake.engine.parquet import ENDS
-from headpond.lake.newest import HISTORY_COUNTERS, HISTORY_STATE_SCHEMA, HistoryOutcome, history_step
-from headpond.lake.target import Decision, Transaction, named
+from headpond.lake.newest import (
+    HISTORY_COUNTERS,
+    HISTORY_STATE_SCHEMA,
+    BatchKeys,
+    HistoryOutcome,
+    history_step,
+)
+from headpond.lake.target import Decision, DecodedBatch, Transaction, named
 from headpond.lake.targets.current import RowTable
 from headpond.lake.typed import rows_of_keys
 
@@ -81,16 +87,19 @@ class HistoryTable(RowTable):
         """The Delta columns in which rows are equal that are of one version."""
         return [*super().identity, "_ts_ns", "_tx_id"]
 
-    def decision(self, lake: Lake, changes: pa.Table) -> Decision:
+    def decision(self, lake: Lake, batch: DecodedBatch) -> Decision:
         """Decide which versions are new and which end earlier."""
-        known = [self.versions(changes), lake.deletes.of_keys(self.known_as, changes)]
-        outcome = history_step(pa.concat_tables(known), changes)
+        changes, keys = batch.tables[self.name], batch.keys(self.name)
+        since_ns = pc.min(changes["m:ts_ns"]).as_py()
+        dead = lake.deletes.of_keys(self.known_as, keys.texts, since_ns)
+        known = [self.versions(changes, keys), dead]
+        outcome = history_step(pa.concat_tables(known), changes, keys)
         return Decision(
             lambda transaction: self.write(outcome, transaction=transaction),
             deletes=named(self.known_as, outcome.deletes),
         )
 
-    def versions(self, changes: pa.Table) -> pa.Table:
+    def versions(self, changes: pa.Table, keys: BatchKeys) -> pa.Table:
         """Read the rows (`HISTORY_STATE_SCHEMA`) of a batch's keys, but for those that ended before it.
 
         They are read whole where that is about one of each key, for that will be written again with its end.
@@ -108,7 +117,7 @@ class HistoryTable(RowTable):
         is_bounded = late <= _MOST_LATE * changes.num_rows
         names = known.schema.names if is_bounded else ["_ts_ns", "_tx_id", "_image_hash"]
         later = [name for name in names if name not in first]
-        rows = rows_of_keys(self.typed, self.keys, changes, since[:1], later=later, since=since)
+        rows = rows_of_keys(self.typed, self.keys, changes, keys, since[:1], later=later, since=since)
         columns = {
             "key": rows["m:key"],
             "version": encode_versions(rows["_ts_ns"], rows["_tx_id"], pa.repeat(False, rows.num_rows)),

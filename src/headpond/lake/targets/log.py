@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headpond.dsql.config import TableSpec
 from headpond.lake.engine.merge import Merge
 from headpond.lake.state.insert_once import first_of_each
-from headpond.lake.target import Decision, Transaction
+from headpond.lake.target import Decision, DecodedBatch, Transaction
 from headpond.lake.targets.current import RowTable
 from headpond.lake.typed import TypedTable
 
@@ -56,8 +56,9 @@ class LogTable(RowTable):
         """The Delta columns in which entries are equal that are one."""
         return BY_CONTENT if self.entry.dedupe == "content" else BY_PLACE
 
-    def decision(self, lake: Lake, changes: pa.Table) -> Decision:  # noqa: ARG002 - nothing is to be known
+    def decision(self, lake: Lake, batch: DecodedBatch) -> Decision:  # noqa: ARG002 - nothing is to be known
         """Accept every entry."""
+        changes = batch.tables[self.name]
         return Decision(lambda transaction: self.write(changes, transaction=transaction))
 
     def write(self, changes: pa.Table, *, transaction: Transaction = None) -> Counter[str]:

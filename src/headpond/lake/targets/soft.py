@@ -15,6 +15,7 @@ which nothing but deletes is known, the row has the key alone, and no `_ts_ns`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +25,8 @@ import pyarrow.compute as pc
 from headpond.core.schemas import STATE_SCHEMA, VALUE, whole
 from headpond.dsql.versions import encode_versions
 from headpond.lake.engine.merge import Merge
-from headpond.lake.newest import COUNTERS, key_codes, latest_step, ranked, run_ends, tied
-from headpond.lake.target import Decision, Transaction
+from headpond.lake.newest import COUNTERS, BatchKeys, latest_step, ranked, run_ends, tied
+from headpond.lake.target import Decision, DecodedBatch, Transaction
 from headpond.lake.targets.current import CURRENT_OWN, RowTable
 from headpond.lake.typed import rows_of_keys
 
@@ -56,13 +57,15 @@ class SoftTable(RowTable):
         """Return the newest commit time of its rows and of their deletes."""
         return max(super().newest_ns(), max(self.typed.file.greatest("_deleted_ns"), default=0))
 
-    def decision(self, lake: Lake, changes: pa.Table) -> Decision:  # noqa: ARG002 - rows are tombstones
+    def decision(self, lake: Lake, batch: DecodedBatch) -> Decision:  # noqa: ARG002 - rows are tombstones
         """Decide nothing but the figures: the merge itself takes the newest of both."""
+        changes, keys = batch.tables[self.name], batch.keys(self.name)
         facts = ("m:key", "m:version", "m:delete", *(f"m:{name}" for name in CURRENT_OWN))
-        counted = latest_step(self.versions(changes), changes.select(facts)).counters
-        return Decision(lambda transaction: self.write(changes, Counter(counted), transaction=transaction))
+        known, figures = self.versions(changes, keys), changes.select(facts)
+        counted = Counter(latest_step(known, figures, keys_of_rows=keys).counters)
+        return Decision(lambda transaction: self.write(changes, keys, counted, transaction=transaction))
 
-    def versions(self, changes: pa.Table) -> pa.Table:
+    def versions(self, changes: pa.Table, keys: BatchKeys) -> pa.Table:
         """Read what is known of a batch's keys, as `STATE_SCHEMA`: images, and deletes as tombstones.
 
         As for current rows only times are read where those are not equal, and none where all are older.
@@ -72,6 +75,7 @@ class SoftTable(RowTable):
             self.typed,
             self.keys,
             changes,
+            keys,
             _TIMES,
             later=("_tx_id", "_image_hash", "_deleted_tx_id"),
             needs=lambda found: pc.or_(*(pc.is_in(found[name], value_set=times) for name in _TIMES)),
@@ -94,19 +98,19 @@ class SoftTable(RowTable):
         return pa.concat_tables([known(*_IMAGE[:2], live=True), known(*_DELETE, live=False)])
 
     def write(
-        self, changes: pa.Table, figures: Counter[str], *, transaction: Transaction = None
+        self, changes: pa.Table, keys: BatchKeys, figures: Counter[str], *, transaction: Transaction = None
     ) -> Counter[str]:
         """Write the newest image and delete of each key, in one commit."""
         layout = self.typed.fit(changes.schema)
-        rows = layout.physical(newest_of_keys(changes, self.keys))
+        rows = layout.physical(newest_of_keys(changes, self.keys, keys))
         merge = Merge(rows, self.identity, (*_IMAGE, *_DELETE), wins, update=update, whole=needs_whole)
         self.typed.file.merge(merge, transaction=transaction)
         return figures
 
 
-def newest_of_keys(changes: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+def newest_of_keys(changes: pa.Table, keyed_by: Sequence[str], keys: BatchKeys) -> pa.Table:
     """Return a row per key with its newest image and, where that is newer, its newest delete."""
-    codes, count = key_codes([changes["m:key"]])
+    codes, count = keys.of, len(keys.texts)
     versions = ranked(codes, whole(changes["m:version"]))
     images = tied(versions, whole(changes["m:image_hash"]))
     delete = changes["m:delete"].to_numpy().astype(bool)
@@ -127,7 +131,7 @@ def newest_of_keys(changes: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     there = pa.array(has_image)
     columns = {}
     for name in rows.column_names:
-        is_key = name == "m:key" or (name.startswith(VALUE) and name[len(VALUE) :] in keys)
+        is_key = name == "m:key" or (name.startswith(VALUE) and name[len(VALUE) :] in keyed_by)
         nothing = pa.scalar(None, rows[name].type)
         columns[name] = rows[name] if is_key else pc.if_else(there, whole(rows[name]), nothing)
     by = changes.select(["m:ts_ns", "m:tx_id"]).take(pa.array(np.where(is_gone, gone, 0)))
