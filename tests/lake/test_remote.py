@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 import socket
 import threading
@@ -22,7 +23,8 @@ from headpond.core.errors import (
     MissingRequirement,
 )
 from headpond.lake.apply import apply_batch
-from headpond.lake.object_store import _azure, _azure_for_arrow, is_s3, option_of
+from headpond.lake.engine.folder import Folder
+from headpond.lake.object_store import _azure, _azure_for_arrow, is_s3, open_for_commits, option_of
 from headpond.lake.reports import BatchReport, batches_in, lake_summary, sizes_of
 from headpond.lake.state.run_mark import mark_in
 from headpond.lake.storage import file_system, storage_errors, table_of
@@ -289,6 +291,47 @@ def test_the_file_system_reads_what_the_options_say(store: Store) -> None:
             assert folder == "lake/files"
             with files.open_input_file(f"{folder}/a.jsonl") as opened:
                 assert opened.read() == b"x\n"
+
+
+@pytest.mark.slow
+def test_parts_of_files_are_the_same_in_a_store_and_a_folder(
+    any_store: Store | AzureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the end, too; in a store without Arrow, which asks for the size before each."""
+    there = Folder(f"{any_store.root}/parts", any_store.options)
+    here = Folder(str(tmp_path))
+    for folder in (there, here):
+        folder.write("ten", b"0123456789")
+        folder.write("none", b"")
+    cuts = [(0, 10), (2, 5), (2, 50), (9, 10), (10, 11), (20, 30), (3, 3), (5, 2)]
+    expected = [b"0123456789"[start:end] for start, end in cuts]
+    assert [here.read_part("ten", *cut) for cut in cuts] == expected
+    assert [there.read_part("ten", *cut) for cut in cuts] == expected
+    assert here.read_part("none", 0, 5) == there.read_part("none", 0, 5) == b""
+    for folder in (there, here):
+        with pytest.raises(MissingRequirement, match="nowhere"):
+            folder.read_part("nowhere", 0, 5)
+    monkeypatch.setattr(Folder, "files", None)
+    assert there.read_part("ten", 2, 5) == b"234"
+
+
+@pytest.mark.parametrize("profile", [None, "nobody"])
+def test_without_keys_it_is_said_where_they_are_looked_for(
+    profile: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first thing that is forgotten was an unexpected error, to be reported with its stack trace."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    if profile is not None:
+        monkeypatch.setenv("AWS_PROFILE", profile)
+    with pytest.raises(AccessDenied) as raised:
+        open_for_commits("s3://lake/x", {"AWS_REGION": "us-east-1"})
+    assert "No usable AWS credentials were found for s3://lake/x" in raised.value.message
+    assert (profile or "") in raised.value.message
+    assert "AWS_ACCESS_KEY_ID" in (raised.value.next_step or "")
 
 
 @pytest.mark.slow

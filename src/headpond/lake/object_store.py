@@ -24,11 +24,12 @@ from urllib.parse import quote, urlsplit
 
 import pyarrow.fs as pafs
 
-from headpond.core.errors import ConfigurationError
+from headpond.core.errors import AccessDenied, ConfigurationError
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 AZURE_SCHEMES = frozenset({"abfs", "abfss"})
 GCS_SCHEMES = frozenset({"gs"})
+OBJECT_STORES = S3_SCHEMES | AZURE_SCHEMES | GCS_SCHEMES
 CONNECT_TIMEOUT_S = 10
 REQUEST_TIMEOUT_S = 60
 
@@ -141,14 +142,32 @@ def open_for_commits(place: str, options: Mapping[str, str]) -> Any:
         "virtual_hosted_style_request": option_of(options, "virtual_hosted_style_request"),
     }
     config = {name: value for name, value in config.items() if value is not None}
-    provider = None
-    if "access_key_id" not in config and not os.environ.get("AWS_ACCESS_KEY_ID"):
-        from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - profiles and roles
-
-        provider = Boto3CredentialProvider()
+    has_keys = "access_key_id" in config or os.environ.get("AWS_ACCESS_KEY_ID")
+    provider = None if has_keys else _keys_of_boto3(place)
     return stores.S3Store(
         bucket, prefix=path, config=config, client_options=client, credential_provider=provider
     )
+
+
+def _keys_of_boto3(place: str) -> Any:
+    """Return what gives keys of a profile or a role.
+
+    Raises:
+        AccessDenied: there are none, or they cannot be read.
+    """
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - only a lake in S3 needs it
+    from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - as above
+
+    try:
+        return Boto3CredentialProvider()
+    except (BotoCoreError, ValueError) as error:  # the latter where there are none
+        found = f": {' '.join(str(error).split())}" if isinstance(error, BotoCoreError) else ""
+        raise AccessDenied(
+            f"No usable AWS credentials were found for {place}{found.rstrip('.')}.",
+            next_step="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment or in "
+            "storage_options, choose a profile (AWS_PROFILE), or run on a machine that has a role.",
+            place=place,
+        ) from None
 
 
 def _parts(place: str) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from headpond.core.errors import MissingRequirement
-from headpond.lake.object_store import is_remote, open_for_commits, option_of
+from headpond.lake.object_store import OBJECT_STORES, is_remote, open_for_commits, option_of, scheme_of
 from headpond.lake.storage import file_system, make_durable, storage_errors
 
 _ONE_WRITER = "s3_allow_unsafe_rename"
@@ -61,6 +61,26 @@ class Folder:
                     return content
             except FileNotFoundError:
                 return None
+
+    def read_part(self, path: str, start: int, end: int) -> bytes:
+        """Read the bytes [start, end) of a file, in a store in one request; fewer where it ends before."""
+        with storage_errors(f"{self.uri}/{path}", self.options):
+            if scheme_of(self.uri) not in OBJECT_STORES:
+                with self.files.open_input_file(self.place(path)) as opened:
+                    start = min(start, opened.size())
+                    content: bytes = opened.read_at(max(0, min(end, opened.size()) - start), start)
+                    return content
+            if end <= start:
+                return b""
+            try:
+                with _in_short():
+                    return bytes(self._store.get_range(path, start=start, end=end))
+            except OSError:
+                # What begins where a file ends, or behind, is no range of it to a store.
+                size = self.size(path)
+                if size is None or size > start:
+                    raise
+                return b""
 
     def size(self, path: str) -> int | None:
         """Return how many bytes a file has; None where there is none."""

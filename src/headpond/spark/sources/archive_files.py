@@ -47,8 +47,9 @@ from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, Usag
 from headpond.ion.binary import RefusedIon
 from headpond.kinesis.archive.compressed import MAGIC
 from headpond.kinesis.archive.lines import count_lines
+from headpond.lake.engine.folder import Folder
 from headpond.lake.object_store import is_remote
-from headpond.lake.storage import file_system, storage_errors
+from headpond.lake.storage import storage_errors
 from headpond.qldb.files import is_ion, read_manifest
 
 MANIFEST = ".manifest"
@@ -103,8 +104,8 @@ class PatternFiles:
             yield from pool.map(work, items)
 
     @cached_property
-    def _place(self) -> tuple[Any, str]:
-        return file_system(self.root, self.options)
+    def _folder(self) -> Folder:
+        return Folder(self.root, self.options)
 
     @property
     def _parts(self) -> list[str]:
@@ -113,7 +114,7 @@ class PatternFiles:
 
     def _below(self, wild: Sequence[str]) -> dict[str, Listed]:
         """List the files that match; of folders only those are looked into that can hold one."""
-        filesystem, root = self._place
+        filesystem, root = self._folder.files, self._folder.place("")[:-1]
         folders, found = [root], dict[str, Listed]()
         for depth, part in enumerate(wild):
             selectors = [
@@ -150,15 +151,7 @@ class PatternFiles:
 
     def read(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a file; fewer where it ends before."""
-        filesystem, folder = self._place
-        with (
-            storage_errors(self.root, self.options),
-            filesystem.open_input_file(f"{folder}/{name}") as opened,
-        ):
-            size = opened.size()
-            start = min(start, size)
-            content: bytes = opened.read_at(min(end, size) - start, start)
-            return content
+        return self._folder.read_part(name, start, end)
 
 
 def _path_of(info: pafs.FileInfo) -> str:
