@@ -25,7 +25,7 @@ BATCHES = 3
 def test_an_event_is_asked_for_in_a_few_calls(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The way of pyspark itself made 460 of each batch, 0.4 s of CPU time, whatever a listener wanted."""
+    """The way of pyspark itself made 460 of each batch, 0.3 s of CPU time, whatever a listener wanted."""
     calls: Counter[str] = Counter()
     send = GatewayClient.send_command
 
