@@ -365,9 +365,9 @@ def test_a_record_that_tasks_fail_on_is_quarantined(
     """The driver finds it, with its bytes, and all others are applied, once."""
     step = current.latest_step
 
-    def failing(state: pa.Table, rows: pa.Table, keyed_by: Sequence[str]) -> Any:
+    def failing(state: pa.Table, rows: pa.Table, *given: Any) -> Any:
         fails(rows)
-        return step(state, rows, keyed_by)
+        return step(state, rows, *given)
 
     monkeypatch.setattr(distributed, "Share", Failing)
     monkeypatch.setattr(current, "latest_step", failing)

@@ -153,21 +153,22 @@ def _keys_of_boto3(place: str) -> Any:
     """Return what gives keys of a profile or a role.
 
     Raises:
-        AccessDenied: there are none, or they cannot be read.
+        AccessDenied, ConfigurationError: there are none, or they cannot be read.
     """
-    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - only a lake in S3 needs it
-    from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - as above
+    from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - only a lake in S3 needs it
 
-    try:
-        return Boto3CredentialProvider()
-    except (BotoCoreError, ValueError) as error:  # the latter where there are none
-        found = f": {' '.join(str(error).split())}" if isinstance(error, BotoCoreError) else ""
-        raise AccessDenied(
-            f"No usable AWS credentials were found for {place}{found.rstrip('.')}.",
-            next_step="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment or in "
-            "storage_options, choose a profile (AWS_PROFILE), or run on a machine that has a role.",
-            place=place,
-        ) from None
+    from headpond.kinesis.aws import aws_errors  # noqa: PLC0415 - as above
+
+    with aws_errors("s3"):
+        try:
+            return Boto3CredentialProvider()
+        except ValueError:
+            raise AccessDenied(
+                f"No AWS credentials were found for {place}.",
+                next_step="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment or in "
+                "storage_options, choose a profile (AWS_PROFILE), or run on a machine that has a role.",
+                place=place,
+            ) from None
 
 
 def _parts(place: str) -> tuple[str, str]:
