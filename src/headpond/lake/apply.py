@@ -23,7 +23,7 @@ from headpond.dsql.chunks import Chunks
 from headpond.lake.state.insert_once import first_of_each
 from headpond.lake.state.pending import put_together
 from headpond.lake.storage import of_each
-from headpond.lake.target import KEYS_SCHEMA, OPEN, Decision, DecodedBatch, Step
+from headpond.lake.target import KEYS_SCHEMA, OPEN, Decision, DecodedBatch, Step, Target
 
 if TYPE_CHECKING:
     from headpond.lake.tables import Lake
@@ -148,18 +148,20 @@ def _decide(lake: Lake, batch: DecodedBatch) -> dict[str, Decision]:
     def one(name: str) -> Decision | None:
         return targets[name].decide(lake, batch)
 
-    def keys(form: str) -> dict[str, pa.Array]:
-        mine = [each for each in targets.values() if each.name in batch.tables and each.entry.form == form]
-        return {each.known_as: batch.keys(each.name).texts for each in mine}
+    def of_form(form: str) -> list[Target]:
+        return [each for each in targets.values() if each.entry.form == form and batch.tables.get(each.name)]
+
+    def keys(some: list[Target]) -> dict[str, pa.Array]:
+        return {each.known_as: batch.keys(each.name).texts for each in some}
 
     if lake.config.kept_as == "documents":  # their tables share what is read of the ledger
         decided = list(map(one, targets))
     else:
-        times = [pc.min(rows["m:ts_ns"]).as_py() for rows in batch.tables.values() if rows]
-        since_ns = min(times, default=None)
+        histories = of_form("history")
+        times = [pc.min(batch.tables[each.name]["m:ts_ns"]).as_py() for each in histories]
         with (
-            lake.tombstones.looked_up(keys("current")),
-            lake.deletes.looked_up(keys("history"), since_ns),
+            lake.tombstones.looked_up(keys(of_form("current"))),
+            lake.deletes.looked_up(keys(histories), min(times, default=None)),
         ):
             decided = of_each(lake.path, one, targets)
     return {name: each for name, each in zip(targets, decided, strict=True) if each is not None}

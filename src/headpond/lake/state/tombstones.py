@@ -96,10 +96,10 @@ def _stored(rows: pa.Table) -> pa.Table:
 class Deletes(DeletedKeys):
     """All deletes of the keys of history tables."""
 
+    _reads = ("version", "ts_ns", "tx_id")
+
     def __init__(self, file: DeltaFile) -> None:
         super().__init__(file, TOMBSTONE_SCHEMA, (*_MATCH, "version"))
-
-    _reads = ("version", "ts_ns", "tx_id")
 
     def of_keys(self, table: str, keys: pa.Array, since_ns: int | None = None) -> pa.Table:
         """Read the deletes (`HISTORY_STATE_SCHEMA`) of some keys, of commits from a time on."""
@@ -120,11 +120,11 @@ class Deletes(DeletedKeys):
 class Tombstones(DeletedKeys):
     """The tombstone table of a lake."""
 
+    _reads = ("version",)
+
     def __init__(self, file: DeltaFile) -> None:
         super().__init__(file, TOMBSTONE_SCHEMA, _MATCH)
         self._horizons: dict[str, int] | None = None
-
-    _reads = ("version",)
 
     def of_keys(self, table: str, keys: pa.Array) -> pa.Table:
         """Read the newest tombstone of each of some keys as `STATE_SCHEMA`."""
