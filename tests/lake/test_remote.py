@@ -23,6 +23,7 @@ from headpond.core.errors import (
     MissingRequirement,
 )
 from headpond.lake.apply import apply_batch
+from headpond.lake.engine import folder as folder_module
 from headpond.lake.engine.folder import Folder
 from headpond.lake.object_store import _azure, _azure_for_arrow, is_s3, open_for_commits, option_of
 from headpond.lake.reports import BatchReport, batches_in, lake_summary, sizes_of
@@ -311,6 +312,8 @@ def test_parts_of_files_are_the_same_in_a_store_and_a_folder(
     for folder in (there, here):
         with pytest.raises(MissingRequirement, match="nowhere"):
             folder.read_part("nowhere", 0, 5)
+    monkeypatch.setattr(folder_module, "IN_ONE_REQUEST_BYTES", 4)
+    assert [there.read_part("ten", *cut) for cut in cuts] == expected  # larger ones by Arrow
     monkeypatch.setattr(Folder, "files", None)
     assert there.read_part("ten", 2, 5) == b"234"
 

@@ -24,6 +24,9 @@ from headpond.lake.storage import file_system, make_durable, storage_errors
 
 _ONE_WRITER = "s3_allow_unsafe_rename"
 """The storage option by which deltalake, too, learns that nobody else writes."""
+IN_ONE_REQUEST_BYTES = 4 << 20
+"""Parts of objects up to this size are read by obstore, which asks for nothing else but gives a request 30 s
+in all. Larger ones are read by Arrow, which asks for the size first and then waits as long as bytes come."""
 
 
 @dataclass
@@ -63,9 +66,10 @@ class Folder:
                 return None
 
     def read_part(self, path: str, start: int, end: int) -> bytes:
-        """Read the bytes [start, end) of a file, in a store in one request; fewer where it ends before."""
+        """Read the bytes [start, end) of a file; fewer where it ends before."""
+        in_store = scheme_of(self.uri) in OBJECT_STORES
         with storage_errors(f"{self.uri}/{path}", self.options):
-            if scheme_of(self.uri) not in OBJECT_STORES:
+            if not in_store or end - start > IN_ONE_REQUEST_BYTES:
                 with self.files.open_input_file(self.place(path)) as opened:
                     start = min(start, opened.size())
                     content: bytes = opened.read_at(max(0, min(end, opened.size()) - start), start)
