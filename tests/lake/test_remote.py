@@ -347,6 +347,36 @@ def test_without_keys_it_is_said_where_they_are_looked_for(
     assert advice in (raised.value.next_step or "")
 
 
+@pytest.mark.parametrize("keys", [{}, {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}])
+@pytest.mark.parametrize(
+    ("around", "options", "region"),
+    [
+        ({}, {}, "of-profile"),
+        ({"AWS_REGION": "of-environment"}, {}, "of-environment"),
+        ({"AWS_DEFAULT_REGION": "of-environment"}, {}, "of-environment"),
+        ({"AWS_REGION": "of-environment"}, {"AWS_REGION": "of-options"}, "of-options"),
+    ],
+)
+def test_commits_go_to_the_region_that_is_named_first(
+    around: dict[str, str],
+    options: dict[str, str],
+    region: str,
+    keys: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of a profile's keys came before the environment's, and was not seen with keys from elsewhere."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "config").write_text("[default]\nregion = of-profile\n")
+    (tmp_path / "keys").write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    for name, value in {**around, **keys}.items():
+        monkeypatch.setenv(name, value)
+    assert open_for_commits("s3://lake/x", options).config["region"] == region
+
+
 @pytest.mark.slow
 def test_plain_http_must_be_allowed(store: Store) -> None:
     """As deltalake has it."""

@@ -60,6 +60,12 @@ def aws_client(service: str, *, region: str | None = None, profile: str | None =
         return session.client(service)  # type: ignore[call-overload]
 
 
+def region_of_profile() -> str | None:
+    """Return the region of the profile that is chosen in the environment; see `aws_errors`."""
+    with aws_errors("s3"):
+        return boto3.Session().region_name
+
+
 def certificates() -> str:
     """Return the file of the authorities that verify AWS's services: AWS_CA_BUNDLE, or botocore's own."""
     return os.environ.get("AWS_CA_BUNDLE") or str(get_cert_path(verify=True))

@@ -142,11 +142,25 @@ def open_for_commits(place: str, options: Mapping[str, str]) -> Any:
         "virtual_hosted_style_request": option_of(options, "virtual_hosted_style_request"),
     }
     config = {name: value for name, value in config.items() if value is not None}
+    if not {"region", "endpoint"} & config.keys() and (region := _region_around()):
+        config["region"] = region
     has_keys = "access_key_id" in config or os.environ.get("AWS_ACCESS_KEY_ID")
     provider = None if has_keys else _keys_of_boto3(place)
     return stores.S3Store(
         bucket, prefix=path, config=config, client_options=client, credential_provider=provider
     )
+
+
+def _region_around() -> str | None:
+    """Return the region that the environment names, or else the profile, as Arrow finds it.
+
+    By itself obstore takes a profile's region with its keys alone, and then whatever the environment says.
+    """
+    if named := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+        return named
+    from headpond.kinesis.aws import region_of_profile  # noqa: PLC0415 - it loads boto3, for this alone
+
+    return region_of_profile()
 
 
 def _keys_of_boto3(place: str) -> Any:
