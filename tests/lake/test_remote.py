@@ -20,6 +20,7 @@ from headpond.core.errors import (
     ConfigurationError,
     EndpointUnreachable,
     HeadpondError,
+    InvalidData,
     MissingRequirement,
 )
 from headpond.lake.apply import apply_batch
@@ -31,6 +32,7 @@ from headpond.lake.state.run_mark import mark_in
 from headpond.lake.storage import file_system, storage_errors, table_of
 from headpond.pipeline import loads
 from headpond.pipeline.lake import open_lake, row_changes
+from headpond.spark.sources.archive_files import open_pattern
 from tests.kit.azurite import KEY, AzureStore, azure_store
 from tests.kit.s3_server import SECRET, Store, refusing_store, s3_store
 from tests.lake.lakes import decoded
@@ -375,6 +377,35 @@ def test_commits_go_to_the_region_that_is_named_first(
     for name, value in {**around, **keys}.items():
         monkeypatch.setenv(name, value)
     assert open_for_commits("s3://lake/x", options).config["region"] == region
+
+
+@pytest.mark.slow
+def test_objects_of_an_archive_have_any_name_that_a_file_may_have(store: Store) -> None:
+    """One that no library takes is named in a sentence; it was an unexpected error."""
+    names = [
+        "a b",
+        "a%41",
+        "a#b",
+        "a?b",
+        "é",
+        "a+b",
+        "a{b}",
+        "a*b",
+        "a[1]",
+        "a\\b",
+        "q'\"",
+        "t\tab",
+        "x=1 %3A/y",
+    ]
+    client = store.client()
+    for name in [*names, "no//name"]:
+        client.put_object(Bucket="lake", Key=f"names/{name}", Body=name.encode())
+    client.close()
+    files = open_pattern("s3://lake/names/**", store.options)
+    assert {name: files.read(name, 0, 100) for name in names} == {name: name.encode() for name in names}
+    assert set(files.listed()) == {*names, "no//name"}
+    with pytest.raises(InvalidData, match="no//name"):
+        files.read("no//name", 0, 100)
 
 
 @pytest.mark.slow

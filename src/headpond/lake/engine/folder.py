@@ -67,24 +67,27 @@ class Folder:
 
     def read_part(self, path: str, start: int, end: int) -> bytes:
         """Read the bytes [start, end) of a file; fewer where it ends before."""
-        in_store = scheme_of(self.uri) in OBJECT_STORES
         with storage_errors(f"{self.uri}/{path}", self.options):
-            if not in_store or end - start > IN_ONE_REQUEST_BYTES:
-                with self.files.open_input_file(self.place(path)) as opened:
-                    start = min(start, opened.size())
-                    content: bytes = opened.read_at(max(0, min(end, opened.size()) - start), start)
-                    return content
-            if end <= start:
-                return b""
-            try:
-                with _in_short():
-                    return bytes(self._store.get_range(path, start=start, end=end))
-            except OSError:
-                # What begins where a file ends, or behind, is no range of it to a store.
-                size = self.size(path)
-                if size is None or size > start:
-                    raise
-                return b""
+            if scheme_of(self.uri) in OBJECT_STORES and end - start <= IN_ONE_REQUEST_BYTES:
+                with contextlib.suppress(ValueError):  # of a name that it does not take, but Arrow may
+                    return self._part_of_object(path, start, end)
+            with self.files.open_input_file(self.place(path)) as opened:
+                start = min(start, opened.size())
+                content: bytes = opened.read_at(max(0, min(end, opened.size()) - start), start)
+                return content
+
+    def _part_of_object(self, path: str, start: int, end: int) -> bytes:
+        if end <= start:
+            return b""
+        try:
+            with _in_short():
+                return bytes(self._store.get_range(path, start=start, end=end))
+        except OSError:
+            # What begins where a file ends, or behind, is no range of it to a store.
+            size = self.size(path)
+            if size is None or size > start:
+                raise
+            return b""
 
     def size(self, path: str) -> int | None:
         """Return how many bytes a file has; None where there is none."""

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from headpond.core.errors import ConfigurationError, DataLoss, InvalidData, UsageError
@@ -151,7 +152,15 @@ class PatternFiles:
 
     def read(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of a file; fewer where it ends before."""
-        return self._folder.read_part(name, start, end)
+        try:
+            return self._folder.read_part(name, start, end)
+        except pa.ArrowInvalid as error:
+            raise InvalidData(
+                f"The archive has a file whose name cannot be used, {name!r}: {error}.",
+                next_step="Rename it, or move it out of the archive's folder.",
+                reason="file_name",
+                name=name,
+            ) from error
 
 
 def _path_of(info: pafs.FileInfo) -> str:
