@@ -95,10 +95,15 @@ COLUMNS = {
     "small": (pa.int32(), st.sampled_from([-(2**31), -1, 0, 2**31 - 1])),
     "maybe": (pa.int64(), st.none() | st.integers(0, 2)),
     "text": (pa.string(), st.none() | st.sampled_from(["", "a", "b"])),
+    # Three of these are more than 64 bits, of which 0 and 4 differ above the last.
+    **{f"wide {number}": (pa.int64(), st.sampled_from([0, 4, 2**31 - 1])) for number in range(3)},
 }
 
 
-@given(st.data(), st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, unique=True))
+WIDE = st.just([name for name in COLUMNS if name.startswith("wide")])
+
+
+@given(st.data(), WIDE | st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, unique=True))
 def test_places_are_those_a_dictionary_finds(data: st.DataObject, on: list[str]) -> None:
     """By several columns, whose numbers together are more than one number can hold."""
     row = st.tuples(*(COLUMNS[name][1] for name in on))
