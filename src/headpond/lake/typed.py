@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headpond.core.arrow import taken
 from headpond.core.derived import Derived, bucket_of, derived_in, derived_of
@@ -19,7 +18,7 @@ from headpond.core.errors import ConfigurationError
 from headpond.core.formats import TableEntry
 from headpond.core.schemas import OWN, VALUE, filled
 from headpond.lake.definition import PROPERTY, Definition, columns_of, differences, found_in, refuse
-from headpond.lake.delta import DeltaFile, literal, quoted
+from headpond.lake.delta import DeltaFile
 from headpond.lake.engine.log import EXPRESSION, Snapshot
 from headpond.lake.engine.lookup import Test, Wanted, places
 from headpond.lake.naming import (
@@ -302,10 +301,6 @@ class TypedTable:
             self._look()
 
 
-MAX_LISTED_KEYS = 200
-"""Up to this many different keys a read names each; beyond that it names their range."""
-
-
 def rows_of_keys(
     typed: TypedTable,
     key: Sequence[str],
@@ -336,16 +331,3 @@ def rows_of_keys(
     of_keys = rows["m:key"].take(pa.array(places(found, rows, on)))
     own = [name for name, _ in typed.own.values() if name in found.column_names]
     return found.select(own).add_column(0, "m:key", of_keys)
-
-
-def among(values: pa.ChunkedArray, column: str) -> str | None:
-    """Return SQL for the rows that can have one of these values, so that files without any are not read.
-
-    None where the type has no order that a literal could name; everything is read then.
-    """
-    if not (pa.types.is_integer(values.type) or pa.types.is_string(values.type)) or len(values) == 0:
-        return None
-    if len(different := values.unique()) <= MAX_LISTED_KEYS:
-        return f"{quoted(column)} IN ({', '.join(map(literal, different.to_pylist()))})"
-    ends = pc.min_max(different)
-    return f"{quoted(column)} BETWEEN {literal(ends['min'].as_py())} AND {literal(ends['max'].as_py())}"

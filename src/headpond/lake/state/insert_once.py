@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headpond.lake.delta import DeltaFile
+from headpond.lake.engine.lookup import Wanted
 from headpond.lake.engine.merge import Merge, Pairs, always, with_columns
 
 ORIGIN = ("stream", "shard_id", "sequence_number", "sub_sequence_number")
@@ -91,6 +92,13 @@ class FactTable:
             names = list(columns) if columns is not None else self.schema.names
             return self.schema.empty_table().select(names)
         return self.file.read(columns, where)
+
+    def find(self, column: str, values: pa.Array | pa.ChunkedArray, columns: Sequence[str]) -> pa.Table:
+        """Read columns of the rows that have one of some values in another; it costs what these cost."""
+        if len(values) == 0 or not self.file.exists():
+            return self.schema.empty_table().select(columns)
+        found = self.file.look_up(Wanted(pa.table({column: values}), [column], columns))
+        return found.select(columns)
 
     def counts_by(self, column: str) -> Mapping[str, int]:
         """Count the rows by the values of one column, in the values' order."""

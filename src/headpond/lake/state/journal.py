@@ -25,7 +25,6 @@ from headpond.core.schemas import format_versions
 from headpond.lake.delta import DeltaFile
 from headpond.lake.engine.lookup import places
 from headpond.lake.state.insert_once import FactTable
-from headpond.lake.typed import among
 from headpond.qldb.decode import JOURNAL
 from headpond.qldb.journal.check import ANOMALIES
 from headpond.qldb.journal.facts import FACT_SCHEMAS, JournalFacts
@@ -99,9 +98,8 @@ class JournalTables:
             rows = table.schema.empty_table()
             if column is None or values is None:
                 rows = table.read(rows.column_names)
-            elif name in names and column in rows.column_names and len(values):
-                rows = table.read(rows.column_names, among(pa.chunked_array([values]), column))
-                rows = rows.filter(pc.is_in(rows[column], value_set=values))
+            elif name in names and column in rows.column_names:
+                rows = table.find(column, values, rows.column_names)
             found.append(rows.cast(schema))
         return JournalFacts(*found)
 

@@ -24,7 +24,7 @@ from headpond.lake.state.insert_once import FactTable
 from headpond.lake.state.journal import JournalTables
 from headpond.lake.target import Decision, DecodedBatch, Step, Transaction
 from headpond.lake.targets.documents import CURRENT_OWN, HISTORY_OWN, ION_OWN, JSON_OWN, DocumentTable
-from headpond.lake.typed import TypedTable, among
+from headpond.lake.typed import TypedTable
 from headpond.qldb.decode import FACTS, IDENTITIES, JOURNAL, LedgerConfig
 from headpond.qldb.documents import DELETE, REDACTED, Listing, without_contents
 
@@ -122,14 +122,14 @@ class LedgerTables:
 
     def redacted(self, document_ids: pa.ChunkedArray, revisions: pa.ChunkedArray) -> pa.Array:
         """Return which of some revisions had their contents redacted, as far as is known."""
-        known = self.facts["redactions"].read(["document_id", "version"], among(document_ids, "document_id"))
+        known = self.facts["redactions"].find("document_id", document_ids, _PAIR)
         mine = pa.table({"document_id": document_ids, "version": revisions})
         return pa.array(places(mine, known, _PAIR) >= 0)
 
     def listed(self, documents: AbstractSet[str], blocks: AbstractSet[int]) -> set[Listing]:
         """Return what the known ones of some blocks list of some documents."""
-        where = among(pa.chunked_array([pa.array(sorted(blocks), pa.int64())]), "sequence_no")
-        found = self.facts["blocks"].read(["sequence_no", "revision_summaries"], where)
+        numbers = pa.array(sorted(blocks), pa.int64())
+        found = self.facts["blocks"].find("sequence_no", numbers, ["sequence_no", "revision_summaries"])
         return {
             (one["document_id"], one["hash"], block["sequence_no"])
             for block in found.to_pylist()
@@ -172,12 +172,8 @@ class Conflicts(FactTable):
 
     def of(self, table: str, document_ids: pa.Array | pa.ChunkedArray) -> pa.Table | None:
         """Read the contested revisions of some documents as typed rows; None where there are none."""
-        if len(document_ids) == 0 or not self.file.exists():
-            return None
-        ids = pa.chunked_array([pc.unique(document_ids)], pa.string())
-        rows = self.read(["table", "document_id", "row"], among(ids, "document_id"))
-        mine = pc.and_(pc.equal(rows["table"], table), pc.is_in(rows["document_id"], value_set=ids))
-        cells = rows.filter(mine)["row"].to_pylist()
+        rows = self.find("document_id", pc.unique(document_ids), ["table", "row"])
+        cells = rows.filter(pc.equal(rows["table"], table))["row"].to_pylist()
         if not cells:
             return None
         parts = [pa.ipc.open_stream(cell).read_all() for cell in cells]
@@ -209,9 +205,8 @@ class Conflicts(FactTable):
         """Remove the contents of redacted revisions of a table; that they are contested is still known."""
         if revisions.num_rows == 0 or not self.file.exists():
             return
-        ids = revisions["document_id"]
         self._widen()
-        rows = self.read(CONFLICTS.names, among(ids, "document_id"))
+        rows = self.find("document_id", revisions["document_id"], CONFLICTS.names)
         rows = rows.filter(pc.equal(rows["table"], table))
         named = pa.array(places(rows, revisions, _PAIR) >= 0)
         empty = pc.is_in(rows["kind"], value_set=pa.array([DELETE, REDACTED]))
