@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass_environment
 
 import pyarrow.fs as pafs
 
@@ -204,11 +205,23 @@ def _s3_for_arrow(options: Mapping[str, str]) -> dict[str, Any]:
         "region": option_of(options, "region", "default_region"),
         "endpoint_override": endpoint,
         "scheme": _http_of(endpoint, options, "AWS_ALLOW_HTTP"),
+        "proxy_options": _proxy_of(
+            endpoint or os.environ.get("AWS_ENDPOINT_URL") or "https://s3.amazonaws.com"
+        ),
         "connect_timeout": CONNECT_TIMEOUT_S,
         "request_timeout": REQUEST_TIMEOUT_S,
         "allow_delayed_open": True,  # a small file is one request then, and not three
     }
     return {name: value for name, value in known.items() if value is not None}
+
+
+def _proxy_of(url: str) -> str | None:
+    """Return the proxy that the environment names for a URL: Arrow's client of S3 does not look there."""
+    proxies, parts = getproxies_environment(), urlsplit(url)
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass_environment(parts.netloc, proxies):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 def _http_of(endpoint: str | None, options: Mapping[str, str], allowed_by: str) -> str | None:

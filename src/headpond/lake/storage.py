@@ -228,7 +228,9 @@ def storage_errors(place: str, options: Mapping[str, str] | None = None) -> Iter
             next_step = "Correct the keys or rights; they come from storage_options or the environment."
         elif _UNREACHABLE.search(said):
             kind, message = EndpointUnreachable, f"The object store of {place} does not answer"
-            next_step = "Check the endpoint in storage_options, and the network."
+            next_step = "Check the endpoint in storage_options, the network, and HTTPS_PROXY where it is set."
+            if "certificate" in said.lower():
+                next_step = "Name the file of the authorities that signed its certificate in SSL_CERT_FILE."
         # Not `from error`: its text may hold what ours must not.
         raise kind(f"{message}: {said}.", next_step=next_step, place=place) from None
 

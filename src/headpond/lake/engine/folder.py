@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ _ONE_WRITER = "s3_allow_unsafe_rename"
 IN_ONE_REQUEST_BYTES = 4 << 20
 """Parts of objects up to this size are read by obstore, which asks for nothing else but gives a request 30 s
 in all. Larger ones are read by Arrow, which asks for the size first and then waits as long as bytes come."""
+
+
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 
 
 @dataclass
@@ -210,4 +214,6 @@ def _in_short(but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     except but:
         raise
     except BaseError as error:
-        raise OSError(str(error).partition("\n\nDebug source")[0]) from None
+        said, _, source = str(error).partition("\n\nDebug source")
+        wrong = _CERTIFICATE.search(source)  # the first lines say only that no request could be sent
+        raise OSError(said if wrong is None else f"{said}: invalid certificate, {wrong[1]}") from None

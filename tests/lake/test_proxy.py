@@ -1,0 +1,131 @@
+"""A lake in a store that only a proxy reaches, or whose certificate an authority of its own signed."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from headpond.core.errors import EndpointUnreachable
+from headpond.lake.delta import DeltaFile
+from headpond.lake.engine.folder import Folder
+from headpond.lake.storage import file_system, storage_errors
+from tests.kit.s3_server import Store, s3_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NOWHERE = "127.0.0.2:9"  # nobody answers there
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with s3_store() as running:
+        yield running
+
+
+@pytest.fixture
+def behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store at an address that only a proxy knows: moto's server takes a proxy's requests as any others."""
+    for name in ("http_proxy", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", store.url)
+    return Store(f"http://{NOWHERE}")
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("prefix", ["http://", ""], ids=["a URL", "host and port"])
+def test_all_of_a_table_goes_through_the_proxy(
+    behind: Store, store: Store, monkeypatch: pytest.MonkeyPatch, name: str, prefix: str
+) -> None:
+    """It is made by deltalake, Arrow writes its files, obstore commits, and all of them read it."""
+    monkeypatch.delenv("HTTP_PROXY")
+    monkeypatch.setenv(name, prefix + store.url.removeprefix("http://"))
+    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
+    file = DeltaFile(f"{behind.root}/{name} {len(prefix)}", behind.options)
+    file.create(rows.schema)
+    file.append(rows)
+    assert file.read()["id"].to_pylist() == [1, 2]
+    assert file.count() == 2
+
+
+def test_what_needs_no_proxy_does_without(behind: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "example.com,127.0.0.2")
+    files, place = file_system(f"{behind.root}/x", behind.options)
+    with pytest.raises(EndpointUnreachable, match="HTTPS_PROXY"), storage_errors(behind.root):
+        files.get_file_info(place)
+
+
+def certified(folder: Path) -> Path:
+    """Write a certificate of 127.0.0.1 that signs itself, with its key."""
+    key, name = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")]),
+    )
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(1))
+        .not_valid_after(now + timedelta(1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    form = serialization.PrivateFormat.PKCS8
+    private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    (folder / "both.pem").write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return folder / "both.pem"
+
+
+@contextmanager
+def serving(certificate: Path) -> Iterator[Store]:
+    class Empty(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815 - names of http.server
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *_: Any) -> None:
+            """Clients that do not trust the certificate hang up."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server = Quiet(("127.0.0.1", 0), Empty)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield Store(f"https://localhost:{server.server_port}")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.slow
+def test_a_certificate_that_nobody_knows_is_told_apart(tmp_path: Path) -> None:
+    """By Arrow and by obstore; the file that the advice asks for is what both take."""
+    with serving(certified(tmp_path)) as store:
+        folder = Folder(store.root, store.options)
+        for read in (lambda: folder.read("a"), lambda: folder.files.get_file_info(folder.place("a"))):
+            with (
+                pytest.raises(EndpointUnreachable, match=r"certificate.*SSL_CERT_FILE"),
+                storage_errors(store.root),
+            ):
+                read()
