@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies, proxy_bypass
 
 import pyarrow.fs as pafs
 
@@ -217,9 +217,9 @@ def _s3_for_arrow(options: Mapping[str, str]) -> dict[str, Any]:
 
 def _proxy_of(url: str) -> str | None:
     """Return the proxy that the environment names for a URL: Arrow's client of S3 does not look there."""
-    proxies, parts = getproxies_environment(), urlsplit(url)
+    proxies, parts = getproxies(), urlsplit(url)
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass_environment(parts.netloc, proxies):
+    if not proxy or proxy_bypass(parts.netloc):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
