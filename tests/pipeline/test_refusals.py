@@ -411,3 +411,46 @@ def test_keys_in_a_url_are_refused_and_not_shown(key: str, text: str) -> None:
 def test_urls_without_keys_are_taken(url: str) -> None:
     """Containers, ports, ARNs and names with signs in them are no secrets."""
     assert loads(smallest().replace('path = "lake"', f'path = "{url}"')).target.path == url
+
+
+BUCKET = smallest().replace(
+    'path = "lake"', 'path = "s3://bucket/lake"\nstorage_options = { NAME = "s3cr3t" }'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("AWS_ACESS_KEY_ID", "is not known. Did you mean AWS_ACCESS_KEY_ID?"),
+        ("secret_acces_key", "is not known. Did you mean secret_access_key?"),
+        (
+            "AWS_PROFILE",
+            "would not be used for all of a lake. Remove it. A profile, a role",
+        ),
+        ("aws_server_side_encryption", "would not be used for all of a lake. Remove it."),
+        ("proxy_url", "would not be used for all of a lake. Remove it."),
+    ],
+)
+def test_an_option_that_only_some_requests_would_take_is_refused(name: str, said: str) -> None:
+    text = BUCKET.replace("NAME", name)
+    assert refusal(text).startswith(f"target.storage_options.{name} {said}")
+    assert "s3cr3t" not in refusal(text)
+    archive = smallest(target=f'storage_options = {{ {name} = "x" }}').replace(
+        'stream = "orders-cdc"', 'archive = "s3://records/*.jsonl"'
+    )
+    assert said in refusal(archive)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["AWS_SESSION_TOKEN", "aws_region", "endpoint", "fsync", "AWS_S3_ALLOW_UNSAFE_RENAME",
+     "AZURE_STORAGE_SAS_KEY", "AZURE_CLIENT_SECRET", "AWS_CONDITIONAL_PUT", "AWS_S3_LOCKING_PROVIDER"],
+)  # fmt: skip
+def test_options_that_are_used_or_do_no_harm_are_taken(name: str) -> None:
+    assert loads(BUCKET.replace("NAME", name)).target.storage_options == {name: "s3cr3t"}
+
+
+def test_a_lake_in_a_folder_may_have_any() -> None:
+    """They are of no use there, and were never refused."""
+    text = smallest(target='storage_options = { AWS_PROFILE = "x" }')
+    assert loads(text).target.storage_options == {"AWS_PROFILE": "x"}

@@ -19,6 +19,8 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from difflib import get_close_matches
+from itertools import chain
 from typing import Any
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -43,6 +45,16 @@ _AZURE = {
     "client_secret": ("client_secret",),
 }
 """What Arrow and obstore both call it → the names of the option."""
+_USED = frozenset(
+    {"access_key_id", "secret_access_key", "session_token", "token", "region", "default_region", "endpoint",
+     "endpoint_url", "endpoint_url_s3", "allow_http", "virtual_hosted_style_request", "fsync",
+     "s3_allow_unsafe_rename", *chain.from_iterable(_AZURE.values())}
+)  # fmt: skip
+_HARMLESS = frozenset(
+    {"bucket", "bucket_name", "account_name", "container_name", "conditional_put", "copy_if_not_exists",
+     "s3_locking_provider", "timeout", "connect_timeout", "max_retries", "retry_timeout", "user_agent"}
+)  # fmt: skip
+"""Options of deltalake that lead nowhere else, wherever they are not used."""
 
 
 def is_remote(place: str) -> bool:
@@ -64,6 +76,20 @@ def option_of(options: Mapping[str, str], *names: str) -> str | None:
     """Return the option under the first of its names (lower case, without its first word) that is there."""
     known = {plain_name(name): value for name, value in options.items()}
     return next((known[name] for name in names if known.get(name)), None)
+
+
+def why_not_used(name: str) -> tuple[str, str] | None:
+    """Return why an option cannot be used, and what to do instead; None where it can, or does no harm."""
+    plain = plain_name(name)
+    if plain in _USED or plain in _HARMLESS or name.lower().startswith("google_"):
+        return None
+    if near := get_close_matches(plain, _USED, n=1, cutoff=0.8):
+        known = f"{name[: len(name) - len(plain)]}{near[0].upper() if name.isupper() else near[0]}"
+        return "is not known", f"Did you mean {known}?"
+    return (
+        "would not be used for all of a lake",
+        "Remove it. A profile, a role and a proxy come from the environment; encryption is the bucket's own.",
+    )
 
 
 def plain_name(name: str) -> str:

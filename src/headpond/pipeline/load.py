@@ -6,6 +6,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def _values(
     monitor = reader.section(document.get("monitor", {}), Monitor, Place(("monitor",))).values
     spark = _spark(document.get("spark", {}), reader)
     mistakes += rules.judged(source, *rules.OF_SOURCE)
-    mistakes += rules.judged(target, *rules.OF_TARGET)
+    mistakes += rules.judged(target, *rules.OF_TARGET, partial(rules.usable_options, source))
     if format_ == "qldb":
         mistakes += rules.judged(target, rules.no_logs_of_a_ledger)
     mistakes += rules.judged(verify, *rules.OF_VERIFY)

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from headpond.core.patterns import STAR, is_pattern, overlap, parts_of, put_in
 from headpond.lake.engine.properties import why_not
+from headpond.lake.object_store import is_remote, why_not_used
 from headpond.pipeline.mistakes import Mistake, Place, credentials, expectation, has_credentials
 from headpond.pipeline.model import Table
 from headpond.pipeline.reading import Key, Read, Refuse, Unread
@@ -128,6 +129,15 @@ def endpoints_without_keys(target: Read) -> Iterator[Mistake]:
     for name, value in target["storage_options"].items():
         if "endpoint" in name.lower() and "://" in value and has_credentials(value):
             yield credentials(target.place["storage_options"][name])
+
+
+def usable_options(source: Read, target: Read) -> Iterator[Mistake]:
+    """Of an option that only some requests take the others would go elsewhere, or as somebody else."""
+    if is_remote(target["path"]) or is_remote(source["archive"] or ""):
+        place = target.place["storage_options"]
+        for name in target["storage_options"]:
+            if (found := why_not_used(name)) is not None:
+                yield Mistake(place[name], f"{place[name]} {found[0]}.", found[1])
 
 
 def no_logs_of_a_ledger(target: Read) -> Iterator[Mistake]:
