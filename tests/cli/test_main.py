@@ -149,6 +149,22 @@ def test_any_locale_will_do(tmp_path: Path) -> None:
     assert "public.straße" in done.stdout.decode()
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1:strict"])
+def test_any_encoding_of_output_will_do(tmp_path: Path, encoding: str) -> None:
+    """A sign that it lacks ended a command with an unexpected error, and half of its output."""
+    records = tmp_path / "records.jsonl"
+    data = change(after={"id": 1}, source=source(table="表"))
+    records.write_text(json.dumps({"data": base64.b64encode(data).decode()}))
+    done = subprocess.run(
+        [sys.executable, "-m", "headpond", "inspect", records],
+        capture_output=True,
+        check=True,
+        timeout=60,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+    )
+    assert b"public.?" in done.stdout
+
+
 def test_an_unknown_command_is_wrong_use(cli: Cli) -> None:
     """Exit code 2, and no stack trace."""
     result = cli("inspct")

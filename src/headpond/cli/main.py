@@ -23,6 +23,7 @@ import errno
 import fcntl
 import gc
 import importlib
+import io
 import os
 import re
 import sys
@@ -285,6 +286,8 @@ def _begin_well() -> None:
             fcntl.fcntl(number, fcntl.F_SETFD, 0)  # a program that takes this one's place keeps it
     if is_closed or sys.getfilesystemencoding() != "utf-8":
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - this interpreter
+    if sys.stdout.encoding != "utf-8" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # PYTHONIOENCODING named one that lacks some signs
 
 
 def _of_system(error: Exception) -> MissingRequirement | None:
