@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.kit.support import share_of
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
@@ -23,6 +25,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 hypothesis.settings.register_profile(
     "headpond",
     deadline=None,
+    max_examples=max(10, share_of(100)),
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     derandomize="HEADPOND_SAME_DRAWS" in os.environ,
 )

@@ -281,7 +281,7 @@ PIECES = [
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=share_of(60))
 @given(
     order=st.permutations(range(len(PIECES))),
     again=st.lists(st.integers(0, len(PIECES) - 1), max_size=8),

@@ -19,6 +19,7 @@ from headpond.dsql.decode import DsqlConfig
 from headpond.dsql.rows import canonical
 from headpond.dsql.versions import canonical_token
 from tests.dsql.driver import user_records
+from tests.kit.support import share_of
 
 if TYPE_CHECKING:
     from headpond.core.formats import Decoded
@@ -119,7 +120,7 @@ def decoded_without_data(batch: pa.RecordBatch) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
-@settings(max_examples=40)
+@settings(max_examples=share_of(40))
 @given(some=st.lists(changes(), min_size=1, max_size=6), seed=st.integers(0, 99))
 def test_rows_do_not_depend_on_how_their_records_are_read(some: list[bytes], seed: int) -> None:
     """Records of a few kinds, several of each: as they are, and with a field more that only `parse` reads."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headpond.dsql.decode import DsqlConfig
 from headpond.dsql.versions import decode_versions
 from tests.dsql.driver import MemoryLake, comparable, expected_row, spec_of
-from tests.kit.support import vector_json, vector_lines
+from tests.kit.support import share_of, vector_json, vector_lines
 
 SMALL = vector_lines("dsql/small.jsonl")
 EXPECTED = vector_json("dsql/small.expected.json")
@@ -82,7 +82,7 @@ def feed_cut(lake: MemoryLake, lines: list[Any], draw: random.Random) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=12)
+@settings(max_examples=share_of(12))
 @given(seed=st.integers(0, 2**32))
 def test_the_small_stream_gives_its_tables_whatever_the_order(seed: int) -> None:
     """Order of lines, cuts into batches, repeated lines and batches change nothing."""

@@ -17,6 +17,7 @@ from headpond.ion.text_reader import text_values, to_binary
 from headpond.ion.write import SymbolWriter, tagged, var_uint
 from tests.fuzz.families import table, typed
 from tests.ion.ion_cases import TEXTS, VALUES, text_of
+from tests.kit.support import share_of
 
 
 def theirs(datum: bytes) -> Any:
@@ -40,7 +41,7 @@ def test_text_to_binary_and_back(text: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=share_of(50))
 @given(VALUES)
 def test_any_value_reads_back(text: str) -> None:
     """Text, binary, text, binary: nothing is lost on the way, and amazon.ion writes the same value."""

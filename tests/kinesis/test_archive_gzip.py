@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headpond.kinesis.archive.compressed import MAGIC, head, opened, opened_bytes, texts, whole
 from headpond.kinesis.archive.lines import OVERLONG, read_lines, read_text, shortened
+from tests.kit.support import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +71,7 @@ def test_what_the_disk_raises_is_no_damage() -> None:
                 read(content, "it")
 
 
-@settings(max_examples=50)
+@settings(max_examples=share_of(50))
 @given(
     st.lists(st.sampled_from([b"", b"a", b"b" * 70, b" "]), max_size=60),
     st.sampled_from([b"", b"\n"]),

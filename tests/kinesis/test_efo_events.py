@@ -20,6 +20,7 @@ from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.fanout import EventFailed, FanOut, read_events
 from headpond.localkinesis.events import event_frame, exception_frame
 from tests.kinesis.test_replies import RECORDS
+from tests.kit.support import share_of
 
 SHAPE = (
     botocore.session.Session()
@@ -94,7 +95,7 @@ def record(number: int) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40)
+@settings(max_examples=share_of(40))
 @given(
     st.lists(st.tuples(st.lists(RECORDS, max_size=3), st.integers(0, 10**56).map(str)), max_size=3),
     st.booleans(),

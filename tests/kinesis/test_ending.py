@@ -15,6 +15,7 @@ from headpond.kinesis.planning.planner import Planner
 from headpond.localkinesis import Settings
 from headpond.localkinesis.testing import ManualClock, local_kinesis
 from tests.kinesis.source_kit import STREAM, Driver, Row, held, put
+from tests.kit.support import share_of
 
 if TYPE_CHECKING:
     from headpond.localkinesis import LocalKinesis
@@ -68,7 +69,7 @@ def ending(end_ms: int) -> str:
 
 
 @pytest.mark.thorough
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=share_of(12), deadline=None)
 @given(STEPS, STEPS, st.sampled_from(BOUNDS))
 def test_what_arrived_before_and_nothing_else(
     earlier: list[tuple[str, int]], later: list[tuple[str, int]], bound: dict[str, str]

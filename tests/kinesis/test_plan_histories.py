@@ -235,7 +235,7 @@ def test_every_record_is_read_once_and_parents_first(
 
 @pytest.mark.slow
 @given(st.lists(EVENTS, max_size=10), OPTIONS, st.integers(0, 20))
-@settings(max_examples=80)
+@settings(max_examples=share_of(80))
 def test_latest_reads_all_that_comes_after_and_nothing_from_before(
     events: list[tuple[str, int]], options: dict[str, str], before: int
 ) -> None:

@@ -296,7 +296,7 @@ def test_ranges_find_and_tile() -> None:
     assert not tile([])
 
 
-@settings(max_examples=60)
+@settings(max_examples=share_of(60))
 @given(
     st.lists(st.tuples(st.sampled_from("abcdefgh"), st.none() | st.integers(0, MAX).map(str)), max_size=60)
 )

@@ -23,6 +23,7 @@ from headpond.kinesis.api.settings import ConnectionSettings
 from headpond.kinesis.reading.reader import to_batch
 from headpond.localkinesis.testing import local_kinesis
 from tests.kinesis.source_kit import STREAM, put
+from tests.kit.support import share_of
 
 OPERATION = botocore.session.Session().get_service_model("kinesis").operation_model("GetRecords")
 SHARD = "shardId-000000000000"
@@ -91,7 +92,7 @@ REPLIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=share_of(60))
 @given(REPLIES, st.sampled_from([None, 1]), st.booleans())
 def test_the_same_records_as_botocores_own(reply: Any, indent: int | None, ascii_only: bool) -> None:  # noqa: FBT001 (drawn)
     """Any reply gives the same records as through botocore's parser."""

@@ -125,7 +125,7 @@ def test_same_filter_as_scalar(blobs: list[bytes], mode: str, shard: HashKeyRang
 
 
 @pytest.mark.thorough
-@settings(max_examples=50)
+@settings(max_examples=share_of(50))
 @given(st.lists(kpl_blobs.any_blobs, max_size=6), st.integers(1, 200), st.integers(1, 200))
 def test_cuts_do_not_matter(blobs: list[bytes], max_batch_bytes: int, max_output_bytes: int) -> None:
     """Input and output may be cut anywhere between records; order, rows and counters stay."""

@@ -20,6 +20,7 @@ from headpond.kstreams import (
 from headpond.kstreams.bytes.window_keys import encode_store_key
 from headpond.kstreams.bytes.window_values import encode_value
 from headpond.kstreams.stores.segments import segment_interval_ms
+from tests.kit.support import share_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -240,7 +241,7 @@ OPERATIONS = st.lists(
 @given(operations=OPERATIONS)
 @example(operations=[("put", b"a", b"", 1), ("range", b"", b"a\0", 0, 1, False)])  # Kafka Streams' gap
 @example(operations=[("put", b"a", b"", 1), ("range", b"", b"a\0", 0, 256, False)])  # and its edge
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share_of(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_memory_and_disk_agree_with_a_model(
     *, duplicates: bool, operations: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -98,7 +98,7 @@ def test_headers_survive(headers: list[tuple[str, bytes | None]]) -> None:
 
 
 @given(HEADERS.filter(bool))
-@settings(max_examples=50)
+@settings(max_examples=share_of(50))
 def test_every_cut_of_a_block_is_an_error(headers: list[tuple[str, bytes | None]]) -> None:
     """A block that lost bytes at its end is never read as fewer headers, except where all are gone."""
     data = encode_headers(headers)

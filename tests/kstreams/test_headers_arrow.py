@@ -51,7 +51,7 @@ def pairs(decoded: pa.Array) -> list[list[tuple[str, bytes | None]]]:
     return [[(each["key"], each["value"]) for each in row] for row in decoded.to_pylist()]
 
 
-@settings(max_examples=60)
+@settings(max_examples=share_of(60))
 @given(ROWS, ROWS)
 @pytest.mark.slow
 def test_columns_are_what_single_records_are(rows: list[Any], others: list[Any]) -> None:

@@ -19,6 +19,7 @@ from headpond.kstreams.bytes.headers import SerializationError
 from headpond.kstreams.bytes.window_keys import encode_store_key
 from headpond.kstreams.bytes.window_values import conversion, decode_value, encode_value
 from headpond.kstreams.stores.rocks import COLUMN_FAMILIES, Database, column_families
+from tests.kit.support import share_of
 from tests.kstreams.test_directories import expected_contents, listed, raw, without_offsets
 from tests.kstreams.vectors import disk_vector, headers_of, raw_pairs, settings_of, unhex, unpacked
 
@@ -201,7 +202,7 @@ OPERATIONS = st.lists(
     old_entries=st.sets(st.tuples(NAMES, st.sampled_from(STARTS))),
     operations=OPERATIONS,
 )
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share_of(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_operations_give_what_a_migrated_store_gives(
     pair: tuple[ValueFormat, ValueFormat],
     old_entries: set[tuple[bytes, int]],

@@ -27,7 +27,7 @@ from headpond.kstreams.bytes.join_buffer import (
 )
 from headpond.kstreams.join.stores import BUFFER_WITH_HEADERS_COLUMN_FAMILY, MemoryPairs, RocksPairs, Waiting
 from headpond.kstreams.stores.rocks import column_families
-from tests.kit.support import vector_json
+from tests.kit.support import share_of, vector_json
 from tests.kstreams.vectors import unpacked
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def test_without_headers_the_bytes_are_those_of_kafka_streams(tmp_path: Path) ->
 
 
 @given(st.sampled_from(Side), st.binary(max_size=9), st.lists(HEADER, max_size=3))
-@settings(max_examples=50)
+@settings(max_examples=share_of(50))
 def test_an_element_with_headers_comes_back(
     side: Side, value: bytes, headers: list[tuple[str, bytes | None]]
 ) -> None:

@@ -31,6 +31,7 @@ from headpond.kstreams import (
 )
 from headpond.kstreams.join.scenario import differing_steps, read_scenario
 from headpond.kstreams.join.stores import MemoryPairs
+from tests.kit.support import share_of
 from tests.kstreams.join_lines import (
     KINDS,
     random_records,
@@ -162,7 +163,7 @@ def clamped(rules: JoinRules, record: JoinRecord) -> bool:
 
 
 @given(SEEDS)
-@settings(max_examples=40)
+@settings(max_examples=share_of(40))
 def test_joined_pairs_are_those_of_the_definition(seed: int) -> None:
     """Whatever the windows, the order and the type."""
     chance = Random(seed)
@@ -175,7 +176,7 @@ def test_joined_pairs_are_those_of_the_definition(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=40)
+@settings(max_examples=share_of(40))
 def test_with_final_a_record_is_joined_or_appears_once_alone(seed: int) -> None:
     """Never both, never twice; and one that is neither was dropped or still waits."""
     chance = Random(seed)
@@ -199,7 +200,7 @@ def test_with_final_a_record_is_joined_or_appears_once_alone(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=30)
+@settings(max_examples=share_of(30))
 def test_headers_change_nothing_else_and_are_as_chosen(seed: int) -> None:
     """Own and merged headers on the results that Kafka Streams' way gives."""
     chance = Random(seed)
@@ -225,7 +226,7 @@ def test_headers_change_nothing_else_and_are_as_chosen(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=20)
+@settings(max_examples=share_of(20))
 def test_inner_and_self_joins_are_the_same_eager_or_final(seed: int) -> None:
     """There is nothing to take back."""
     chance = Random(seed)

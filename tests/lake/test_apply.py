@@ -21,7 +21,7 @@ from headpond.core.errors import ConfigurationError
 from headpond.lake.apply import Applied, Chunks, apply_batch
 from headpond.lake.reports import lake_summary
 from tests.kit.expected_tables import differences
-from tests.kit.support import vector_bytes, vector_json, vector_lines
+from tests.kit.support import share_of, vector_bytes, vector_json, vector_lines
 from tests.lake.lakes import decoded, lake_in, watched
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ EXPECTED_TOMBSTONES = {
 
 
 @pytest.mark.thorough
-@settings(max_examples=12)
+@settings(max_examples=share_of(12))
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 3))
 def test_the_tables_do_not_depend_on_order_cuts_or_repeats(seed: int, batches: int, partitions: int) -> None:
     """Lines permuted, some of them twice, cut anywhere, a batch applied twice: the expected tables."""
@@ -360,7 +360,7 @@ def with_chunks(config: Any, **more: Any) -> Chunks:
 
 
 @pytest.mark.thorough
-@settings(max_examples=2)
+@settings(max_examples=share_of(2))
 @given(st.integers(0, 2**32), st.integers(2, 6))
 def test_chunked_changes_become_whole_whatever_the_order(seed: int, batches: int) -> None:
     """The whole stream, its fragments and main records scattered over batches, some of them applied twice."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headpond.lake.apply import apply_batch
 from headpond.lake.reports import lake_summary
+from tests.kit.support import share_of
 from tests.lake.lakes import decoded, lake_in, watched
 from tests.lake.test_apply import EXPECTED, SMALL, TABLES, Crash
 
@@ -54,7 +55,7 @@ def assert_expected(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=12)
+@settings(max_examples=share_of(12))
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_the_histories_and_schema_changes_do_not_depend_on_order(seed: int, batches: int) -> None:
     """Lines permuted, some of them twice, cut anywhere, a batch applied twice: one and the same lake."""

@@ -18,6 +18,7 @@ from headpond.core.errors import ConfigurationError, InvalidData
 from headpond.lake.apply import apply_batch
 from headpond.lake.storage import make_folder
 from headpond.lake.tables import Lake
+from tests.kit.support import share_of
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.power import cut_and_go_on
 
@@ -90,7 +91,7 @@ def test_a_power_cut_takes_nothing_that_was_committed(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(share_of(6)))
 def test_power_cuts_at_any_moment_change_nothing(tmp_path: Path, seed: int) -> None:
     """One to five cuts in batches, commits, maintenance; `python -m tests.lake.power` does more.
 

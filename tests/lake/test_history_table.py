@@ -29,7 +29,7 @@ from headpond.lake.targets.current import CURRENT_OWN
 from headpond.lake.targets.history import HISTORY_OWN, HistoryTable
 from headpond.lake.targets.log import LOG_OWN
 from headpond.lake.typed import TypedTable
-from tests.kit.support import vector_bytes, vector_json
+from tests.kit.support import share_of, vector_bytes, vector_json
 from tests.lake.lakes import decoded
 
 SMALL = vector_bytes("dsql/small.jsonl").splitlines()
@@ -103,7 +103,7 @@ def assert_expected(histories: Histories) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=12)
+@settings(max_examples=share_of(12))
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_the_histories_do_not_depend_on_order_cuts_or_repeats(seed: int, batches: int) -> None:
     """Lines permuted, some twice, cut anywhere, a batch applied twice or half: the expected versions."""

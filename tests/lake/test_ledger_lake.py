@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headpond.lake.apply import apply_batch
+from tests.kit.support import share_of
 from tests.lake.lakes import watched
 from tests.lake.ledgers import (
     TABLES,
@@ -342,7 +343,7 @@ LISTINGS = st.builds(
 
 
 @pytest.mark.thorough
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share_of(40), suppress_health_check=list(HealthCheck))
 @given(
     blobs=st.lists(st.one_of(REVISIONS, REVISIONS, LISTINGS), min_size=2, max_size=8),
     data=st.data(),

@@ -22,6 +22,7 @@ from headpond.lake.maintenance import regular
 from headpond.lake.maintenance.optimize import HOUR_MS
 from headpond.lake.maintenance.regular import DAY_MS, TIDY_MS, Maintenance, maintained
 from headpond.lake.state.tombstones import Tombstones
+from tests.kit.support import share_of
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_pending import line
 
@@ -143,7 +144,7 @@ STEPS = st.lists(st.tuples(st.booleans(), CHANGES), min_size=1, max_size=12)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("tables", [TABLES, MARKED], ids=["rewritten", "marked"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share_of(40), deadline=None)
 @given(steps=STEPS)
 def test_tables_are_right_wherever_maintenance_comes_between(
     steps: list[tuple[bool, list[tuple[int, str]]]], tables: str, tmp_path_factory: pytest.TempPathFactory

@@ -237,7 +237,7 @@ def test_the_rows_depend_on_the_set_of_changes_alone(changes: list[Any], seed: i
             assert label in {"initial", "added", "type_changed", "first_value"}
 
 
-@settings(max_examples=50)
+@settings(max_examples=share_of(50))
 @given(changes=changes_drawn, cut=st.integers(0, 12))
 @pytest.mark.slow
 def test_what_parts_show_is_what_the_whole_shows(changes: list[Any], cut: int) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headpond.core.errors import ConfigurationError
 from headpond.lake.apply import apply_batch
 from headpond.lake.reports import freshness
+from tests.kit.support import share_of
 from tests.lake.lakes import decoded, lake_in, watched
 from tests.lake.test_pending import line
 
@@ -80,7 +81,7 @@ VERSIONS = st.tuples(st.integers(1, 9), st.integers(0, 3), st.sampled_from("ab")
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share_of(40), deadline=None)
 @given(versions=st.lists(VERSIONS, min_size=1, max_size=14), seed=st.integers(0, 2**16))
 def test_rows_are_those_of_a_dictionary_in_any_order(
     versions: list[tuple[int, int, str, bool]], seed: int, form: str, tmp_path_factory: pytest.TempPathFactory

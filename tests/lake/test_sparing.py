@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headpond.core.errors import RecordFault, ServiceFailure
 from headpond.lake.apply import Chunks, apply_batch
 from headpond.lake.sparing import apply_sparing
+from tests.kit.support import share_of
 from tests.lake.lakes import decoded, lake_in
 from tests.lake.test_pending import group
 from tests.lake.test_unknown_tables import change
@@ -57,7 +58,7 @@ def test_the_others_are_applied(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=15)
+@settings(max_examples=share_of(15))
 @given(
     ids=st.lists(st.tuples(st.sampled_from("thl"), st.integers(0, 9)), min_size=1, max_size=20),
     poison=st.sets(st.integers(0, 9), max_size=3),

@@ -16,6 +16,7 @@ from headpond.lake.delta import DeltaFile
 from headpond.lake.engine.folder import Folder
 from headpond.lake.state.insert_once import FactTable, first_of_each
 from headpond.lake.state.tombstones import HORIZON_KEY, TOMBSTONE_SCHEMA, Tombstones
+from tests.kit.support import share_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,7 @@ def test_removed_facts_are_gone(tmp_path: Path) -> None:
     assert table.read(["shard"])["shard"].to_pylist() == ["b"]
 
 
-@settings(max_examples=50)
+@settings(max_examples=share_of(50))
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.sampled_from("xy")), max_size=30))
 def test_the_first_of_each_identity_is_kept(rows: list[tuple[str, int, str]]) -> None:
     """The rows kept are the first of their kind, in order."""

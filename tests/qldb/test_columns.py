@@ -13,6 +13,7 @@ from headpond.ion.binary import RefusedIon
 from headpond.ion.text_reader import to_binary
 from headpond.qldb.columns import ion_columns, ion_json_column
 from headpond.qldb.shapes import LEAST
+from tests.kit.support import share_of
 
 KINDS = ("string", "boolean", "bigint", "decimal(12,2)", "double", "timestamp", "binary", "json")
 SCALARS = st.sampled_from(
@@ -65,7 +66,7 @@ def one_by_one(data: Any, declared: dict[str, str]) -> Any:
 
 
 @pytest.mark.thorough
-@settings(max_examples=15)
+@settings(max_examples=share_of(15))
 @given(
     shapes=st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3),
     pool=st.lists(SCALARS, min_size=1, max_size=6),

@@ -16,7 +16,7 @@ from headpond.qldb.batch import decode_qldb
 from headpond.qldb.journal.check import OTHER_TABLE, OTHER_TRANSACTION, check_gaps
 from headpond.qldb.journal.facts import JournalFacts, journal_facts
 from headpond.qldb.journal.known import Checked, Journal, Strand, summarize
-from tests.kit.support import vector_json, vector_lines
+from tests.kit.support import share_of, vector_json, vector_lines
 from tests.qldb.anomaly_kinds import KINDS
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def test_what_qldb_itself_wrote(name: str) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=8)
+@settings(max_examples=share_of(8))
 @given(
     seed=st.integers(0, 2**32), size=st.sampled_from([1, 2, 7, 64]), compact=st.sampled_from([1, 50, 10**6])
 )

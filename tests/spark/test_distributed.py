@@ -21,6 +21,7 @@ from headpond.lake.engine import merge
 from headpond.lake.engine.log import DataFile
 from headpond.lake.targets import current
 from headpond.spark.following import distributed
+from tests.kit.support import share_of
 from tests.lake.lakes import cells, decoded, lake_in, watched
 from tests.lake.test_apply import (
     EXPECTED,
@@ -244,7 +245,7 @@ CHANGE = st.tuples(
 
 
 @pytest.mark.thorough
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share_of(25), suppress_health_check=list(HealthCheck))
 @given(
     batches=st.lists(st.lists(CHANGE, min_size=1, max_size=25), min_size=1, max_size=4),
     kind=st.sampled_from(KINDS),

@@ -21,6 +21,7 @@ from headpond.spark.following import distributed
 from headpond.spark.following.distributed import COLLECTED_AT_ONCE_BYTES
 from headpond.spark.sources.cells import FRAME_SCHEMA
 from headpond.spark.sources.decoded import decode_partition
+from tests.kit.support import share_of
 from tests.lake.ledgers import block, config_of, datums, decoded, ledger_in, records, revision, rows_of
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ BLOCK = st.tuples(st.sampled_from("abcd"), st.integers(1, 3), st.none() | st.int
 
 
 @pytest.mark.thorough
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share_of(10), suppress_health_check=list(HealthCheck))
 @given(
     batches=st.lists(st.lists(REVISION | BLOCK, min_size=1, max_size=20), min_size=1, max_size=4),
     honour=st.booleans(),

@@ -33,6 +33,7 @@ from headpond.spark.following.distributed import (
 from headpond.spark.following.query import by_executors
 from headpond.spark.sources import decoded as module
 from headpond.spark.sources.decoded import FACTS, SHAPE, TABLE, gather, summary_of
+from tests.kit.support import share_of
 from tests.lake.lakes import cells, lake_in
 from tests.lake.test_apply import change
 from tests.spark.test_distributed import CHANGE, KINDS, contents
@@ -72,7 +73,7 @@ def applied(lake: Lake, config: Any, lines: Sequence[bytes], *, parts: int, shar
 
 
 @pytest.mark.thorough
-@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=share_of(60), suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     batches=st.lists(st.lists(CHANGE, min_size=1, max_size=25), min_size=1, max_size=3),
     kind=st.sampled_from([*KINDS, 'deletes = "soft"\n']),
