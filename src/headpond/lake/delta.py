@@ -29,7 +29,7 @@ from headpond.lake.engine.merge import Alone, Choose, Engine, Merge, Merged, Par
 from headpond.lake.engine.parquet import EXACT_DIGITS, LONGEST_BOUND
 from headpond.lake.engine.properties import CHECKPOINT_INTERVAL, LOG_RETENTION, MONTH_MS, interval_ms
 from headpond.lake.engine.vacuum import cut_log, needed_checkpoint, vacuum
-from headpond.lake.object_store import delta_url, is_remote
+from headpond.lake.object_store import delta_url, in_full, is_remote
 from headpond.lake.storage import storage_errors, write_document
 
 CHECKPOINT_COMMITS = 100
@@ -132,7 +132,7 @@ class DeltaFile:
         """Open the table at its newest version."""
         with storage_errors(self.uri, self._options):
             if self._table is None:
-                self._table = DeltaTable(self._url, storage_options=self._options)
+                self._table = DeltaTable(self._url, storage_options=in_full(self.uri, self._options))
             elif not self._is_past:
                 self._table.update_incremental()
         return self._table
@@ -144,7 +144,7 @@ class DeltaFile:
             UsageError: there is no such version any more, or was no table at that time.
         """
         newest = self.version()
-        table = DeltaTable(self._url, storage_options=self._options)
+        table = DeltaTable(self._url, storage_options=in_full(self.uri, self._options))
         with storage_errors(self.uri, self._options):
             try:
                 table.load_as_version(moment)

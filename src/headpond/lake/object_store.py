@@ -45,10 +45,11 @@ _AZURE = {
     "client_secret": ("client_secret",),
 }
 """What Arrow and obstore both call it → the names of the option."""
+_ENDPOINT = ("endpoint_url_s3", "endpoint_url", "endpoint")
 _USED = frozenset(
-    {"access_key_id", "secret_access_key", "session_token", "token", "region", "default_region", "endpoint",
-     "endpoint_url", "endpoint_url_s3", "allow_http", "virtual_hosted_style_request", "fsync",
-     "s3_allow_unsafe_rename", *chain.from_iterable(_AZURE.values())}
+    {"access_key_id", "secret_access_key", "session_token", "token", "region", "default_region", *_ENDPOINT,
+     "allow_http", "virtual_hosted_style_request", "fsync", "s3_allow_unsafe_rename",
+     *chain.from_iterable(_AZURE.values())}
 )  # fmt: skip
 _HARMLESS = frozenset(
     {"bucket", "bucket_name", "account_name", "container_name", "conditional_put", "copy_if_not_exists",
@@ -101,6 +102,23 @@ def plain_name(name: str) -> str:
     return _FIRST_WORDS.sub("", name.lower())
 
 
+def in_full(place: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with the endpoint of S3, their own or the environment's, by the names that win.
+
+    Some clients do not look in the environment, and some look there first: files of a table could go to one
+    store and its commits to another.
+    """
+    found = dict(options)
+    if not is_s3(place):
+        return found
+    around = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint := option_of(options, *_ENDPOINT) or around:
+        found |= {"AWS_ENDPOINT_URL_S3": endpoint, "AWS_ENDPOINT_URL": endpoint}
+    if option_of(options, "allow_http") is None and (allowed := os.environ.get("AWS_ALLOW_HTTP")):
+        found["AWS_ALLOW_HTTP"] = allowed
+    return found
+
+
 def delta_url(place: str) -> str:
     """Return the URL or path of a table as deltalake takes it.
 
@@ -120,7 +138,7 @@ def open_files(place: str, options: Mapping[str, str]) -> tuple[Any, str]:
         ConfigurationError: the scheme is not known, or an option cannot be taken.
         OSError: the store does not answer.
     """
-    scheme, (bucket, path) = scheme_of(place), _parts(place)
+    scheme, (bucket, path), options = scheme_of(place), _parts(place), in_full(place, options)
     if scheme in S3_SCHEMES:
         return pafs.S3FileSystem(**_s3_for_arrow(options)), f"{bucket}/{path}".rstrip("/")
     if scheme in AZURE_SCHEMES:
@@ -152,7 +170,7 @@ def open_for_commits(place: str, options: Mapping[str, str]) -> Any:
     """Open obstore's store of a folder at a URL that `open_files` takes, for conditional puts."""
     import obstore.store as stores  # noqa: PLC0415 - only a lake in an object store needs it
 
-    scheme, (bucket, path) = scheme_of(place), _parts(place)
+    scheme, (bucket, path), options = scheme_of(place), _parts(place), in_full(place, options)
     client: Any = {"allow_http": _is_true(option_of(options, "allow_http"))}
     config: Any
     if scheme in AZURE_SCHEMES:
@@ -165,11 +183,11 @@ def open_for_commits(place: str, options: Mapping[str, str]) -> Any:
         "secret_access_key": option_of(options, "secret_access_key"),
         "token": option_of(options, "session_token", "token"),
         "region": option_of(options, "region", "default_region"),
-        "endpoint": option_of(options, "endpoint_url_s3", "endpoint_url", "endpoint"),
+        "aws_endpoint_url_s3": option_of(options, *_ENDPOINT),
         "virtual_hosted_style_request": option_of(options, "virtual_hosted_style_request"),
     }
     config = {name: value for name, value in config.items() if value is not None}
-    if not {"region", "endpoint"} & config.keys() and (region := _region_around()):
+    if not {"region", "aws_endpoint_url_s3"} & config.keys() and (region := _region_around()):
         config["region"] = region
     has_keys = "access_key_id" in config or os.environ.get("AWS_ACCESS_KEY_ID")
     provider = None if has_keys else _keys_of_boto3(place)
@@ -223,7 +241,7 @@ def _is_true(value: str | None) -> bool:
 
 
 def _s3_for_arrow(options: Mapping[str, str]) -> dict[str, Any]:
-    endpoint = option_of(options, "endpoint_url_s3", "endpoint_url", "endpoint")
+    endpoint = option_of(options, *_ENDPOINT)
     known: dict[str, Any] = {
         "access_key": option_of(options, "access_key_id"),
         "secret_key": option_of(options, "secret_access_key"),
@@ -231,9 +249,7 @@ def _s3_for_arrow(options: Mapping[str, str]) -> dict[str, Any]:
         "region": option_of(options, "region", "default_region"),
         "endpoint_override": endpoint,
         "scheme": _http_of(endpoint, options, "AWS_ALLOW_HTTP"),
-        "proxy_options": _proxy_of(
-            endpoint or os.environ.get("AWS_ENDPOINT_URL") or "https://s3.amazonaws.com"
-        ),
+        "proxy_options": _proxy_of(endpoint or "https://s3.amazonaws.com"),
         "connect_timeout": CONNECT_TIMEOUT_S,
         "request_timeout": REQUEST_TIMEOUT_S,
         "allow_delayed_open": True,  # a small file is one request then, and not three

@@ -1,4 +1,4 @@
-"""A lake in a store that only a proxy reaches, or whose certificate an authority of its own signed."""
+"""A lake in a store that the environment describes: its endpoint, a proxy, who signed its certificate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from headpond.core.errors import EndpointUnreachable
+from headpond.core.errors import ConfigurationError, EndpointUnreachable
 from headpond.lake.delta import DeltaFile
 from headpond.lake.engine.folder import Folder
 from headpond.lake.storage import file_system, storage_errors
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 NOWHERE = "127.0.0.2:9"  # nobody answers there
 
 
@@ -33,6 +34,33 @@ NOWHERE = "127.0.0.2:9"  # nobody answers there
 def store() -> Iterator[Store]:
     with s3_store() as running:
         yield running
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_the_environment_alone_leads_all_of_a_table_to_one_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Its files went to AWS, whatever the endpoint, and its commits to the endpoint."""
+    for option, value in store.options.items():
+        monkeypatch.setenv(name if option == "AWS_ENDPOINT_URL" else option, value)
+    file = DeltaFile(f"{store.root}/{name}")
+    file.create(ROWS.schema)
+    file.append(ROWS)
+    assert file.read().equals(ROWS)
+    assert file.count() == 2
+    monkeypatch.setenv(name, f"http://{NOWHERE}")  # what is given comes first
+    given = DeltaFile(file.uri, {"endpoint": store.url})
+    given.append(ROWS)
+    assert given.read().num_rows == 4
+
+
+def test_http_must_be_allowed_for_an_endpoint_of_the_environment(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+    monkeypatch.delenv("AWS_ALLOW_HTTP", raising=False)
+    with pytest.raises(ConfigurationError, match="is plain HTTP, which is not allowed by default"):
+        file_system(f"{store.root}/x", {"AWS_REGION": "us-east-1"})
 
 
 @pytest.fixture
@@ -52,11 +80,10 @@ def test_all_of_a_table_goes_through_the_proxy(
     """It is made by deltalake, Arrow writes its files, obstore commits, and all of them read it."""
     monkeypatch.delenv("HTTP_PROXY")
     monkeypatch.setenv(name, prefix + store.url.removeprefix("http://"))
-    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
     file = DeltaFile(f"{behind.root}/{name} {len(prefix)}", behind.options)
-    file.create(rows.schema)
-    file.append(rows)
-    assert file.read()["id"].to_pylist() == [1, 2]
+    file.create(ROWS.schema)
+    file.append(ROWS)
+    assert file.read().equals(ROWS)
     assert file.count() == 2
 
 
