@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import ssl
 import threading
 from contextlib import contextmanager
@@ -48,7 +49,11 @@ def test_the_environment_alone_leads_all_of_a_table_to_one_store(
     file.append(ROWS)
     assert file.read().equals(ROWS)
     assert file.count() == 2
-    monkeypatch.setenv(name, f"http://{NOWHERE}")  # what is given comes first
+    elsewhere = pickle.dumps((file, Folder(file.uri)))
+    monkeypatch.setenv(name, f"http://{NOWHERE}")  # what is given comes first, and what went along
+    moved, folder = pickle.loads(elsewhere)
+    assert moved.count() == 2
+    assert folder.read("_delta_log/00000000000000000001.json") is not None
     given = DeltaFile(file.uri, {"endpoint": store.url})
     given.append(ROWS)
     assert given.read().num_rows == 4

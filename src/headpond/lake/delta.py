@@ -109,7 +109,7 @@ class DeltaFile:
     ) -> None:
         self.uri = uri
         self._url = delta_url(uri)
-        self._options = dict(storage_options or {})
+        self._options = in_full(uri, storage_options or {})
         self._table = past
         self._is_past = past is not None  # it stays at its version, and is not written
         self.tidies = True
@@ -132,7 +132,7 @@ class DeltaFile:
         """Open the table at its newest version."""
         with storage_errors(self.uri, self._options):
             if self._table is None:
-                self._table = DeltaTable(self._url, storage_options=in_full(self.uri, self._options))
+                self._table = DeltaTable(self._url, storage_options=self._options)
             elif not self._is_past:
                 self._table.update_incremental()
         return self._table
@@ -144,7 +144,7 @@ class DeltaFile:
             UsageError: there is no such version any more, or was no table at that time.
         """
         newest = self.version()
-        table = DeltaTable(self._url, storage_options=in_full(self.uri, self._options))
+        table = DeltaTable(self._url, storage_options=self._options)
         with storage_errors(self.uri, self._options):
             try:
                 table.load_as_version(moment)

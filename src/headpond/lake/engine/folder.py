@@ -20,7 +20,14 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from headpond.core.errors import MissingRequirement
-from headpond.lake.object_store import OBJECT_STORES, is_remote, open_for_commits, option_of, scheme_of
+from headpond.lake.object_store import (
+    OBJECT_STORES,
+    in_full,
+    is_remote,
+    open_for_commits,
+    option_of,
+    scheme_of,
+)
 from headpond.lake.storage import file_system, make_durable, storage_errors
 
 _ONE_WRITER = "s3_allow_unsafe_rename"
@@ -41,7 +48,7 @@ class Folder:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Folder, (self.uri, dict(self.options))
+        return Folder, (self.uri, in_full(self.uri, self.options))
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
