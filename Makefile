@@ -39,7 +39,8 @@ test-thorough: ## long properties, random kills, clusters, other stand-ins for K
 	$(PYTEST) -n 4 -m "thorough and not (spark or maven or elsewhere)"
 	$(PYTEST) -n 2 --dist loadfile -m "thorough and spark and not (maven or elsewhere)"
 
-SOME_SPARK := tests/spark/test_events.py tests/spark/test_source.py tests/spark/test_source_secrets.py tests/spark/test_follow.py tests/spark/test_join.py
+SOME_SPARK := tests/spark/test_events.py tests/spark/test_source.py tests/spark/test_source_secrets.py tests/spark/test_follow.py \
+	tests/spark/test_join.py::test_an_outer_join_over_several_batches tests/spark/test_join.py::test_inspecting_and_rescaling_a_checkpoint
 
 test-oldest: ## the oldest packages: the quick tests, what needs Maven (Delta's reader, Kafka Streams as peer), Spark Connect, the main jobs
 	@$(SET_UP) test

@@ -166,7 +166,7 @@ def nested(kind: str, depth: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "depth", [3000, pytest.param(100_000, marks=pytest.mark.thorough)], ids=["deep", "very deep"]
+    "depth", [3000, pytest.param(40_000, marks=pytest.mark.thorough)], ids=["deep", "very deep"]
 )
 @pytest.mark.parametrize("kind", ["[]", "{}", "()"])
 def test_deep_nesting(depth: int, kind: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from headpond.localkinesis.testing import local_kinesis, put_all
 from headpond.spark.session.java import find_java
+from headpond.spark.session.start import QUICK_JAVA_OPTIONS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "join.md").read_text()
@@ -27,6 +28,7 @@ def block(words: str) -> str:
 def run(program: str, folder: Path, **environment: str) -> str:
     """What a program prints."""
     (folder / "program.py").write_text(program)
+    environment["JDK_JAVA_OPTIONS"] = QUICK_JAVA_OPTIONS
     done = subprocess.run(
         [sys.executable, "program.py"],
         cwd=folder,
