@@ -21,7 +21,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes is the machine's affair: two cores may do three things beside this. What is drawn
-# is new in every run, except where a change is judged: there the change alone decides.
+# is new in every run, except where a change is judged: there the change alone decides, with a share of the
+# examples (`share_of`), but never fewer than ten where a test names no number.
 hypothesis.settings.register_profile(
     "headpond",
     deadline=None,

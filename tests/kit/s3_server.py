@@ -100,11 +100,17 @@ def refusing_store(status: int, body: str) -> Iterator[Store]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusal)
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Refusal)) as port:
+        yield Store(f"http://127.0.0.1:{port}")
+
+
+@contextmanager
+def served(server: ThreadingHTTPServer) -> Iterator[int]:
+    """Have a server answer for as long as the block lasts; give its port."""
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield Store(f"http://127.0.0.1:{server.server_port}")
+        yield server.server_port
     finally:
         server.shutdown()
         server.server_close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import ssl
-import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +20,7 @@ from headpond.core.errors import ConfigurationError, EndpointUnreachable
 from headpond.lake.delta import DeltaFile
 from headpond.lake.engine.folder import Folder
 from headpond.lake.storage import file_system, storage_errors
-from tests.kit.s3_server import Store, s3_store
+from tests.kit.s3_server import Store, s3_store, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,19 +139,13 @@ def serving(certificate: Path) -> Iterator[Store]:
     context.load_cert_chain(certificate)
     server = Quiet(("127.0.0.1", 0), Empty)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield Store(f"https://localhost:{server.server_port}")
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with served(server) as port:
+        yield Store(f"https://localhost:{port}")
 
 
 @pytest.mark.slow
 def test_a_certificate_that_nobody_knows_is_told_apart(tmp_path: Path) -> None:
-    """By Arrow and by obstore; the file that the advice asks for is what both take."""
+    """By Arrow and by obstore."""
     with serving(certified(tmp_path)) as store:
         folder = Folder(store.root, store.options)
         for read in (lambda: folder.read("a"), lambda: folder.files.get_file_info(folder.place("a"))):

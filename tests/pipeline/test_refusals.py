@@ -413,9 +413,7 @@ def test_urls_without_keys_are_taken(url: str) -> None:
     assert loads(smallest().replace('path = "lake"', f'path = "{url}"')).target.path == url
 
 
-BUCKET = smallest().replace(
-    'path = "lake"', 'path = "s3://bucket/lake"\nstorage_options = { NAME = "s3cr3t" }'
-)
+BUCKET = smallest(target='storage_options = { NAME = "s3cr3t" }').replace('"lake"', '"s3://bucket/lake"')
 
 
 @pytest.mark.parametrize(
@@ -423,10 +421,7 @@ BUCKET = smallest().replace(
     [
         ("AWS_ACESS_KEY_ID", "is not known. Did you mean AWS_ACCESS_KEY_ID?"),
         ("secret_acces_key", "is not known. Did you mean secret_access_key?"),
-        (
-            "AWS_PROFILE",
-            "would not be used for all of a lake. Remove it. A profile, a role",
-        ),
+        ("AWS_PROFILE", "would not be used for all of a lake. Remove it. A profile, a role"),
         ("aws_server_side_encryption", "would not be used for all of a lake. Remove it."),
         ("proxy_url", "would not be used for all of a lake. Remove it."),
     ],
