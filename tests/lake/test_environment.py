@@ -56,6 +56,8 @@ def test_the_environment_alone_leads_all_of_a_table_to_one_store(
     given = DeltaFile(file.uri, {"endpoint": store.url})
     given.append(ROWS)
     assert given.read().num_rows == 4
+    monkeypatch.setenv(name, store.url)
+    assert DeltaFile(file.uri, {"AZURE_STORAGE_ENDPOINT": f"http://{NOWHERE}"}).read().num_rows == 4
 
 
 def test_http_must_be_allowed_for_an_endpoint_of_the_environment(

@@ -103,17 +103,18 @@ def plain_name(name: str) -> str:
 
 
 def in_full(place: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with the endpoint of S3, their own or the environment's, by the names that win.
+    """Return the options of a place, with the endpoint of S3, theirs or the environment's, by names that win.
 
     Some clients do not look in the environment, and some look there first: files of a table could go to one
-    store and its commits to another.
+    store and its commits to another. A lake in Azure with an archive in S3 has options of both.
     """
-    found = dict(options)
     if not is_s3(place):
-        return found
+        return dict(options)
+    others = ("azure_", "google_")
+    found = options = {name: value for name, value in options.items() if not name.lower().startswith(others)}
     around = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint := option_of(options, *_ENDPOINT) or around:
-        found |= {"AWS_ENDPOINT_URL_S3": endpoint, "AWS_ENDPOINT_URL": endpoint}
+        found = found | {"AWS_ENDPOINT_URL_S3": endpoint, "AWS_ENDPOINT_URL": endpoint}
     if option_of(options, "allow_http") is None and (allowed := os.environ.get("AWS_ALLOW_HTTP")):
         found["AWS_ALLOW_HTTP"] = allowed
     return found
