@@ -118,10 +118,11 @@ print("to the log", file=sys.stderr)
 sys.exit(int(sys.argv[1]))
 """
 WAIT = """
-import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 print("waiting", flush=True)
-time.sleep(60)
+signal.sigwait({signal.SIGTERM})
+sys.exit(7)
 """
 DRIVER = """
 import os, sys

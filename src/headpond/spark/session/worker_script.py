@@ -19,6 +19,7 @@ import signal
 import socket
 import struct
 import sys
+from threading import Thread
 
 PARENT = "HEADPOND_PYTHON_PARENT"
 """The environment's variable that says where the parent listens."""
@@ -31,7 +32,8 @@ def main(arguments: list[str]) -> None:
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(each for each in given if not _OF_SPARK.fullmatch(each))
     if arguments[:1] == ["-m"] and (place := os.environ.get(PARENT)):
-        # It is for the fork, as soon as there is one: until then it waits.
+        # It is for the fork, as soon as there is one, and waits until a thread asks for it. A handler would
+        # not run for one that comes just before `recv` does.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         with socket.socket(socket.AF_UNIX) as connection:
             try:
@@ -55,8 +57,7 @@ def _forked(connection: socket.socket, place: str, arguments: list[str]) -> int:
 
 
 def _stand_in(connection: socket.socket, fork: int) -> int:
-    signal.signal(signal.SIGTERM, lambda number, _: os.kill(fork, number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    Thread(target=lambda: os.kill(fork, signal.sigwait({signal.SIGTERM})), daemon=True).start()
     code = connection.recv(1)
     connection.recv(1)  # its end
     return code[0] if code else 128 + signal.SIGKILL
