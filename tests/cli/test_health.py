@@ -32,7 +32,7 @@ def lake(tmp_path: Path) -> Path:
         ({}, [], (0, "healthy")),
         ({"ago_ms": 300_000}, [], (1, "limit 120 s")),
         ({"ago_ms": 300_000}, ["--max-age", "10 minutes"], (0, "healthy")),
-        ({"progress_ms": 0}, [], (1, "Spark last reported")),
+        ({"progress_ms": 0}, [], (1, "the last progress was")),
         ({"state": "failed", "error": "The stream is gone."}, [], (1, "failed: The stream is gone.")),
         ({"state": "stopped"}, [], (1, "the last run stopped")),
         ({}, ["--max-quarantined", "1", "--max-pending", "0"], (0, "pending is 0")),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.java_gateway import GatewayClient
 
+from headpond.spark.metrics import progress
 from headpond.spark.metrics.progress import measuring
 from tests.spark.test_progress import Seen
 
@@ -47,3 +48,32 @@ def test_an_event_is_asked_for_in_a_few_calls(
     ]
     of_events = sum(count for name, count in calls.items() if name != threading.current_thread().name)
     assert 0 < of_events <= 10 * BATCHES
+
+
+def test_tasks_that_end_show_that_a_batch_gets_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor would end a run whose batch takes longer than it has patience."""
+    monkeypatch.setattr(progress, "WORKS_S", 0.1)
+    monkeypatch.setattr(progress, "TICK_S", 0.1)
+    (tmp_path / "a.txt").write_text("line")
+    seen = Seen()
+    worked: list[int] = []
+
+    def slowly(batches: Any) -> Any:
+        import time
+
+        time.sleep(0.5)
+        yield from batches
+
+    def apply(_frame: Any, _number: int) -> None:
+        before = seen.worked
+        spark.range(0, 8, 1, 8).mapInArrow(slowly, "id long").collect()
+        worked.append(seen.worked - before)
+
+    with measuring(spark, [seen]) as measures:
+        stream = spark.readStream.text(str(tmp_path)).writeStream
+        query = stream.foreachBatch(apply).trigger(availableNow=True).start()
+        measures.follows(query)
+        query.awaitTermination()
+    assert worked[0] > 1

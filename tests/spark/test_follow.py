@@ -50,9 +50,16 @@ def pipeline(folder: Path, source: str) -> Pipeline:
 
 def caught_up(spark: SparkSession, wanted: Pipeline) -> tuple[Lake, Applied]:
     """Run to the end of what is there."""
-    total = Applied()
-    query = follow(spark, wanted, until_caught_up=True, on_batch=lambda _, applied: total.add(applied))
+    total, writes = Applied(), list[int]()
+    query = follow(
+        spark,
+        wanted,
+        until_caught_up=True,
+        on_batch=lambda _, applied: total.add(applied),
+        before_write=lambda: writes.append(total.batches),
+    )
     assert query.awaitTermination(240)
+    assert set(writes) == set(range(total.batches))
     return open_lake(wanted), total
 
 

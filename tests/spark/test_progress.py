@@ -16,7 +16,7 @@ from headpond.core.errors import AccessDenied
 from headpond.lake.apply import Applied
 from headpond.lake.delta import Size
 from headpond.spark.metrics import sinks
-from headpond.spark.metrics.progress import Measuring, _Fed, report_of
+from headpond.spark.metrics.progress import WORKS_S, Measuring, _Fed, report_of
 from headpond.spark.metrics.sinks import Batches, MarkOfRun, marked
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Seen:
 
     def __init__(self, *, fails: bool = False, failing_ticks: int = 0) -> None:
         self.reports: list[BatchReport] = []
-        self.idles = self.ticks = 0
+        self.idles = self.worked = self.ticks = 0
         self.closed = False
         self._fails, self._failing_ticks = fails, failing_ticks
 
@@ -64,6 +64,9 @@ class Seen:
 
     def idle(self) -> None:
         self.idles += 1
+
+    def works(self) -> None:
+        self.worked += 1
 
     def tick(self) -> None:
         self.ticks += 1
@@ -196,6 +199,34 @@ def test_other_queries_of_the_session_are_not_measured() -> None:
     measuring.onQueryTerminated(event())
     measuring.finish()
     assert (seen.reports, seen.idles) == ([], 0)
+
+
+def test_a_batch_that_takes_long_is_seen_to_get_on() -> None:
+    """By tasks that have ended and by writes, not by time alone; an error while looking is no sign."""
+    now, looks, ended = [0.0], [0], [0]
+    looked = threading.Event()
+
+    def tasks() -> dict[int, int]:
+        looks[0] += 1
+        looked.set()
+        if looks[0] == 4:
+            raise OSError("the JVM is busy")
+        return {1: ended[0]}
+
+    seen = Seen()
+    measuring = Measuring([seen], clock=lambda: now[0], tasks=tasks)
+    worked = []
+    for step in ("nothing", "a task", "an error", "a write", "nothing"):
+        ended[0] += step == "a task"
+        if step == "a write":
+            measuring.before_write()
+        looked.clear()
+        now[0] += WORKS_S
+        assert looked.wait(240)
+        time.sleep(0.1)  # the sinks are told just after
+        worked.append((step, seen.worked))
+    measuring.finish()
+    assert worked == [("nothing", 0), ("a task", 1), ("an error", 1), ("a write", 2), ("nothing", 2)]
 
 
 def test_a_slow_sink_does_not_hold_spark_up() -> None:

@@ -37,7 +37,7 @@ def _freshness(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
 @click.command()
 @click.argument("file", type=click.Path(path_type=str))
 @click.option("--max-age", callback=as_span, default="2 minutes", metavar="SPAN", show_default=True,
-              help="Time since Spark last reported a batch or that it is idle.")  # fmt: skip
+              help="Time since the run last got on, or had nothing to read.")  # fmt: skip
 @click.option("--max-lag", callback=as_span, metavar="SPAN", help="Lag of any shard; queries the stream.")
 @click.option("--max-freshness", callback=_freshness, multiple=True, metavar="[TABLE=]SPAN",
               help="Age of the newest change, in every table or in one; repeatable.")  # fmt: skip
@@ -97,7 +97,7 @@ def _running(pipeline: Pipeline, max_age_ms: int) -> dict[str, Any]:
         said = f": {mark['error']}" if mark.get("error") else ""
         return _check("age_ms", None, max_age_ms, says=f"the last run {mark['state']}{said}", ok=False)
     age = mark["age_ms"] + mark["seen_ms"] - mark.get("progress_ms", mark["seen_ms"])
-    says = f"Spark last reported {age / 1000:.1f} s ago, limit {max_age_ms / 1000:g} s"
+    says = f"the last progress was {age / 1000:.1f} s ago, limit {max_age_ms / 1000:g} s"
     return _check("age_ms", age, max_age_ms, says=says, ok=age <= max_age_ms)
 
 

@@ -102,6 +102,7 @@ def follow(
     keep_data: bool = False,
     on_batch: Callable[[int, Applied], None] | None = None,
     on_begin: Callable[[int], None] | None = None,
+    before_write: Callable[[], None] = lambda: None,
     on_given_up: Callable[[Applied], None] | None = None,
 ) -> StreamingQuery:
     """Start the query that applies the source's changes to the lake.
@@ -118,6 +119,7 @@ def follow(
         on_batch: called on the driver after each batch with its number and its figures.
         on_begin: called on the driver with each batch's number before its first write; an exception ends
             the query with nothing of that batch written.
+        before_write: called on the driver before each write of a batch, from any thread; returns at once.
         on_given_up: called with its figures after chunks that waited longer than `chunk_timeout` went to
             quarantine, between two batches (`spark.following.upkeep`).
 
@@ -137,6 +139,7 @@ def follow(
         lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
     else:
         lake = lake.catching_up(only)
+    lake.before_write = lambda _: before_write()
     # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine. A run
     # that goes on drops them where it found some; the first ones of a lake are dropped at the next start.
     may_drop = lake.tombstones.version() >= 0 and not until_caught_up

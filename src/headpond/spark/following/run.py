@@ -318,6 +318,7 @@ class Run:
                         keep_data=keep_data,
                         on_batch=count,
                         on_begin=self.gate.begin,
+                        before_write=measures.before_write,
                         on_given_up=self.applied.add,
                     )
                     measures.follows(query)

@@ -119,6 +119,9 @@ class Sink:
     def idle(self) -> None:
         """Note that the query goes on, with nothing to read."""
 
+    def works(self) -> None:
+        """Note that a batch that is not done gets on."""
+
     def tick(self) -> None:
         """Write what is to be written: after each batch, and about once a second without one.
 

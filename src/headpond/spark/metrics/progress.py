@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ SIZES_SHARE = 20
 """Looking at sizes takes at most a twentieth of the time, however many files there are."""
 FIRST_SIZES_S = 1.0
 TICK_S = 1.0
+WORKS_S = 5.0
+"""How often a batch that is not done is looked at: whether tasks of it have ended, or writes were begun."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 """How long a sink that failed is left alone: twice as long after each failure."""
 
@@ -114,7 +117,10 @@ class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is unt
         sizes: Callable[[], Mapping[str, Size]] | None = None,
         sizes_every_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
+        tasks: Callable[[], object] = lambda: None,
     ) -> None:
+        self._tasks, self._seen, self._looked = tasks, (0, tasks()), clock()
+        self._writes = 0
         self._sinks = [_Fed(sink, clock) for sink in sinks]
         self._sizes, self._sizes_every_s, self._clock = sizes, sizes_every_s, clock
         self._sizes_after, self._begun = 0.0, clock()
@@ -138,6 +144,10 @@ class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is unt
         if len(self._applied) > MOST_WAITING:
             self._applied.pop(next(iter(self._applied)), None)
         self._applied[batch_id] = applied
+
+    def before_write(self) -> None:
+        """Note that a batch has come to its next write; for `before_write` of `follow`."""
+        self._writes += 1
 
     def follows(self, query: Any) -> None:
         """Name the query that is measured, once `follow` has started it: a session may have others."""
@@ -223,11 +233,20 @@ class Measuring(StreamingQueryListener):  # type: ignore[misc]  # pyspark is unt
                 else:
                     self._call_all(methodcaller("batch", self._with_sizes(report)))
                     ticked = -TICK_S
+            if self._clock() - self._looked >= WORKS_S:
+                self._look()
             if self._clock() - ticked >= TICK_S:
                 ticked = self._clock()
                 for each in self._sinks:
                     each.tick()
         self._call_all(methodcaller("close"))
+
+    def _look(self) -> None:
+        self._looked, seen = self._clock(), self._seen
+        with suppress(Exception):  # the JVM may be gone
+            self._seen = self._writes, self._tasks()
+        if self._seen != seen:
+            self._call_all(methodcaller("works"))
 
     def _call_all(self, call: Callable[[Sink], None]) -> None:
         for each in self._sinks:
@@ -257,7 +276,7 @@ def measuring(
     sizes_every_s: float = 30.0,
 ) -> Iterator[Measuring]:
     """Measure a query that is started inside: `on_batch` of `follow` is `applied`, and `follows` names it."""
-    found = Measuring(sinks, sizes, sizes_every_s)
+    found = Measuring(sinks, sizes, sizes_every_s, tasks=partial(_ended_tasks, spark))
     spark.streams.addListener(found)
     try:
         yield found
@@ -265,6 +284,13 @@ def measuring(
         found.finish()
         with suppress(Exception):  # the JVM may be gone
             spark.streams.removeListener(found)
+
+
+def _ended_tasks(spark: SparkSession) -> dict[int, int]:
+    """Return how many tasks have ended of each stage that is under way."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+    return {stage.stageId: stage.numCompletedTasks for stage in stages if stage is not None}
 
 
 def report_of(progress: Mapping[str, Any], applied: Applied) -> BatchReport:

@@ -189,6 +189,10 @@ class MarkOfRun(Sink):
 
     def idle(self) -> None:
         """Spark says that the query goes on."""
+        self.works()
+
+    def works(self) -> None:
+        """A batch gets on."""
         self._facts["progress_ms"] = time.time_ns() // 1_000_000
 
     def keep(self) -> None:
