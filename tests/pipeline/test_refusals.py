@@ -262,6 +262,14 @@ REFUSALS = {
             'table, as in [tables."history.*"] with schema = "public" and table = "*".'
         ),
     ),
+    "a pattern that says too much, behind a table whose name it has": (
+        SMALLEST + "[tables.'*']\nschema = 'audit'\ntable = 'events'\nkeys = []\n",
+        (
+            'tables."*" stands for all tables audit.events, but its name does not say what each is called. '
+            'Name it as they are, as in [tables."public.*"], or with one star for the one in schema or '
+            'table, as in [tables."history.*"] with schema = "public" and table = "*".'
+        ),
+    ),
     "a name that a pattern gives to another table": (
         SMALLEST.replace("public.orders", "a.b")
         + "schema = 'x'\ntable = 'y'\n[tables.'a.*']\nkeys = ['id']\n",

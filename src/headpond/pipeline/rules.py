@@ -193,25 +193,32 @@ def same_tables(entries: Iterable[Read], *, ledger: bool) -> Iterator[Mistake]:
 def patterns_fit(tables: Iterable[Table]) -> Iterator[Mistake]:
     """Each table that a pattern stands for gets a name of its own."""
     known = list(tables)
-    for number, table in enumerate(known):
-        name, at = table.name, Place(("tables", table.name))
-        source = _source(table)
-        stars = source.count(STAR)
-        if name.count(STAR) != stars or (stars > 1 and name != source):
+    places = {table.name: Place(("tables", table.name)) for table in known}
+    if silent := [table for table in known if not _says_names(table)]:
+        for table in silent:
+            at, source = places[table.name], _source(table)
             yield Mistake(
                 at,
                 f"{at} stands for all tables {source}, but its name does not say what each is called.",
                 'Name it as they are, as in [tables."public.*"], or with one star for the one in schema or '
                 'table, as in [tables."history.*"] with schema = "public" and table = "*".',
             )
-            return
-        for other in known[:number] if stars else known:
+        return
+    for number, table in enumerate(known):
+        for other in known[:number] if is_pattern(table.name) else known:
             if _meet(table, other):
+                at = places[table.name]
                 yield Mistake(
                     at,
-                    f"{at} has the name that {Place(('tables', other.name))} would give to another table.",
+                    f"{at} has the name that {places[other.name]} would give to another table.",
                     "Give one of the two another name.",
                 )
+
+
+def _says_names(table: Table) -> bool:
+    """Return whether an entry's name says what each table is called that it stands for."""
+    stars = _source(table).count(STAR)
+    return table.name.count(STAR) == stars and (stars <= 1 or table.name == _source(table))
 
 
 def _meet(table: Table, other: Table) -> bool:
