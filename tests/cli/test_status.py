@@ -284,9 +284,22 @@ def test_a_damaged_table_is_said_without_a_stack_trace(lake: Path, cli: Cli) -> 
     found = cli("status", lake)
     assert found.code == 1
     first, second = found.stderr.splitlines()
-    assert first.startswith(f"Error: The log of the Delta table at {log.parent.parent} is damaged: ")
-    assert log.name in first
+    assert first.startswith(
+        f"Error: The Delta table at {log.parent.parent} is damaged: _delta_log/{log.name} "
+    )
     assert "backup" in second
+
+
+def test_a_data_file_that_is_gone_is_said_without_a_stack_trace(lake: Path, cli: Cli) -> None:
+    """As in a copy of a lake that was being written; deltalake raises an error without a class then."""
+    (data,) = (lake.parent / "lake").glob("public.t/*.parquet")
+    data.unlink()
+    found = cli("show", lake, "public.t")
+    assert found.code == 1
+    first, second = found.stderr.splitlines()
+    assert first.startswith(f"Error: The Delta table at {data.parent} cannot be used: ")
+    assert data.name in first
+    assert "that is gone" in second
 
 
 @pytest.mark.parametrize(

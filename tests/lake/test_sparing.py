@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headpond.core.errors import RecordFault, ServiceFailure
+from headpond.core.errors import InvalidData, RecordFault, ServiceFailure
 from headpond.lake.apply import Chunks, apply_batch
 from headpond.lake.sparing import apply_sparing
 from tests.kit.support import share_of
@@ -136,4 +136,27 @@ def test_bytes_that_are_not_kept_are_asked_for(tmp_path: Path) -> None:
     batch = decoded(replace(config, keep_data=False), [change(n, "t", {"id": n}) for n in (1, 2, 3)])
     with pytest.raises(RecordFault, match="ValueError in "):
         apply_sparing(batch, partial(failing(lake, {2}, ValueError("no"))))
+    assert lake.quarantine.count() == 0
+
+
+@pytest.mark.parametrize("damage", ["gone", "half", "zeros", "bytes inside"])
+@pytest.mark.parametrize("form", ["t", "h"])
+def test_a_damaged_data_file_is_no_record_s_fault(tmp_path: Path, form: str, damage: str) -> None:
+    """A few changes would have gone to quarantine, one after the other, for a file that was cut."""
+    lake, config = lake_in(tmp_path, TABLES)
+    rows = [change(n, form, {"id": n, "v": f"{n * n}"}) for n in range(2_000)]
+    apply_sparing(decoded(config, rows), partial(apply_batch, lake))
+    (file,) = tmp_path.glob(f"lake/public.{form}/*.parquet")
+    content = file.read_bytes()
+    file.unlink()
+    damaged = {
+        "half": content[: len(content) // 2],
+        "zeros": bytes(len(content)),
+        "bytes inside": content[:10] + bytes(byte ^ 0xFF for byte in content[10:5_000]) + content[5_000:],
+    }
+    if damage in damaged:
+        file.write_bytes(damaged[damage])
+    batch = decoded(config, [change(2_000 + n, form, {"id": n, "v": "new"}) for n in range(3)])
+    with pytest.raises(InvalidData, match=f"public.{form} is damaged: {file.name} "):
+        apply_sparing(batch, partial(apply_batch, lake))
     assert lake.quarantine.count() == 0

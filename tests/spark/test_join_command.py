@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,7 @@ from headpond.cli.main import main
 from headpond.kstreams.bytes.join_buffer import Side
 from headpond.kstreams.join.rules import JoinWindows
 from headpond.spark import windowed_join
+from headpond.spark.session import start
 from tests.spark.join_streams import drained, random_batches, source, write
 
 if TYPE_CHECKING:
@@ -99,3 +100,31 @@ def test_a_folder_that_is_no_checkpoint_is_refused(
     (tmp_path / "offsets").mkdir()
     assert main(["join", "rescale", str(tmp_path), "--tasks", "5000", "--out", str(tmp_path / "new")]) == 2
     assert "1<=x<=4096" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["rescale", "--tasks", "2", "--out", "copy"]])
+@pytest.mark.parametrize("checkpoint", ["s3://bucket/checkpoint", "s3a://bucket/checkpoint"])
+def test_a_store_that_spark_does_not_know_is_said_in_a_sentence(
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    checkpoint: str,
+) -> None:
+    """With what Spark says, and not its stack trace."""
+
+    class Kept:
+        stop = staticmethod(lambda: None)  # the command would end its own
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(spark, name)
+
+    monkeypatch.setattr(start, "spark_session", lambda *_args, **_named: Kept())
+    assert main(["join", *command, checkpoint]) == 3
+    shown = capsys.readouterr().err
+    assert "Error: Spark failed on the checkpoint: " in shown
+    assert ("FileSystem" in shown, "--conf spark.jars.packages" in shown, "py4j" in shown) == (
+        True,
+        True,
+        False,
+    )

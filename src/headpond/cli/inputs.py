@@ -58,11 +58,12 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def of_delta(error: Exception) -> HeadpondError | None:
     """Return deltalake's error about a table as headpond's, without the frames that deltalake adds."""
-    deltalake = sys.modules.get("deltalake.exceptions")  # where a command has no use for it, it is not loaded
-    if deltalake is None or not isinstance(error, deltalake.DeltaError):
+    if "deltalake" not in sys.modules:  # a command that has no use for it need not load it
         return None
-    from headpond.lake.storage import CHECK_FOLDER, is_of_the_disk, table_of
+    from headpond.lake.storage import CHECK_FOLDER, is_of_deltalake, is_of_the_disk, table_of
 
+    if not is_of_deltalake(error):
+        return None
     reason = str(error).partition("\n")[0].rstrip(".")
     table = table_of(error)
     which = f"The Delta table at {table}" if table else "A Delta table of the lake"
@@ -74,8 +75,8 @@ def of_delta(error: Exception) -> HeadpondError | None:
         )
     return InvalidData(
         f"{which} cannot be used: {reason}.",
-        next_step="Check its folder _delta_log for a file that was truncated, partly copied or edited by "
-        "hand, and restore the table; HEADPOND_DEBUG=1 prints the stack trace.",
+        next_step="Look for a file of it, or in its folder _delta_log, that is gone, truncated, partly "
+        "copied or edited by hand, and restore the table; HEADPOND_DEBUG=1 prints the stack trace.",
         reason="delta_table",
         **({"table": table} if table else {}),
     )

@@ -181,10 +181,11 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _is_of_deltalake(error: Exception) -> bool:
+def is_of_deltalake(error: Exception) -> bool:
+    """Return whether deltalake raised it; what fails while a query is read has no class of its own."""
     # Where it is not loaded it raised nothing: processes that only read an archive need not wait for it.
     loaded = sys.modules.get("deltalake.exceptions")
-    return loaded is not None and isinstance(error, loaded.DeltaError)
+    return loaded is not None and (isinstance(error, loaded.DeltaError) or type(error) is Exception)
 
 
 def is_of_the_disk(error: Exception) -> bool:
@@ -207,7 +208,7 @@ def storage_errors(place: str, options: Mapping[str, str] | None = None) -> Iter
     try:
         yield
     except Exception as error:
-        of_deltalake = _is_of_deltalake(error)
+        of_deltalake = is_of_deltalake(error)
         of_store = bool(_STORE.search(str(error))) if is_remote(place) else is_of_the_disk(error)
         if not (isinstance(error, OSError) or (of_deltalake and of_store)):
             if of_deltalake:

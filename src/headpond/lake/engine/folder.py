@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from headpond.core.errors import MissingRequirement
+from headpond.core.errors import InvalidData, MissingRequirement
 from headpond.lake.object_store import (
     OBJECT_STORES,
     in_full,
@@ -62,6 +62,16 @@ class Folder:
     def place(self, path: str) -> str:
         """Return the path of a file in the file system."""
         return f"{self._opened[1]}/{path}"
+
+    def damaged(self, path: str, what: str) -> InvalidData:
+        """Return the error of a file of the table that is not as it was written."""
+        return InvalidData(
+            f"The Delta table at {self.uri} is damaged: {path} {what}.",
+            next_step="Restore that file from a backup; nothing was changed. Without one, move the table's "
+            "folder away and fill the table from its source (headpond bootstrap --from-start).",
+            table=self.uri,
+            path=path,
+        )
 
     def read(self, path: str) -> bytes | None:
         """Read a file; None where there is none."""

@@ -328,7 +328,7 @@ class Log:
             found = self.folder.size(file.path)
             if found != file.size:
                 is_there = "is gone" if found is None else f"has {found} bytes where the log says {file.size}"
-                raise self._damaged(file.path, is_there)
+                raise self.folder.damaged(file.path, is_there)
 
     def last_added(self) -> list[DataFile]:
         """Return the files that the entry read or made last added, or added again."""
@@ -366,7 +366,7 @@ class Log:
             read = of_each_file(self.folder.uri, self.folder.read, map(entry_name, some))
             for version, entry in zip(some, read, strict=True):
                 if entry is None:
-                    raise self._damaged(entry_name(version), "is missing, and later entries are there")
+                    raise self.folder.damaged(entry_name(version), "is missing, and later entries are there")
                 self._take(snapshot, version, entry)
         if not entries and not checkpoints:
             raise InvalidData(
@@ -375,7 +375,7 @@ class Log:
                 table=self.folder.uri,
             )
         if not snapshot.protocol or not snapshot.metadata:
-            raise self._damaged("_delta_log", "says neither what the table's columns are nor its protocol")
+            raise self.folder.damaged("_delta_log", "tells neither the table's columns nor its protocol")
         return snapshot
 
     def _take(self, snapshot: Snapshot, version: int, entry: bytes) -> None:
@@ -386,9 +386,10 @@ class Log:
             try:
                 actions += [(kind, action) for kind, action in orjson.loads(line).items() if kind in _KINDS]
             except (ValueError, AttributeError) as error:
-                raise self._damaged(entry_name(version), f"has a line {number} that is not JSON") from error
+                is_wrong = f"has a line {number} that is not JSON"
+                raise self.folder.damaged(entry_name(version), is_wrong) from error
         if not entry.strip():  # as the system may leave a file that it had not written when the power failed
-            raise self._damaged(entry_name(version), "is empty")
+            raise self.folder.damaged(entry_name(version), "is empty")
         _take_all(snapshot, actions)
         snapshot.version = version
 
@@ -400,19 +401,10 @@ class Log:
                 there = [kind for kind in asked if kind in file.schema_arrow.names]
                 table = file.read(columns=there)
         except (ValueError, OSError) as error:
-            raise self._damaged(path, f"cannot be read ({error})") from error
+            raise self.folder.damaged(path, f"cannot be read ({error})") from error
         # Most rows of an old table say what was removed: each row has one action, and all else is null.
         found = ((kind, table[kind].drop_null().to_pylist()) for kind in there)
         return [(kind, _plain(action)) for kind, actions in found for action in actions]
-
-    def _damaged(self, path: str, what: str) -> InvalidData:
-        return InvalidData(
-            f"The log of the Delta table at {self.folder.uri} is damaged: {path} {what}.",
-            next_step="Restore that file from a backup; nothing was changed. Without one, move the table's "
-            "folder away and fill the table from its source (headpond bootstrap --from-start).",
-            table=self.folder.uri,
-            path=path,
-        )
 
 
 def _take_all(snapshot: Snapshot, actions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:

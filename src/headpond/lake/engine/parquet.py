@@ -14,7 +14,7 @@ import math
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import chain
@@ -146,7 +146,8 @@ class Reader:
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
         """Read columns of a row group, as the table has them."""
         stored = [name for name in columns if name in self._there and name not in self._data.values]
-        rows = self._file.read_row_group(group, columns=stored) if stored else None
+        with _as_written(self._folder, self._data):
+            rows = self._file.read_row_group(group, columns=stored) if stored else None
         count = self.counts[group]
         arrays = []
         for name in columns:
@@ -182,12 +183,31 @@ def opened(folder: Folder, data: DataFile, schema: pa.Schema) -> Iterator[Reader
     """Open a data file of a table with these columns."""
     remote, place = is_remote(folder.uri), folder.place(data.path)
     at_once = remote and data.size <= _AT_ONCE_BYTES
-    with (
-        folder.files.open_input_stream(place) if at_once else folder.files.open_input_file(place) as source,
-        pa.BufferReader(source.read()) if at_once else source as content,
-        pq.ParquetFile(content, pre_buffer=remote, coerce_int96_timestamp_unit="us") as file,
-    ):
+    with ExitStack() as stack:
+        with _as_written(folder, data):
+            open_it = folder.files.open_input_stream if at_once else folder.files.open_input_file
+            source = stack.enter_context(open_it(place))
+            content = stack.enter_context(pa.BufferReader(source.read())) if at_once else source
+            file = pq.ParquetFile(content, pre_buffer=remote, coerce_int96_timestamp_unit="us")
+            stack.enter_context(file)
         yield Reader(file, data, folder, schema)
+
+
+@contextmanager
+def _as_written(folder: Folder, data: DataFile) -> Iterator[None]:
+    """Raise InvalidData where a data file is gone, or has other bytes than were written.
+
+    A batch's records are not to blame for it (`lake.sparing`), nor is the store.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise folder.damaged(data.path, "is gone") from error
+    except (ValueError, OSError) as error:
+        # What a system or a store refuses has a number, or comes from afar.
+        if isinstance(error, OSError) and (error.errno is not None or is_remote(folder.uri)):
+            raise
+        raise folder.damaged(data.path, f"cannot be read ({str(error).rstrip('.')})") from error
 
 
 class Writer:

@@ -22,7 +22,6 @@ import numpy as np
 from pyroaring import BitMap64
 
 from headpond.core.arrow import distinct
-from headpond.core.errors import InvalidData
 from headpond.lake.engine.folder import Folder
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
@@ -58,21 +57,12 @@ def read(folder: Folder, vector: Mapping[str, Any] | None) -> Positions:
         begin = int(vector.get("offset") or 0) + 4
         data = content[begin : begin + size]
         if content[begin + size : begin + size + 4] != struct.pack(">I", zlib.crc32(data)):
-            raise _damaged(folder, path, "its checksum does not fit, or it is not there")
+            raise folder.damaged(path, "lacks a deletion vector, or its checksum does not fit")
     else:
-        raise _damaged(folder, str(vector["pathOrInlineDv"]), "it lies outside the table's folder")
+        raise folder.damaged(str(vector["pathOrInlineDv"]), "lies outside the table's folder")
     if len(data) != size or data[:4] != struct.pack("<I", _MAGIC):
-        raise _damaged(folder, path or "the log", f"it begins with {data[:4].hex()}")
+        raise folder.damaged(path or "the log", f"has a deletion vector that begins with {data[:4].hex()}")
     return np.array(BitMap64.deserialize(data[4:]).to_array(), np.int64)
-
-
-def _damaged(folder: Folder, path: str, why: str) -> InvalidData:
-    return InvalidData(
-        f"A deletion vector of the Delta table at {folder.uri} cannot be read from {path}: {why}.",
-        next_step="Restore that file from a backup.",
-        table=folder.uri,
-        path=path,
-    )
 
 
 def write(folder: Folder, gone: Sequence[Positions]) -> tuple[str, list[dict[str, Any]]]:
