@@ -108,6 +108,17 @@ def test_every_command_has_json_and_every_option_a_help(name: str) -> None:
         assert [option for option, p in options.items() if not p.help] == [], leaf.name
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["check", ""], ["status", "p.toml", "--html", ""], ["join", "play", "--html="], ["verify", "a", ""],
+     ["store", "migrate", "d", "--to", "timestamped-headers", "--out="], ["demo", "--lake", ""]],
+)  # fmt: skip
+def test_an_empty_path_is_wrong_use(cli: Cli, arguments: list[str]) -> None:
+    """As of a variable of the shell that is not set; Python takes it for the folder."""
+    found = cli(*arguments)
+    assert (found.code, "It is empty." in found.stderr) == (2, True)
+
+
 def test_version(cli: Cli) -> None:
     """The version of the package."""
     assert cli("--version") == (0, f"headpond, version {__version__}\n".encode(), "")

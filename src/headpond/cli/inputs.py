@@ -24,6 +24,19 @@ from headpond.kinesis.archive.lines import MAX_LINE_BYTES, count_lines, cut_text
 _READ_BYTES = 1 << 20
 
 
+class _Path(click.Path):
+    """A path or URL as it was written, but not an empty one, as a variable of a shell may be."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return it."""
+        if value == "":
+            self.fail("It is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _Path(path_type=str)
+
+
 def as_span(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Read an option's span of time (`"5 seconds"`) in milliseconds; use it as the option's callback."""
     if value is None:
@@ -82,7 +95,7 @@ def of_delta(error: Exception) -> HeadpondError | None:
     )
 
 
-input_argument = click.argument("file", default="-", type=click.Path(path_type=str))
+input_argument = click.argument("file", default="-", type=PATH)
 """A file to read, or `-` for standard input, which is also what is read when none is named."""
 
 

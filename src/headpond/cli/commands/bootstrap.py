@@ -9,7 +9,7 @@ import click
 import pyarrow as pa
 from rich.text import Text
 
-from headpond.cli.inputs import with_output
+from headpond.cli.inputs import PATH, with_output
 from headpond.cli.output import Output, many, number
 from headpond.core.errors import UsageError
 from headpond.lake.maintenance.bootstrap import Bootstrap, ParquetSource
@@ -25,7 +25,7 @@ _LARGEST_NS = 2**63 - 1
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @click.argument("names", nargs=-1, metavar="[TABLE] [PARQUET]...")
 @click.option("--from-database", "dsn", metavar="DSN", help="Load from a PostgreSQL or Aurora DSQL database.")
 @click.option("--ts-ns", "moment", metavar="TIME", help="Time of the snapshot: nanoseconds, or ISO 8601.")
@@ -131,7 +131,7 @@ def _load_from_database(
 
 
 @click.command("check-against")
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @click.argument("table")
 @click.option("--parquet", multiple=True, metavar="PATTERN", help="Parquet files with the rows; repeatable.")
 @click.option("--from-database", "dsn", metavar="DSN", help="PostgreSQL or Aurora DSQL, with the rows.")

@@ -34,7 +34,7 @@ from rich.text import Text
 from headpond import kpl, spark
 from headpond.api.looking import look
 from headpond.cli.commands.status import page_of
-from headpond.cli.inputs import with_output
+from headpond.cli.inputs import PATH, with_output
 from headpond.cli.output import Output, RowsDrawn, Show, draw_summary
 from headpond.cli.verify_pieces import Examined, examine, pieces
 from headpond.core.errors import UsageError
@@ -58,21 +58,21 @@ MINUTE_MS = 60_000
 
 
 @click.command()
-@click.option("--lake", "folder", type=click.Path(path_type=Path), help="An empty folder for the output.")
+@click.option("--lake", "folder", type=PATH, help="An empty folder for the output.")
 @with_output
-def demo(output: Output, folder: Path | None) -> int:
+def demo(output: Output, folder: str | None) -> int:
     """Run the whole pipeline on this machine: a local Kinesis, Spark, tables.
 
     Turns database changes and a QLDB ledger into Delta tables, verifies the ledger's journal, and joins
     orders with payments. Every result is compared with the expected one.
     """
     find_java()
-    root = (folder or Path(tempfile.mkdtemp(prefix="headpond-demo-"))).absolute()
+    root = Path(folder or tempfile.mkdtemp(prefix="headpond-demo-")).absolute()
     if root.exists() and any(root.iterdir()):
         raise UsageError(
             f"The folder {folder} is not empty.",
             next_step="Give a new one: the demonstration compares its tables with the expected ones.",
-            path=str(folder),
+            path=folder,
         )
     root.mkdir(parents=True, exist_ok=True)
     page = root / "status.html"

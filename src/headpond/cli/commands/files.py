@@ -11,7 +11,7 @@ from click.shell_completion import get_completion_class
 from rich.console import Group
 from rich.text import Text
 
-from headpond.cli.inputs import with_output
+from headpond.cli.inputs import PATH, with_output
 from headpond.cli.output import Output, many, next_command
 from headpond.core.errors import HeadpondError, UsageError
 from headpond.pipeline import load, loads
@@ -20,7 +20,7 @@ STYLES = {"ok": "green", "BAD": "red", "?": "yellow"}
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @with_output
 def check(output: Output, file: str) -> int:
     """Check a pipeline FILE, its source and its lake without running it.
@@ -61,7 +61,7 @@ def _checks_drawn(document: dict[str, Any]) -> list[Text]:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str), default="pipeline.toml")
+@click.argument("file", type=PATH, default="pipeline.toml")
 @click.option("--stream", metavar="NAME", help="The Kinesis stream to read.")
 @click.option(
     "--archive", metavar="PATTERN", help="Files to read instead of a stream, as in 'records/*.jsonl'."

@@ -10,7 +10,7 @@ import click
 from rich.console import Group
 from rich.text import Text
 
-from headpond.cli.inputs import as_span, with_output
+from headpond.cli.inputs import PATH, as_span, with_output
 from headpond.cli.output import Output, next_command, number
 from headpond.core.errors import MissingRequirement, ServiceFailure, UsageError
 from headpond.core.tabular import said_ms
@@ -35,7 +35,7 @@ def _freshness(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @click.option("--max-age", callback=as_span, default="2 minutes", metavar="SPAN", show_default=True,
               help="Time since the run last got on, or had nothing to read.")  # fmt: skip
 @click.option("--max-lag", callback=as_span, metavar="SPAN", help="Lag of any shard; queries the stream.")

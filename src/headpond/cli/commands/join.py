@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headpond import __version__
 from headpond.cli.commands.store import key_of, milliseconds_of, readable, shown_moment
-from headpond.cli.inputs import input_argument, input_parts, with_output
+from headpond.cli.inputs import PATH, input_argument, input_parts, with_output
 from headpond.cli.main import NamingGroup
 from headpond.cli.output import Output
 from headpond.cli.report.join_picture import JoinPicture, render_join
@@ -38,9 +38,7 @@ def _is_checkpoint(_ctx: click.Context, _param: click.Parameter, folder: str) ->
     return folder
 
 
-_checkpoint = click.argument(
-    "checkpoint", metavar="CHECKPOINT", type=click.Path(path_type=str), callback=_is_checkpoint
-)
+_checkpoint = click.argument("checkpoint", metavar="CHECKPOINT", type=PATH, callback=_is_checkpoint)
 
 
 def _is_setting(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -77,7 +75,7 @@ def join() -> None:
     help="When unmatched results are emitted; by default as the time-line says, or eager.",
 )
 @click.option("--check", is_flag=True, help="Exit with 1 if a step's expected `out` differs from the result.")
-@click.option("--html", metavar="OUT", help="Also write a page with the pictures.")
+@click.option("--html", type=PATH, metavar="OUT", help="Also write a page with the pictures.")
 @with_output
 @click.pass_context
 def play(
@@ -166,7 +164,7 @@ def inspect(output: Output, checkpoint: str, *, conf: dict[str, str]) -> None:
 @join.command()
 @_checkpoint
 @click.option("--tasks", type=click.IntRange(1, MAX_TASKS), required=True, help="The new number of tasks.")
-@click.option("--out", type=click.Path(path_type=str), required=True, help="The new checkpoint.")
+@click.option("--out", type=PATH, required=True, help="The new checkpoint.")
 @_conf
 @with_output
 def rescale(output: Output, checkpoint: str, *, tasks: int, out: str, conf: dict[str, str]) -> None:

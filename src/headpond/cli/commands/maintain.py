@@ -11,7 +11,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from headpond.cli.inputs import as_span, with_output
+from headpond.cli.inputs import PATH, as_span, with_output
 from headpond.cli.output import Output, advice, grid, many, next_command, number
 from headpond.core.errors import InvalidData, UsageError
 from headpond.lake.maintenance.glue import Registered
@@ -31,7 +31,7 @@ _OF_KEYS = ("key_mismatch", "missing_key")
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @click.option("--reason", required=True, help=f"Which records: a reason of the quarantine, or {ALL}.")
 @click.option("--dry-run", is_flag=True, help="Only show what would happen to them.")
 @with_output
@@ -112,7 +112,7 @@ def _requeued_drawn(document: dict[str, Any], file: str) -> RenderableType:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @click.argument("table")
 @click.option("--dry-run", is_flag=True, help="Only report what would change.")
 @with_output
@@ -160,7 +160,7 @@ def _rebuilt(done: Rebuilt, file: str, *, dry_run: bool) -> RenderableType:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @click.option("--vacuum", is_flag=True, help="Also remove files that no recent version uses.")
 @click.option(
@@ -253,7 +253,7 @@ def _optimized_drawn(done: dict[str, Any], file: str) -> RenderableType:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @with_output
 def redact(output: Output, file: str) -> None:
     """Remove redacted contents of a ledger from every file of the lake.
@@ -286,7 +286,7 @@ def _redacted_drawn(document: dict[str, Any], file: str) -> RenderableType:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @click.option("--yes", is_flag=True, help="Move damaged checkpoint files away; otherwise only list them.")
 @with_output
 def repair(output: Output, file: str, *, yes: bool) -> int:
@@ -342,7 +342,7 @@ def _repair_lines(found: dict[str, Any], *, yes: bool) -> list[str]:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @click.option("--glue", "database", required=True, metavar="DATABASE", help="The database in AWS Glue.")
 @click.option("--region", help="Its region; by default the source's, or the one that boto3 finds.")
 @with_output

@@ -18,7 +18,7 @@ from headpond.api.reading import Quarantine
 from headpond.api.reading import quarantine as open_quarantine
 from headpond.api.reading import tables as open_tables
 from headpond.api.remedies import remedy
-from headpond.cli.inputs import with_output
+from headpond.cli.inputs import PATH, with_output
 from headpond.cli.output import Output, RowsDrawn, dumps, grid, many, next_command, number
 from headpond.core.errors import UsageError
 from headpond.dsql.strict_json import utf8_text
@@ -27,7 +27,7 @@ SHOWN_CHARACTERS = 400
 """Of a record's text, for a person."""
 
 
-_place = click.argument("file", type=click.Path(path_type=str))
+_place = click.argument("file", type=PATH)
 
 
 @click.command()

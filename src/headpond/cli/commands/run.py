@@ -25,7 +25,7 @@ from typing import Any
 import click
 import orjson
 
-from headpond.cli.inputs import as_span, as_time, with_output
+from headpond.cli.inputs import PATH, as_span, as_time, with_output
 from headpond.cli.output import Output, draw_summary, harmless
 from headpond.core.errors import HeadpondError
 from headpond.lake.storage import secrets_of
@@ -116,7 +116,7 @@ logger = logging.getLogger("headpond.run")
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @click.option("--until-caught-up", is_flag=True, help="End once everything present at the start is applied.")
 @click.option("--until", callback=as_time, metavar="TIME",
               help="End once everything that arrived before TIME, and nothing else, is applied.")  # fmt: skip

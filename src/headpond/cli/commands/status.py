@@ -14,7 +14,7 @@ from rich.text import Text
 from headpond import __version__
 from headpond.api.looking import LAST, SILENT_MS, headline, look
 from headpond.api.reading import quarantine
-from headpond.cli.inputs import as_span, of_delta, with_output
+from headpond.cli.inputs import PATH, as_span, of_delta, with_output
 from headpond.cli.output import Output, draw_summary, grid, number
 from headpond.cli.report.page import figure, size, write_page
 from headpond.cli.report.status_page import render_status
@@ -122,14 +122,16 @@ LIVE = 60
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str))
+@click.argument("file", type=PATH)
 @click.option("--watch", is_flag=True, help="Keep refreshing until stopped with Ctrl-C.")
 @click.option("--interval", callback=as_span, default="2 seconds", metavar="SPAN", show_default=True,
               help="How often --watch refreshes.")  # fmt: skip
 @click.option("--last", type=click.IntRange(0, 1_000_000), default=LAST, metavar="N", show_default=True,
               help="How many of the latest batches to show.")  # fmt: skip
 @click.option("--wide", is_flag=True, help="Also show each shard's position and sequence number.")
-@click.option("--html", metavar="OUT", help="Also write a page; with --watch it is kept up to date.")
+@click.option(
+    "--html", type=PATH, metavar="OUT", help="Also write a page; with --watch it is kept up to date."
+)
 @with_output
 def status(
     output: Output, file: str, *, watch: bool, interval: int, last: int, wide: bool, html: str | None

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headpond.cli.inputs import with_output
+from headpond.cli.inputs import PATH, with_output
 from headpond.cli.main import NamingGroup
 from headpond.cli.output import Output
 from headpond.core.errors import UsageError
@@ -34,7 +34,7 @@ _OPENED_BY = {
     "plain-headers": "no released Kafka Streams (4.3 and before) opens plain+headers; it comes with KIP-1300",
     "timestamped-headers": "Kafka Streams 4.3 opens it with dsl.store.format=HEADERS",
 }
-_directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=str))
+_directory = click.argument("directory", metavar="DIR", type=PATH)
 
 
 @click.group(cls=NamingGroup)
@@ -249,7 +249,7 @@ def bar(count: int, most: int, width: int = BAR_WIDTH) -> str:
 @store.command()
 @_directory
 @click.option("--to", "target", type=click.Choice(list(_OPENED_BY)), required=True, help="The new format.")
-@click.option("--out", type=click.Path(path_type=str), help="Write there and leave DIR as it is.")
+@click.option("--out", type=PATH, help="Write there and leave DIR as it is.")
 @click.option("--drop-timestamps", is_flag=True, help="Also drop those that differ from their window start.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_output

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 
 from headpond.api.sampling import kinesis_records
-from headpond.cli.inputs import with_output
+from headpond.cli.inputs import PATH, with_output
 from headpond.cli.output import Output, Show, many
 from headpond.core.errors import UsageError
 from headpond.dsql.suggest import Survey, document
@@ -115,7 +115,7 @@ _PROPOSALS: dict[str, tuple[Any, Callable[..., dict[str, Any]], Callable[..., st
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=str), required=False)
+@click.argument("file", type=PATH, required=False)
 @click.option(
     "--from-database",
     "dsn",

@@ -18,7 +18,7 @@ from rich.console import Group
 from rich.text import Text
 
 from headpond import __version__
-from headpond.cli.inputs import input_blob, with_output
+from headpond.cli.inputs import PATH, input_blob, with_output
 from headpond.cli.output import Output, next_command
 from headpond.cli.report.page import write_page
 from headpond.cli.report.verify_page import WORDS, placed, render, verdict_of
@@ -36,11 +36,9 @@ SHOWN = 10  # anomalies of a kind that are drawn for a person
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=str))
-@click.option(
-    "--digest", "digest_file", type=click.Path(path_type=str), help="A saved digest and proof (JSON)."
-)
-@click.option("--html", "html_file", type=click.Path(path_type=str), help="Also write an HTML report.")
+@click.argument("files", nargs=-1, required=True, type=PATH)
+@click.option("--digest", "digest_file", type=PATH, help="A saved digest and proof (JSON).")
+@click.option("--html", "html_file", type=PATH, help="Also write an HTML report.")
 @click.option(
     "--open",
     "still_open",
