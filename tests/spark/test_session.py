@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -137,6 +138,7 @@ def test_a_running_session_is_handed_out_again(spark: SparkSession, tmp_path: Pa
 
 FAILING = """
 import sys
+import threading
 from headpond.spark.session.start import SparkNotStarted, spark_session
 conf = {"spark.driver.memory": "plenty"} if sys.argv[2] == "memory" else {}
 try:
@@ -240,3 +242,21 @@ def test_queries_that_begin_at_once_share_the_workers_variables(
     register(spark)
     assert set(found) == {"java.util.concurrent.ConcurrentHashMap"}
     assert context.environment is before
+
+
+def test_the_folder_of_the_sockets_may_go_before_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An accumulators' thread that met this wrote a stack trace behind the output of a run."""
+    raised: list[Any] = []
+    shut = threading.Event()
+
+    def shutdown() -> None:
+        shut.set()
+        raise FileNotFoundError("socket")
+
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    context = SimpleNamespace(_accumulatorServer=SimpleNamespace(shutdown=shutdown))
+    before = set(threading.enumerate())
+    session.stop_spark(SimpleNamespace(sparkContext=context, stop=lambda: None))  # type: ignore[arg-type]
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+    assert (shut.wait(60), raised) == (True, [])

@@ -250,7 +250,13 @@ def stop_spark(spark: SparkSession) -> None:
     """Stop Spark, without waiting for threads of its accumulators that look up once a second."""
     context = spark.sparkContext
     server, context._accumulatorServer = context._accumulatorServer, None  # noqa: SLF001 (`stop` would wait)
-    threading.Thread(target=server.shutdown, daemon=True).start()
+
+    def shut() -> None:
+        # It looks for its socket and then removes it; in between the folder may go.
+        with contextlib.suppress(FileNotFoundError):
+            server.shutdown()
+
+    threading.Thread(target=shut, daemon=True).start()
     spark.stop()
 
 
