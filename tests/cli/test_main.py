@@ -119,6 +119,13 @@ def test_an_empty_path_is_wrong_use(cli: Cli, arguments: list[str]) -> None:
     assert (found.code, "It is empty." in found.stderr) == (2, True)
 
 
+def test_a_path_that_the_system_refuses_is_said(cli: Cli) -> None:
+    """In a sentence of bounded length."""
+    found = cli("store", "stats", "x" * 5_000)
+    assert (found.code, "cannot be used: File name too long" in found.stderr) == (3, True)
+    assert len(found.stderr) < 500
+
+
 def test_version(cli: Cli) -> None:
     """The version of the package."""
     assert cli("--version") == (0, f"headpond, version {__version__}\n".encode(), "")

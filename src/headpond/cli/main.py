@@ -309,6 +309,11 @@ def _of_system(error: Exception) -> MissingRequirement | None:
             f"{error.filename or 'A file'} cannot be opened: {error.strerror}.",
             next_step="Raise the limit on open files (`ulimit -n`, LimitNOFILE of a service).",
         )
+    if isinstance(error, OSError) and error.errno in _REFUSED and error.filename is not None:
+        return MissingRequirement(
+            f"{str(error.filename)[:_SHOWN_CHARACTERS]} cannot be used: {error.strerror}.",
+            next_step="Correct the path, or its permissions.",
+        )
     # The loader of Python's libraries says it in words of its own, as an ImportError.
     if not isinstance(error, MemoryError) and "failed to map segment" not in text:
         return None
@@ -318,6 +323,8 @@ def _of_system(error: Exception) -> MissingRequirement | None:
     )
 
 
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
+_SHOWN_CHARACTERS = 300
 _LIBRARY_OF_JVM = re.compile(r"UnsatisfiedLinkError: (/[^:]+)/[^/:]+: .*failed to map segment")
 
 
