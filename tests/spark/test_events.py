@@ -50,7 +50,7 @@ def test_an_event_is_asked_for_in_a_few_calls(
     assert 0 < of_events <= 10 * BATCHES
 
 
-def test_tasks_that_end_show_that_a_batch_gets_on(
+def test_tasks_that_end_show_that_a_batch_makes_progress(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A supervisor would end a run whose batch takes longer than it has patience."""

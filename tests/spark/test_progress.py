@@ -201,7 +201,7 @@ def test_other_queries_of_the_session_are_not_measured() -> None:
     assert (seen.reports, seen.idles) == ([], 0)
 
 
-def test_a_batch_that_takes_long_is_seen_to_get_on() -> None:
+def test_a_long_batch_is_seen_to_make_progress() -> None:
     """By tasks that have ended and by writes, not by time alone; an error while looking is no sign."""
     now, looks, ended = [0.0], [0], [0]
     looked = threading.Event()

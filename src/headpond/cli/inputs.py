@@ -75,10 +75,10 @@ def of_delta(error: Exception) -> HeadpondError | None:
         return None
     from headpond.lake.storage import CHECK_FOLDER, is_of_deltalake, is_of_the_disk, table_of
 
-    if not is_of_deltalake(error):
+    table = table_of(error)
+    if table is None and not is_of_deltalake(error):
         return None
     reason = str(error).partition("\n")[0].rstrip(".")
-    table = table_of(error)
     which = f"The Delta table at {table}" if table else "A Delta table of the lake"
     if is_of_the_disk(error):
         return MissingRequirement(

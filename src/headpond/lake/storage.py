@@ -182,10 +182,10 @@ def _sync(path: Path) -> None:
 
 
 def is_of_deltalake(error: Exception) -> bool:
-    """Return whether deltalake raised it; what fails while a query is read has no class of its own."""
+    """Return whether an error is of deltalake's classes."""
     # Where it is not loaded it raised nothing: processes that only read an archive need not wait for it.
     loaded = sys.modules.get("deltalake.exceptions")
-    return loaded is not None and (isinstance(error, loaded.DeltaError) or type(error) is Exception)
+    return loaded is not None and isinstance(error, loaded.DeltaError)
 
 
 def is_of_the_disk(error: Exception) -> bool:
@@ -208,7 +208,8 @@ def storage_errors(place: str, options: Mapping[str, str] | None = None) -> Iter
     try:
         yield
     except Exception as error:
-        of_deltalake = is_of_deltalake(error)
+        # What fails while the result of a query is read has no class of its own.
+        of_deltalake = is_of_deltalake(error) or type(error) is Exception
         of_store = bool(_STORE.search(str(error))) if is_remote(place) else is_of_the_disk(error)
         if not (isinstance(error, OSError) or (of_deltalake and of_store)):
             if of_deltalake:

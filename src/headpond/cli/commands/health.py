@@ -37,7 +37,7 @@ def _freshness(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
 @click.command()
 @click.argument("file", type=PATH)
 @click.option("--max-age", callback=as_span, default="2 minutes", metavar="SPAN", show_default=True,
-              help="Time since the run last got on, or had nothing to read.")  # fmt: skip
+              help="Time since the run last made progress or had nothing to read.")  # fmt: skip
 @click.option("--max-lag", callback=as_span, metavar="SPAN", help="Lag of any shard; queries the stream.")
 @click.option("--max-freshness", callback=_freshness, multiple=True, metavar="[TABLE=]SPAN",
               help="Age of the newest change, in every table or in one; repeatable.")  # fmt: skip

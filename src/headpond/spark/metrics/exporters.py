@@ -120,7 +120,7 @@ class Sink:
         """Note that the query goes on, with nothing to read."""
 
     def works(self) -> None:
-        """Note that a batch that is not done gets on."""
+        """Note that a batch in flight makes progress."""
 
     def tick(self) -> None:
         """Write what is to be written: after each batch, and about once a second without one.

@@ -57,7 +57,7 @@ SIZES_SHARE = 20
 FIRST_SIZES_S = 1.0
 TICK_S = 1.0
 WORKS_S = 5.0
-"""How often a batch that is not done is looked at: whether tasks of it have ended, or writes were begun."""
+"""How often a batch in flight is looked at: whether tasks of it have ended, or writes have begun."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 """How long a sink that failed is left alone: twice as long after each failure."""
 

@@ -192,7 +192,7 @@ class MarkOfRun(Sink):
         self.works()
 
     def works(self) -> None:
-        """A batch gets on."""
+        """A batch in flight makes progress."""
         self._facts["progress_ms"] = time.time_ns() // 1_000_000
 
     def keep(self) -> None:
