@@ -171,6 +171,24 @@ def test_a_run_is_marked_while_it_starts_and_after_a_mark_that_failed(
     ] * 2
 
 
+@pytest.mark.parametrize("sign", ["batch", "idle", "works"])
+def test_the_mark_says_when_a_run_last_made_progress(monkeypatch: pytest.MonkeyPatch, sign: str) -> None:
+    """A batch that is done, nothing to read, or something of a batch in flight; not time alone."""
+    now_ms = [1_000]
+    monkeypatch.setattr(time, "time_ns", lambda: now_ms[0] * 1_000_000)
+    written: list[int] = []
+
+    def write(**facts: Any) -> None:
+        written.append(facts["progress_ms"])
+
+    sink = MarkOfRun(SimpleNamespace(write=write, read=lambda: None))  # type: ignore[arg-type]
+    now_ms[0] = 2_000
+    sink._write()
+    getattr(sink, sign)(*([report_of(PROGRESS, APPLIED)] if sign == "batch" else []))
+    sink._write()
+    assert written == [1_000, 1_000, 2_000]
+
+
 def test_a_run_whose_end_cannot_be_marked_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """`headpond health` would wait for it: the reason is logged; the run's own error is raised."""
     sink = MarkOfRun(SimpleNamespace(write=lambda **_facts: None, read=lambda: None))  # type: ignore[arg-type]
