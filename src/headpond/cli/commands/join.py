@@ -21,7 +21,7 @@ from headpond.cli.main import NamingGroup
 from headpond.cli.output import Output
 from headpond.cli.report.join_picture import JoinPicture, render_join
 from headpond.cli.report.page import write_page
-from headpond.core.errors import ServiceFailure, UsageError
+from headpond.core.errors import UsageError
 from headpond.kstreams.join.rules import Emit, HeadersOf
 from headpond.kstreams.join.scenario import differing_steps, filled, read_scenario
 from headpond.spark.join.api import MAX_TASKS
@@ -238,10 +238,7 @@ def _kept_line(each: KeptRecord) -> Text:
 
 @contextmanager
 def _session(conf: Mapping[str, str]) -> Iterator[Any]:
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    from headpond.spark.errors import headpond_error_of, telling, text_of
+    from headpond.spark.join.folder import checkpoint_errors
     from headpond.spark.session.settings import private_logs
     from headpond.spark.session.start import spark_session
 
@@ -250,17 +247,8 @@ def _session(conf: Mapping[str, str]) -> Iterator[Any]:
     log = private_logs() / "join.log"
     spark = spark_session("headpond join", log_path=log, conf=settings, quick=True)
     try:
-        yield spark
-    except (PySparkException, Py4JJavaError) as error:
-        if (found := headpond_error_of(error)) is not None:
-            raise found from error
-        said = telling(text_of(error).splitlines()).removeprefix(": ")
-        raise ServiceFailure(
-            f"Spark failed on the checkpoint: {said}",
-            next_step="Give the checkpointLocation as its query has it, and what Spark needs to reach it, "
-            f"such as --conf spark.jars.packages=…; {log} has all that Spark says.",
-            log=str(log),
-        ) from error
+        with checkpoint_errors(log):
+            yield spark
     finally:
         spark.stop()
 

@@ -7,7 +7,15 @@ look into its checkpoint, with the same settings and permissions.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from headpond.core.errors import ServiceFailure
+from headpond.spark.errors import headpond_error_of, telling, text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,3 +88,24 @@ class Folder:
         """Remove the folder and all below it."""
         below = True
         self._files.delete(self._root, below)
+
+
+@contextmanager
+def checkpoint_errors(log: Path) -> Iterator[None]:
+    """Say in a sentence what Spark meets in a checkpoint: a store without a jar or without access, say.
+
+    Raises:
+        HeadpondError: ours, where it is one; else a ServiceFailure that names Spark's log.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        if (found := headpond_error_of(error)) is not None:
+            raise found from error
+        said = telling(text_of(error).splitlines()).removeprefix(": ")
+        raise ServiceFailure(
+            f"Spark failed on the checkpoint: {said}",
+            next_step="Give the checkpointLocation as its query has it, and what Spark needs to reach it, "
+            f"such as --conf spark.jars.packages=…; {log} has all that Spark says.",
+            log=str(log),
+        ) from error
