@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from headpond.core.errors import ServiceFailure
 from headpond.spark.errors import headpond_error_of, telling, text_of
 
@@ -97,6 +94,9 @@ def checkpoint_errors(log: Path) -> Iterator[None]:
     Raises:
         HeadpondError: ours, where it is one; else a ServiceFailure that names Spark's log.
     """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
