@@ -119,7 +119,7 @@ def follow(
         on_batch: called on the driver after each batch with its number and its figures.
         on_begin: called on the driver with each batch's number before its first write; an exception ends
             the query with nothing of that batch written.
-        before_write: called on the driver before each write of a batch, from any thread; returns at once.
+        before_write: called before each write of a batch where the driver writes, from any thread.
         on_given_up: called with its figures after chunks that waited longer than `chunk_timeout` went to
             quarantine, between two batches (`spark.following.upkeep`).
 
@@ -139,7 +139,6 @@ def follow(
         lake.retire_tombstones(pipeline.target.tombstone_retention_ms)
     else:
         lake = lake.catching_up(only)
-    lake.before_write = lambda _: before_write()
     # Only where tombstones were dropped can a change be too late, and need its bytes for quarantine. A run
     # that goes on drops them where it found some; the first ones of a lake are dropped at the next start.
     may_drop = lake.tombstones.version() >= 0 and not until_caught_up
@@ -149,6 +148,8 @@ def follow(
     target = pipeline.target
     master = str(spark.sparkContext.master)
     distributed, shared = by_executors(target, master), only is not None
+    # A lake that travels to executors must not take along what the caller holds: there tasks show progress.
+    lake.before_write = lake.before_write if distributed else lambda _: before_write()
     # Workers write into it and the driver reads, on one machine alone.
     folder = Folder() if not distributed and _is_one_machine(master) else None
     apply_here = _to_driver(folder, of_archive=pipeline.source.archive is not None)
