@@ -67,7 +67,7 @@ class Folder:
         """Return the error of a file of the table that is not as it was written."""
         return InvalidData(
             f"The Delta table at {self.uri} is damaged: {path} {what}.",
-            next_step="Restore that file from a backup; nothing was changed. Without one, move the table's "
+            next_step="Restore that file from a backup. Without one, move the table's "
             "folder away and fill the table from its source (headpond bootstrap --from-start).",
             table=self.uri,
             path=path,
